@@ -1,0 +1,1 @@
+"""Queue policies: whose turn it is. One file each; protocol.py has the promise."""

@@ -1,0 +1,67 @@
+"""Names to policies: the built-in ones, and those that other packages bring by entry point.
+
+A package adds a policy with an entry point in the group `radixgate.routing_policies` or
+`radixgate.queue_policies` that names its class. Nothing registers by being imported.
+"""
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+import msgspec
+
+from policies.queueing.fifo import Fifo
+from policies.queueing.protocol import QueuePolicy
+from policies.routing.least_work import LeastWork
+from policies.routing.prefix_affinity import PrefixAffinity
+from policies.routing.protocol import RoutingPolicy
+from policies.routing.round_robin import RoundRobin
+
+ROUTING_GROUP = "radixgate.routing_policies"
+QUEUE_GROUP = "radixgate.queue_policies"
+
+BUILT_IN_ROUTING: tuple[type[Any], ...] = (RoundRobin, LeastWork, PrefixAffinity)
+BUILT_IN_QUEUEING: tuple[type[Any], ...] = (Fifo,)
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be had: unknown, registered twice, or given wrong options."""
+
+
+def routing_policy(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
+    """The routing policy of that name, with its options checked."""
+    found = _named(name, BUILT_IN_ROUTING, ROUTING_GROUP)
+    try:
+        typed = msgspec.convert(dict(options), found.options_type)
+    except msgspec.ValidationError as err:
+        raise PolicyError(f"options of {name}: {err}") from err
+    return cast(RoutingPolicy, found(typed))
+
+
+def queue_policy(name: str) -> QueuePolicy:
+    """The queue policy of that name."""
+    return cast(QueuePolicy, _named(name, BUILT_IN_QUEUEING, QUEUE_GROUP)())
+
+
+def routing_names() -> list[str]:
+    return sorted(_all(BUILT_IN_ROUTING, ROUTING_GROUP))
+
+
+def queue_names() -> list[str]:
+    return sorted(_all(BUILT_IN_QUEUEING, QUEUE_GROUP))
+
+
+def _named(name: str, built_in: tuple[type[Any], ...], group: str) -> type[Any]:
+    known = _all(built_in, group)
+    if name not in known:
+        raise PolicyError(f"there is no policy {name!r}; there are {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _all(built_in: tuple[type[Any], ...], group: str) -> dict[str, type[Any]]:
+    known: dict[str, type[Any]] = {policy.name: policy for policy in built_in}
+    for point in entry_points(group=group):
+        if point.name in known:
+            raise PolicyError(f"policy {point.name!r} is registered twice ({point.value})")
+        known[point.name] = point.load()
+    return known

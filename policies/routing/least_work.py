@@ -1,0 +1,36 @@
+"""The worker with the least prefill ahead of it: load without memory of prefixes.
+
+Work is what delays the next first token: uncached tokens sent and not yet answered. Ties go by open streams,
+then by lot.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+
+
+class LeastWork:
+    name: ClassVar[str] = "least_work"
+    options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
+
+    def __init__(self, options: PolicyOptions) -> None:
+        self.options = options
+
+    def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        count = len(candidates)
+        first = int(query.draw * count)
+
+        def order(at: int) -> tuple[float, int, int]:
+            worker = candidates[at].worker
+            return (worker.tokens_queued * worker.speed.ms_per_token, worker.streams, (at - first) % count)
+
+        return tuple(
+            Route(
+                worker=candidates[at].worker.id,
+                cost_ms=order(at)[0],
+                matched_tokens=candidates[at].matched_tokens,
+                reason=f"{candidates[at].worker.tokens_queued} tokens ahead",
+            )
+            for at in sorted(range(count), key=order)
+        )

@@ -1,0 +1,70 @@
+"""RoutingPolicy: the promise of a rule that ranks workers for one request.
+
+A policy is a plain function of what it is given: the query, the candidates and the moment. It keeps no state,
+reads no clock, draws no numbers and does no I/O, so the same object decides in the gateway, in a simulation and
+in a test, and decides alike. What a rule would want to remember or throw dice for is in the query.
+
+Every registered policy passes tests/conformance/test_routing_policy.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import msgspec
+
+from radix_cache.match import WorkerId
+from workers.worker import WorkerSnapshot
+
+
+class PolicyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of a policy's own settings (`routing.options`): typed, checked, refused with their path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteQuery:
+    """What a policy may know of a request.
+
+    `prompt_tokens`: its length. `output_tokens`: what it is expected to generate. `sequence`: how many requests
+    for this model came before it. `draw`: a number in [0, 1), different for every request.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    sequence: int
+    draw: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A worker that may serve, and how many leading prompt tokens it holds or is about to hold."""
+
+    worker: WorkerSnapshot
+    matched_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One ranked choice: who decodes, who prefills where that is split, and why.
+
+    `cost_ms`: the policy's estimate, in milliseconds. `matched_tokens`: prompt tokens that it need not compute.
+    """
+
+    worker: WorkerId
+    cost_ms: float
+    matched_tokens: int
+    reason: str
+    prefill_worker: WorkerId | None = None
+
+
+Ranking = tuple[Route, ...]
+"""Best first. What a policy holds for equal may stand in any order, so that ties do not herd."""
+
+
+class RoutingPolicy(Protocol):
+    name: ClassVar[str]
+    options_type: ClassVar[type[PolicyOptions]]
+
+    def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Every candidate once, best first. No candidates, no routes. `now`: seconds on any steady clock."""
+        ...

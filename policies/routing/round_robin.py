@@ -1,0 +1,24 @@
+"""Each worker in its turn, whatever it holds and whatever it does: the baseline."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+
+
+class RoundRobin:
+    name: ClassVar[str] = "round_robin"
+    options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
+
+    def __init__(self, options: PolicyOptions) -> None:
+        self.options = options
+
+    def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        if not candidates:
+            return ()
+        ordered = sorted(candidates, key=lambda candidate: candidate.worker.id)
+        first = query.sequence % len(ordered)
+        return tuple(
+            Route(worker=c.worker.id, cost_ms=0.0, matched_tokens=c.matched_tokens, reason="its turn")
+            for c in ordered[first:] + ordered[:first]
+        )

@@ -1,0 +1,90 @@
+"""Tokens (or text) to full blocks to chained block hashes.
+
+    tokens   t0 t1 t2 t3 | t4 t5 t6 t7 | t8 t9          block size 4
+    local        L0      |     L1      | (not full: no hash)
+    chained      C0      |  H(C0, L1)  |
+
+A chained hash names the whole prefix that ends with its block, so two prompts agree on a chained hash
+only if they agree on everything before it, and "present" is monotone along a prompt.
+
+Local hash: XXH3-64 over the block's tokens as little-endian u32. Chain: XXH3-64 over little-endian u64
+previous and u64 local; the first chained hash is the first local hash. Unsalted and with SEED this is what
+NVIDIA Dynamo's router and the Mooncake indexer standard (RFC 1403) compute. A salted chain begins with
+XXH3-64 over (salt bytes, local), so that two namespaces have no hash in common.
+
+XXH3 with a public seed can be forged in seconds. Where tenants share a namespace the hasher therefore
+takes a secret seed (see namespace.py). An index hash only steers; it never authorises the reuse of KV.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct
+from typing import NewType, TypeAlias
+
+from xxhash import xxh3_64_intdigest
+
+SEED = 1337
+TOKEN_BYTES = 4
+
+BlockHash = NewType("BlockHash", int)
+"""A chained block hash: 0 <= h < 2**64."""
+
+Hashes: TypeAlias = "array[int]"
+"""Chained block hashes of one prompt, in order: array("Q"), 8 bytes a block."""
+
+Tokens: TypeAlias = "array[int]"
+"""Token ids of one prompt: array("I"), 4 bytes a token."""
+
+_PAIR = Struct("<QQ")
+_SINGLE = Struct("<Q")
+
+
+def pack_tokens(tokens: Iterable[int]) -> Tokens:
+    """Token ids (each 0 <= t < 2**32) as the packed array that the hasher reads."""
+    return array("I", tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockHasher:
+    """Hashes prompts of one namespace: its block size (tokens), its seed and its salt."""
+
+    block_size: int
+    seed: int = SEED
+    salt: bytes = b""
+
+    def of_tokens(self, tokens: Tokens) -> Hashes:
+        """Chained hashes of the full blocks of a token array("I"); the unfinished tail has none."""
+        if sys.byteorder == "big":
+            tokens = tokens[:]
+            tokens.byteswap()
+        return self._chain(memoryview(tokens).cast("B"))
+
+    def of_text(self, text: bytes) -> Hashes:
+        """Chained hashes of canonical text, for models without a tokenizer.
+
+        A block is as many bytes as a block of packed tokens: four bytes stand for one token.
+        """
+        return self._chain(memoryview(text))
+
+    def local_hashes(self, tokens: Tokens) -> Hashes:
+        """Unchained hashes of the full blocks, as routers exchange them on the wire."""
+        data, size = memoryview(tokens).cast("B"), self.block_size * TOKEN_BYTES
+        starts = range(0, len(data) - size + 1, size)
+        return array("Q", [xxh3_64_intdigest(data[at : at + size], self.seed) for at in starts])
+
+    def _chain(self, data: memoryview) -> Hashes:
+        size, seed, pack = self.block_size * TOKEN_BYTES, self.seed, _PAIR.pack
+        chained: Hashes = array("Q")
+        previous: int | None = None
+        for at in range(0, len(data) - size + 1, size):
+            local = xxh3_64_intdigest(data[at : at + size], seed)
+            if previous is not None:
+                previous = xxh3_64_intdigest(pack(previous, local), seed)
+            elif self.salt:
+                previous = xxh3_64_intdigest(self.salt + _SINGLE.pack(local), seed)
+            else:
+                previous = local
+            chained.append(previous)
+        return chained

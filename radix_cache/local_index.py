@@ -1,0 +1,102 @@
+"""PrefixIndex in one process: a tree of what is confirmed and a tree of what is on its way.
+
+In the second tree the holder is (worker, writer), so that every prediction is one tenure: withdrawing,
+confirming and expiring are all `forget`, and a shallow prediction cannot prolong a deep one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from radix_cache.blocks import Hashes
+from radix_cache.index import IndexStats
+from radix_cache.match import PrefixMatch, WorkerId
+from radix_cache.namespace import Namespace
+from radix_cache.tree import RadixTree
+
+Prediction = tuple[WorkerId, str]
+
+IDLE_CHECKS_PER_LIFE = 64
+
+
+class LocalIndex:
+    """See PrefixIndex. Namespaces need no tree of their own: their salted hashes have nothing in common.
+
+    `clock`: seconds, never backwards. `blocks_max`: all confirmed blocks, and as many predicted ones.
+    `predictions_max`: predictions at one time; the oldest gives way.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        blocks_max: int,
+        predicted_seconds: float,
+        idle_seconds_max: float,
+        predictions_max: int = 65536,
+    ) -> None:
+        self._clock = clock
+        self._blocks_max = blocks_max
+        self._predicted_seconds = predicted_seconds
+        self._idle_seconds_max = idle_seconds_max
+        self._predictions_max = predictions_max
+        self._confirmed: RadixTree[WorkerId] = RadixTree()
+        self._pending: RadixTree[Prediction] = RadixTree()
+        self._expiries: OrderedDict[Prediction, float] = OrderedDict()  # soonest first
+        self._capacity: dict[WorkerId, int] = {}
+        self._idle_check_at = clock()
+
+    def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
+        self._expire(self._clock())
+        pending: dict[WorkerId, int] = {}
+        for (worker, _), blocks in self._pending.match(hashes).items():
+            if blocks > pending.get(worker, 0):
+                pending[worker] = blocks
+        return PrefixMatch(confirmed=self._confirmed.match(hashes), pending=pending)
+
+    def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        now = self._clock()
+        self._expire(now)
+        self.withdraw(worker, writer)
+        if len(self._expiries) >= self._predictions_max:
+            self._pending.forget(self._expiries.popitem(last=False)[0])
+        self._expiries[worker, writer] = now + self._predicted_seconds
+        self._pending.record(hashes, (worker, writer), now)
+        self._pending.shrink(self._blocks_max)
+
+    def withdraw(self, worker: WorkerId, writer: str) -> None:
+        if self._expiries.pop((worker, writer), None) is not None:
+            self._pending.forget((worker, writer))
+
+    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        now = self._clock()
+        self.withdraw(worker, writer)
+        self._confirmed.record(hashes, worker, now)
+        if worker in self._capacity:
+            self._confirmed.evict(worker, self._capacity[worker])
+        self._confirmed.shrink(self._blocks_max)
+        if now >= self._idle_check_at:
+            self._idle_check_at = now + self._idle_seconds_max / IDLE_CHECKS_PER_LIFE
+            self._confirmed.evict_idle(now - self._idle_seconds_max)
+
+    def shorten(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
+        self._confirmed.shorten(hashes, worker, blocks)
+
+    def bound(self, worker: WorkerId, blocks_max: int) -> None:
+        self._capacity[worker] = blocks_max
+        self._confirmed.evict(worker, blocks_max)
+
+    def forget(self, worker: WorkerId) -> None:
+        self._confirmed.forget(worker)
+        for prediction in [p for p in self._expiries if p[0] == worker]:
+            self.withdraw(*prediction)
+
+    def stats(self) -> IndexStats:
+        return IndexStats(
+            nodes=len(self._confirmed),
+            blocks=self._confirmed.blocks,
+            predictions=len(self._expiries),
+        )
+
+    def _expire(self, now: float) -> None:
+        while self._expiries and next(iter(self._expiries.values())) <= now:
+            self._pending.forget(self._expiries.popitem(last=False)[0])

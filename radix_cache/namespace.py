@@ -1,0 +1,49 @@
+"""What separates one cache from another: model, adapter, isolation group, media, block size.
+
+The same text under two namespaces has no block hash in common, in our index and (through `cache_salt`)
+in the engine. Parts are length-prefixed before they are hashed, so that no crafted name collides with
+another tenant's: ("ab", "c") and ("a", "bc") are different namespaces.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from radix_cache.blocks import BlockHasher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    """The key of one cache. `group` is the tenant isolation group; empty means shared by all."""
+
+    model: str
+    block_size: int
+    group: str = ""
+    adapter: str = ""
+    media: str = ""
+
+    def packed(self) -> bytes:
+        """All parts, length-prefixed: equal bytes mean equal namespaces."""
+        parts = (self.model, self.adapter, self.group, self.media, str(self.block_size))
+        encoded = [part.encode() for part in parts]
+        return b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
+
+
+def hasher_for(namespace: Namespace, secret: bytes) -> BlockHasher:
+    """The namespace's block hasher, keyed with the deployment secret (seed and salt by HMAC-SHA-256)."""
+    seed = hmac.digest(secret, b"radixgate index seed", hashlib.sha256)[:8]
+    salt = hmac.digest(secret, b"radixgate index salt" + namespace.packed(), hashlib.sha256)[:16]
+    return BlockHasher(block_size=namespace.block_size, seed=int.from_bytes(seed, "little"), salt=salt)
+
+
+def cache_salt(group: str, secret: bytes) -> str:
+    """What the engine is told as `cache_salt`: opaque, stable, underivable without the secret.
+
+    It depends on the isolation group alone: the engine keeps models and adapters apart by itself.
+    An empty group (shared) has no salt.
+    """
+    if not group:
+        return ""
+    encoded = group.encode()
+    text = b"radixgate cache salt" + len(encoded).to_bytes(4, "little") + encoded
+    return hmac.digest(secret, text, hashlib.sha256)[:16].hex()

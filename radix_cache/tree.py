@@ -1,0 +1,334 @@
+"""The compressed radix tree over chained block hashes: which prefixes each holder has.
+
+Two prompts with six common blocks, then three of their own each; worker W has both, V only the first four
+blocks of the upper one. A node is a run of blocks that nothing has split yet:
+
+    insert A B C D E F G H I              insert A B C D E F X Y Z   (diverges at X: a split)
+
+    [A B C D E F G H I]                   [A B C D E F] --+-- [G H I]
+      W: 9, V: 4                            W: 6, V: 4    |     W: 3
+                                                          +-- [X Y Z]
+                                                                W: 3
+
+Because hashes are chained, a node is addressed by the hash of its first block, and a walk needs no child
+table: the block of the query that follows a node's run names the next node. For the same reason a run and a
+query agree on a block only if they agree on all before it, so where they part is found by bisection.
+
+A holder's share of a node is a count of leading blocks. It is never a set: engines evict leaves first, so
+what a holder has of a path is always its beginning. From this follow the invariants that `check` verifies:
+
+    * a holder of a node holds its whole parent;
+    * a node without children is as long as its longest count;
+    * the blocks of all runs are the tree's size, and the counts of a holder are the holder's size.
+
+Forgetting a holder takes one step: its tenure ends, matches skip it, and later calls sweep its remains a
+few at a time. Least recently used goes first, leaves before stems, the tail of a run before its head.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from math import inf, nextafter
+from typing import Generic, TypeVar
+
+from radix_cache.blocks import Hashes
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+SWEPT_PER_RECORD_MAX = 64
+QUEUE_SLACK = 64
+
+
+class RadixNode(Generic[Holder]):
+    """One run of blocks. Its address is `run[0]`; `depth` blocks stand above it."""
+
+    __slots__ = ("children", "counts", "depth", "parent", "run")
+
+    def __init__(self, run: Hashes, depth: int, parent: "RadixNode[Holder] | None") -> None:
+        self.run = run
+        self.depth = depth
+        self.parent = parent
+        self.children: set[RadixNode[Holder]] = set()
+        self.counts: dict[Tenure[Holder], int] = {}
+
+    @property
+    def end(self) -> int:
+        """Depth of the last block."""
+        return self.depth + len(self.run)
+
+
+class Tenure(Generic[Holder]):
+    """One holder from its first record until it is forgotten (its epoch in this tree).
+
+    `used` has the last use of every node held. `queue` is a heap of (use, -end, serial, node) with one entry
+    a node whose use may be out of date, and is then never too late: it is corrected when it comes up.
+    """
+
+    __slots__ = ("alive", "blocks", "holder", "queue", "used")
+
+    def __init__(self, holder: Holder) -> None:
+        self.holder = holder
+        self.alive = True
+        self.blocks = 0
+        self.used: dict[RadixNode[Holder], float] = {}
+        self.queue: list[tuple[float, int, int, RadixNode[Holder]]] = []
+
+
+class RadixTree(Generic[Holder]):
+    """Prefixes and who holds them. `now` is any clock that does not run backwards; it orders eviction."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self._nodes: dict[int, RadixNode[Holder]] = {}
+        self._tenures: dict[Holder, Tenure[Holder]] = {}
+        self._ended: deque[Tenure[Holder]] = deque()
+        self._clock = -inf
+        self._serial = 0
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return len(self._nodes)
+
+    def match(self, hashes: Hashes) -> dict[Holder, int]:
+        """Leading blocks of the query by holder; who has none is absent. Changes nothing."""
+        found: dict[Tenure[Holder], int] = {}
+        at, blocks = 0, len(hashes)
+        while at < blocks and (node := self._nodes.get(hashes[at])) is not None:
+            common = _common(node.run, hashes, at)
+            for tenure, count in node.counts.items():
+                if tenure.alive and found.get(tenure, 0) == at:
+                    found[tenure] = at + (count if count < common else common)
+            at += common
+            if common < len(node.run):
+                break
+        return {tenure.holder: depth for tenure, depth in found.items()}
+
+    def record(self, hashes: Hashes, holder: Holder, now: float) -> None:
+        """`holder` has all of `hashes`. Uses the whole path at `now`."""
+        self.sweep(SWEPT_PER_RECORD_MAX)
+        if not hashes:
+            return
+        tenure = self._tenures.get(holder)
+        if tenure is None:
+            tenure = self._tenures[holder] = Tenure(holder)
+        self._clock = use = now if now > self._clock else nextafter(self._clock, inf)
+        at, blocks = 0, len(hashes)
+        parent: RadixNode[Holder] | None = None
+        while at < blocks:
+            node = self._nodes.get(hashes[at])
+            if node is None:
+                node = self._grow(parent, hashes, at)
+                common = node.end - at
+                self._credit(node, tenure, len(node.run), use)
+            else:
+                common = _common(node.run, hashes, at)
+                if common < len(node.run) and at + common < blocks:
+                    node = self._split(node, common)
+                self._credit(node, tenure, common, use)
+            at += common
+            parent = node
+
+    def shorten(self, hashes: Hashes, holder: Holder, blocks: int) -> None:
+        """`holder` has at most the first `blocks` of `hashes`, and nothing that continues beyond them."""
+        tenure = self._tenures.get(holder)
+        if tenure is None or blocks >= len(hashes):
+            return
+        at = 0
+        while (node := self._nodes.get(hashes[at])) is not None:
+            common = _common(node.run, hashes, at)
+            if blocks < at + common:
+                self._cut(node, tenure, max(blocks - at, 0))
+                return
+            at += common
+            if common < len(node.run) or at == len(hashes):
+                return
+
+    def forget(self, holder: Holder) -> None:
+        """`holder` has nothing any more. One step, however much it had."""
+        tenure = self._tenures.pop(holder, None)
+        if tenure is not None:
+            tenure.alive = False
+            self._ended.append(tenure)
+
+    def held(self, holder: Holder) -> int:
+        """Blocks that `holder` has in all."""
+        tenure = self._tenures.get(holder)
+        return tenure.blocks if tenure is not None else 0
+
+    def holders(self) -> list[Holder]:
+        return list(self._tenures)
+
+    def evict(self, holder: Holder, blocks_max: int) -> None:
+        """Takes from `holder` what it used least recently until it has `blocks_max` or fewer."""
+        tenure = self._tenures.get(holder)
+        while tenure is not None and tenure.blocks > blocks_max:
+            self._evict_oldest(tenure, tenure.blocks - blocks_max)
+
+    def evict_idle(self, before: float) -> None:
+        """Takes from every holder what it used last before this moment."""
+        for tenure in self._tenures.values():
+            while (oldest := _oldest(tenure)) is not None and oldest < before:
+                self._evict_oldest(tenure, tenure.blocks)
+
+    def shrink(self, blocks_max: int) -> None:
+        """Makes the tree hold `blocks_max` blocks or fewer: remains first, then the least recently used."""
+        while self.blocks > blocks_max and self._ended:
+            self.sweep(SWEPT_PER_RECORD_MAX)
+        while self.blocks > blocks_max and (tenures := [t for t in self._tenures.values() if t.blocks]):
+            stalest = min(tenures, key=lambda tenure: _oldest(tenure) or 0.0)
+            self._evict_oldest(stalest, self.blocks - blocks_max)
+
+    def sweep(self, nodes_max: int) -> None:
+        """Clears away remains of forgotten holders, at most `nodes_max` nodes."""
+        while nodes_max > 0 and self._ended:
+            tenure = self._ended[0]
+            if not tenure.used:
+                self._ended.popleft()
+                continue
+            node, _ = tenure.used.popitem()
+            tenure.blocks -= node.counts.pop(tenure)
+            self._tidy(node)
+            nodes_max -= 1
+
+    def check(self) -> None:
+        """Raises AssertionError where an invariant does not hold. For tests: looks at everything."""
+        sizes: dict[Tenure[Holder], int] = {}
+        for first, node in self._nodes.items():
+            assert node.run[0] == first
+            assert node.counts or node.children, "an unheld leaf"
+            if not node.children:
+                assert len(node.run) == max(node.counts.values())
+            if node.parent is None:
+                assert node.depth == 0
+            else:
+                assert node.depth == node.parent.end
+                assert node in node.parent.children
+            for tenure, count in node.counts.items():
+                assert 1 <= count <= len(node.run)
+                assert node in tenure.used
+                assert not tenure.alive or self._tenures[tenure.holder] is tenure
+                if node.parent is not None and tenure.alive:
+                    assert node.parent.counts.get(tenure) == len(node.parent.run), "held below a gap"
+                sizes[tenure] = sizes.get(tenure, 0) + count
+        for tenure in (*self._tenures.values(), *self._ended):
+            assert sizes.get(tenure, 0) == tenure.blocks
+            assert all(tenure in node.counts for node in tenure.used)
+        assert self.blocks == sum(len(node.run) for node in self._nodes.values())
+
+    # Changes to single nodes. Each leaves every invariant but the one its name says.
+
+    def _grow(self, parent: RadixNode[Holder] | None, hashes: Hashes, at: int) -> RadixNode[Holder]:
+        """Room for hashes[at:] below `parent`: a leaf's run grows, anything else gets a child."""
+        rest = hashes[at:]
+        self.blocks += len(rest)
+        if parent is not None and not parent.children:
+            parent.run.extend(rest)
+            return parent
+        node = self._nodes[rest[0]] = RadixNode(rest, at, parent)
+        if parent is not None:
+            parent.children.add(node)
+        return node
+
+    def _split(self, node: RadixNode[Holder], at: int) -> RadixNode[Holder]:
+        """Cuts a run in two and returns the new upper half.
+
+        The old object becomes the lower half: its children, and its place in every tenure's queue, stay true.
+        """
+        upper: RadixNode[Holder] = RadixNode(node.run[:at], node.depth, node.parent)
+        if upper.parent is not None:
+            upper.parent.children.remove(node)
+            upper.parent.children.add(upper)
+        upper.children.add(node)
+        node.parent, node.depth, node.run = upper, node.depth + at, node.run[at:]
+        self._nodes[upper.run[0]] = upper
+        self._nodes[node.run[0]] = node
+        for tenure, count in list(node.counts.items()):
+            upper.counts[tenure] = min(count, at)
+            tenure.used[upper] = tenure.used[node]
+            self._enqueue(tenure, upper)
+            if count > at:
+                node.counts[tenure] = count - at
+            else:
+                del node.counts[tenure], tenure.used[node]
+        return upper
+
+    def _credit(self, node: RadixNode[Holder], tenure: Tenure[Holder], count: int, use: float) -> None:
+        """`tenure` has at least `count` leading blocks of the node, used now."""
+        before = node.counts.get(tenure, 0)
+        if count > before:
+            node.counts[tenure] = count
+            tenure.blocks += count - before
+        tenure.used[node] = use
+        if not before:
+            self._enqueue(tenure, node)
+
+    def _cut(self, node: RadixNode[Holder], tenure: Tenure[Holder], keep: int) -> None:
+        """`tenure` keeps at most `keep` leading blocks of the node, and nothing below it."""
+        below = [node]
+        while below:
+            held = below.pop()
+            left = keep if held is node else 0
+            count = held.counts.get(tenure, 0)
+            if count <= left:
+                continue
+            below.extend(child for child in held.children if tenure in child.counts)
+            tenure.blocks -= count - left
+            if left:
+                held.counts[tenure] = left
+            else:
+                del held.counts[tenure], tenure.used[held]
+            self._tidy(held)
+
+    def _tidy(self, node: RadixNode[Holder]) -> None:
+        """Drops the tail of a leaf that nobody holds; an empty leaf goes, and perhaps its parent after it."""
+        at: RadixNode[Holder] | None = node
+        while at is not None and not at.children:
+            longest = max(at.counts.values(), default=0)
+            self.blocks -= len(at.run) - longest
+            if longest:
+                del at.run[longest:]
+                return
+            del self._nodes[at.run[0]]
+            at.run = array("Q")
+            parent = at.parent
+            if parent is not None:
+                parent.children.discard(at)
+            at = parent
+
+    def _enqueue(self, tenure: Tenure[Holder], node: RadixNode[Holder]) -> None:
+        if len(tenure.queue) > 2 * len(tenure.used) + QUEUE_SLACK:
+            # Entries of nodes that were cut outlive them; without this they could pile up below the head.
+            tenure.queue = [(use, -held.end, at, held) for at, (held, use) in enumerate(tenure.used.items())]
+            heapify(tenure.queue)
+        self._serial += 1
+        heappush(tenure.queue, (tenure.used[node], -node.end, self._serial, node))
+
+    def _evict_oldest(self, tenure: Tenure[Holder], blocks: int) -> None:
+        """Takes up to `blocks` from the end of the least recently used node. It is a leaf of this tenure."""
+        _oldest(tenure)
+        node = tenure.queue[0][3]
+        self._cut(node, tenure, max(node.counts[tenure] - blocks, 0))
+
+
+def _common(run: Hashes, hashes: Hashes, at: int) -> int:
+    """How many leading blocks of `run` the query has from `at` on; at least one is known to agree."""
+    limit = min(len(run), len(hashes) - at)
+    if run[limit - 1] == hashes[at + limit - 1]:
+        return limit
+    return bisect_left(range(limit), True, key=lambda i: run[i] != hashes[at + i])
+
+
+def _oldest(tenure: Tenure[Holder]) -> float | None:
+    """Last use of the least recently used node, which it brings to the head of the queue; None if empty."""
+    queue = tenure.queue
+    while queue:
+        use, _, serial, node = queue[0]
+        current = tenure.used.get(node)
+        if current == use:
+            return use
+        heappop(queue)
+        if current is not None:
+            heappush(queue, (current, -node.end, serial, node))
+    return None

@@ -1,0 +1,47 @@
+"""A worker as the rest of the house sees it: its health, its load, and what it can do, at one moment."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from radix_cache.match import WorkerId
+
+
+class Health(StrEnum):
+    """States of a worker; health.py has the table of moves between them."""
+
+    UP = "up"
+    SUSPECT = "suspect"
+    DOWN = "down"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a worker computes, as measured from its answers.
+
+    `ms_per_token`: prefill time of one uncached token. `fixed_ms`: what every request costs besides.
+    `step_ms`: the gap between tokens of a running stream.
+    """
+
+    ms_per_token: float = 0.1
+    fixed_ms: float = 20.0
+    step_ms: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSnapshot:
+    """One worker at one moment.
+
+    `tokens_queued`: estimated uncached prompt tokens that were sent and have not brought a first token.
+    `streams`: requests under way. `kv_tokens`: prompt and expected output tokens of all of them.
+    `kv_tokens_max`: room for KV, None where it does not tell. `chunk_tokens`: its prefill budget a step.
+    """
+
+    id: WorkerId
+    health: Health = Health.UP
+    tokens_queued: int = 0
+    streams: int = 0
+    kv_tokens: int = 0
+    kv_tokens_max: int | None = None
+    chunk_tokens: int = 8192
+    speed: Speed = Speed()
