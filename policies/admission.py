@@ -1,15 +1,13 @@
 """Admission arithmetic: when a worker has room, when a room is full, when to come back."""
 
-from workers.worker import WorkerSnapshot
 
-
-def has_window(worker: WorkerSnapshot, uncached_tokens: int, window_tokens: int) -> bool:
-    """May this much prefill be sent to the worker now?
+def has_window(tokens_queued: int, uncached_tokens: int, window_tokens: int) -> bool:
+    """May this much prefill be sent to a worker that has so much ahead of it already?
 
     Requests wait in the gateway, where their order is ours, and not in the engine's own queue. An idle worker
     takes anything, also a prompt longer than the window.
     """
-    return worker.tokens_queued == 0 or worker.tokens_queued + uncached_tokens <= window_tokens
+    return tokens_queued == 0 or tokens_queued + uncached_tokens <= window_tokens
 
 
 def retry_after_seconds(waiting: int, served_per_second: float, longest_seconds: float) -> float:

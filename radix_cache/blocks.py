@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
-from typing import NewType, TypeAlias
+from typing import TYPE_CHECKING, NewType, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
@@ -31,11 +31,16 @@ TOKEN_BYTES = 4
 BlockHash = NewType("BlockHash", int)
 """A chained block hash: 0 <= h < 2**64."""
 
-Hashes: TypeAlias = "array[int]"
-"""Chained block hashes of one prompt, in order: array("Q"), 8 bytes a block."""
+if TYPE_CHECKING:
+    Hashes: TypeAlias = array[int]
+    Tokens: TypeAlias = array[int]
+else:
+    # `array` takes no parameters at run time before Python 3.12.
+    Hashes = array
+    """Chained block hashes of one prompt, in order: array("Q"), 8 bytes a block."""
 
-Tokens: TypeAlias = "array[int]"
-"""Token ids of one prompt: array("I"), 4 bytes a token."""
+    Tokens = array
+    """Token ids of one prompt: array("I"), 4 bytes a token."""
 
 _PAIR = Struct("<QQ")
 _SINGLE = Struct("<Q")

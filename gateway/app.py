@@ -1,0 +1,240 @@
+"""The composition root: settings in, a gateway out. Everything is made here, once, and handed on by constructor."""
+
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+import aiohttp
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from prometheus_client import CollectorRegistry
+
+from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.prefixes import Prefixes
+from gateway.dispatch.reservations import Bounds, Placed, Reservations
+from gateway.dispatch.router import Router
+from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.doors import Doors
+from gateway.embedded_valkey import EmbeddedValkey
+from gateway.errors import ShuttingDown
+from gateway.gauges import gauges
+from gateway.lifecycle import Supervisor
+from gateway.pipeline import Services
+from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.quotas.leases import Leases
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.redis_scripts import ScriptCaller, connect
+from gateway.secret_store import deployment_secret
+from gateway.settings import Settings
+from gateway.settings import Worker as WorkerSettings
+from gateway.telemetry.metrics import RequestMetrics, StateCollector
+from gateway.telemetry.overview import Overview
+from gateway.telemetry.tracing import Tracing, batching
+from gateway.tenants.directory import TenantDirectory
+from gateway.tenants.keys import pepper
+from gateway.tenants.yaml_directory import OpenDirectory, YamlDirectory
+from policies.registry import queue_policy, routing_policy
+from radix_cache.local_index import LocalIndex
+from radix_cache.match import WorkerId
+from radix_cache.namespace import cache_salt
+from workers.adapter import WorkerTarget
+from workers.adapters.http import new_session
+from workers.adapters.registry import adapters
+
+log = logging.getLogger(__name__)
+
+ENCODING_THREADS = 2
+INDEX_BYTES_PER_BLOCK = 64
+"""Measured upper bound, with several workers per block: see `make bench-index`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """A gateway that runs; what its listeners need of it."""
+
+    settings: Settings
+    services: Services
+    supervisor: Supervisor
+    overview: Overview
+    registry: CollectorRegistry
+    quotas: GuardedQuotaStore
+    valkey: EmbeddedValkey | None
+    doors: Doors = field(default_factory=Doors)
+    version: str = field(default_factory=lambda: version("radixgate"))
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.services.reservations.fleet
+
+    def close_doors(self) -> None:
+        """New requests are refused, those that wait are sent away, running ones go on."""
+        self.doors.ready = self.doors.open = False
+        for room in self.services.reservations.rooms().values():
+            room.close(ShuttingDown())
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Gateway]:
+    """A gateway with all its parts open; they are closed in reverse order. Raises SettingsProblem, ValkeyFailed."""
+    async with AsyncExitStack() as stack:
+        secret = deployment_secret(settings)
+        supervisor = Supervisor()
+        tracing = _tracing(settings)
+        stack.callback(tracing.close)
+
+        valkey = await _valkey(settings, stack)
+        scripts = ScriptCaller(connect(valkey.url if valkey is not None else settings.redis.url))
+        stack.push_async_callback(scripts.close)
+        quotas = GuardedQuotaStore(
+            RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000),
+            LocalQuotaStore(time.monotonic),
+            scripts.ping,
+        )
+        leases = Leases(quotas)
+        stack.push_async_callback(leases.close)
+
+        session = await stack.enter_async_context(new_session())
+        executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
+        stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+        catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
+        reservations = _dispatch(settings, session, catalogue, leases)
+
+        overview = Overview(time.monotonic)
+        registry = CollectorRegistry(auto_describe=True)
+        services = Services(
+            tenants=_tenants(settings, secret),
+            catalogue=catalogue,
+            prefixes=Prefixes(secret),
+            reservations=reservations,
+            tracing=tracing,
+            cache_salt=lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret)),
+            observers=(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+            first_byte_seconds_max=settings.requests.first_token_seconds_max,
+            idle_seconds_max=settings.requests.idle_seconds_max,
+        )
+        gateway = Gateway(
+            settings=settings,
+            services=services,
+            supervisor=supervisor,
+            overview=overview,
+            registry=registry,
+            quotas=quotas,
+            valkey=valkey,
+        )
+        registry.register(StateCollector(gauges(gateway.fleet, reservations, reservations.index, quotas)))
+
+        stack.push_async_callback(supervisor.close)
+        for name, loop in (
+            ("probes", reservations.fleet.run),
+            ("quotas", quotas.run),
+            ("leases", leases.run),
+        ):
+            supervisor.start(name, loop)
+        if valkey is not None:
+            supervisor.start("valkey", valkey.run)
+        yield gateway
+
+
+def _dispatch(
+    settings: Settings, session: aiohttp.ClientSession, catalogue: Catalogue, leases: Leases
+) -> Reservations:
+    """Fleet, index, router, waiting rooms, and what holds them together."""
+    index = LocalIndex(
+        time.monotonic,
+        blocks_max=max(1, settings.index.memory_bytes_max // INDEX_BYTES_PER_BLOCK),
+        predicted_seconds=settings.index.predicted_seconds,
+        idle_seconds_max=settings.index.idle_seconds_max,
+    )
+
+    def reported(worker: Worker) -> None:
+        catalogue.found(worker.models)
+        if worker.report.kv_tokens_max is not None:
+            sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
+            index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
+
+    events = FleetEvents(room=lambda: reservations.room_made(), emptied=index.forget, reported=reported)
+    fleet = Fleet((_worker(w, session) for w in settings.workers), events)
+    for worker in fleet:
+        catalogue.found(worker.models)
+    queue = settings.queueing
+    policy = queue_policy(queue.across)
+
+    def new_room(model: str, unseat: Callable[[Placed], None]) -> WaitingRoom[Placed]:
+        return WaitingRoom(
+            model,
+            policy=policy,
+            unseat=unseat,
+            waiting_max=queue.waiting_requests_max,
+            waiting_seconds_max=queue.waiting_seconds_max,
+            clock=time.monotonic,
+        )
+
+    reservations = Reservations(
+        leases=leases,
+        router=Router(
+            fleet=fleet,
+            index=index,
+            policy=routing_policy(settings.routing.policy, settings.routing.options),
+            random=random.Random(),
+        ),
+        fleet=fleet,
+        index=index,
+        estimates=OutputEstimates(),
+        bounds=Bounds(
+            release_window_tokens=queue.release_window_tokens,
+            attempts_max=settings.requests.attempts_max,
+            first_token_seconds_max=settings.requests.first_token_seconds_max,
+        ),
+        new_room=new_room,
+    )
+    return reservations
+
+
+def _worker(settings: WorkerSettings, session: aiohttp.ClientSession) -> Worker:
+    identity = WorkerId(settings.id)
+    target = WorkerTarget(
+        id=identity,
+        url=settings.url.rstrip("/").removesuffix("/v1"),
+        api_key=settings.api_key.reveal() if settings.api_key is not None else None,
+    )
+    return Worker(
+        id=identity,
+        kind=settings.kind,
+        adapter=adapters()[settings.kind](session, target),
+        models=frozenset(settings.models),
+        models_fixed=bool(settings.models),
+    )
+
+
+async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey | None:
+    """The private server, started, unless the settings name another."""
+    if settings.redis.url != "embedded":
+        return None
+    valkey = EmbeddedValkey(Path(settings.state_directory))
+    stack.push_async_callback(valkey.close)
+    await valkey.start()
+    return valkey
+
+
+def _tenants(settings: Settings, secret: bytes) -> TenantDirectory:
+    return YamlDirectory(settings, pepper(secret)) if settings.tenants else OpenDirectory()
+
+
+def _tracing(settings: Settings) -> Tracing:
+    endpoint = settings.telemetry.otlp_endpoint
+    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces") if endpoint is not None else None
+    return Tracing(
+        processor=batching(exporter) if exporter is not None else None,
+        sample_ratio=settings.telemetry.sample_ratio,
+        random=random.Random(),
+        version=version("radixgate"),
+    )

@@ -1,0 +1,73 @@
+"""`radixgate`: joins the commands, and turns every refusal into one line and an exit code.
+
+0 done, 1 failed, 2 wrong use or settings.
+"""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import config, demo, keys, serve, worker
+from gateway.cli.failure import Failure
+from gateway.settings import SettingsProblem
+
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Every kind of wrong use. typer exports this one child of it only."""
+
+app = typer.Typer(
+    name="radixgate",
+    help="A multi-tenant inference gateway with prefix-cache routing.",
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
+app.command("demo")(demo.demo)
+app.command("check-config")(config.check_config)
+app.command("explain-config")(config.explain_config)
+app.add_typer(keys.app, name="keys")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"radixgate {version('radixgate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as err:
+        where = err.ctx.command_path if err.ctx is not None else "radixgate"
+        code = _refuse(f"{where}: {err.format_message()} (see {where} --help)", 2)
+    except SettingsProblem as err:
+        code = _refuse(f"radixgate: {err}", 2)
+    except Failure as err:
+        code = _refuse(f"radixgate: {err}", err.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    sys.exit(code or 0)
+
+
+def _refuse(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code

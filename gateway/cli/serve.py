@@ -1,0 +1,57 @@
+"""`radixgate serve`: the gateway alone, against any workers."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+import typer
+
+from gateway import server
+from gateway.cli.failure import Failure
+from gateway.cli.options import Assignments, ConfigFile
+from gateway.embedded_valkey import ValkeyFailed
+from gateway.settings import Settings
+from gateway.settings_sources import load
+from gateway.telemetry import logs
+
+
+def serve(
+    config: ConfigFile = None,
+    set_: Assignments = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Shorthand for --set redis.url=URL; `embedded` starts a private Valkey.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Run the gateway. Settings come from the file, RADIXGATE__... variables and --set, in this order."""
+    assignments = list(set_ or [])
+    if redis_url is not None:
+        assignments.append(f"redis.url={redis_url}")
+    settings = load(config, assignments=assignments).settings
+    logs.set_up(settings.telemetry.log_level)
+    run(settings)
+
+
+def run(settings: Settings) -> None:
+    """Serves until a signal comes. Raises Failure."""
+    try:
+        run_loop(server.run(settings, _announce))
+    except (server.CannotListen, ValkeyFailed) as err:
+        raise Failure(str(err)) from err
+
+
+def run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where it is installed, else on asyncio's own loop."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def _announce(here: server.Serving) -> None:
+    print(f"radixgate ready at {here.tenants}", flush=True)
+    print(f"  operator page {here.admin}/ui/  metrics {here.admin}/metrics", flush=True)

@@ -1,0 +1,68 @@
+"""Catalogue: the models that can be asked for, by name and by alias.
+
+Models stand in the settings, or are found at the workers; those that were found have no tokenizer here.
+"""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+
+from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
+from gateway.errors import ModelNotFound
+from gateway.model import Model, PromptEncoder
+from gateway.settings import Model as ModelSettings
+from gateway.settings import SettingsProblem
+
+MODELS_FOUND_MAX = 1000
+
+
+class Catalogue:
+    """`key`: secret seed for the encoders' memory. Raises SettingsProblem for a tokenizer that cannot be read."""
+
+    def __init__(self, models: Iterable[ModelSettings], executor: Executor, key: int, created: int) -> None:
+        self._created = created
+        self._by_name: dict[str, Model] = {}
+        self._aliases: dict[str, str] = {}
+        for at, settings in enumerate(models):
+            try:
+                encoder = _encoder(settings.tokenizer, executor, key)
+            except (OSError, ValueError) as err:
+                raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
+            self._by_name[settings.name] = Model(
+                name=settings.name,
+                block_size=settings.block_size,
+                encoder=encoder,
+                context_length=settings.context_length,
+                created=created,
+            )
+            self._aliases.update(dict.fromkeys(settings.aliases, settings.name))
+
+    def find(self, name: str) -> Model:
+        """The model of that name or alias. Raises ModelNotFound."""
+        model = self._by_name.get(self._aliases.get(name, name))
+        if model is None:
+            raise ModelNotFound(name)
+        return model
+
+    def names(self) -> Mapping[str, Model]:
+        """All names and aliases."""
+        return {**self._by_name, **{alias: self._by_name[name] for alias, name in self._aliases.items()}}
+
+    def found(self, names: Iterable[str]) -> None:
+        """A worker reports these models; new ones are added as they are."""
+        for name in names:
+            if name in self._by_name or name in self._aliases or len(self._by_name) >= MODELS_FOUND_MAX:
+                continue
+            self._by_name[name] = Model(
+                name=name,
+                block_size=ModelSettings(name=name).block_size,
+                encoder=TextEncoder(),
+                context_length=None,
+                created=self._created,
+            )
+
+
+def _encoder(tokenizer: str, executor: Executor, key: int) -> PromptEncoder:
+    if tokenizer == "text":
+        return TextEncoder()
+    return TokenizerEncoder.from_directory(Path(tokenizer), executor, key)

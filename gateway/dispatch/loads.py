@@ -1,0 +1,46 @@
+"""What this gateway has under way on each worker, and places: one request's share of it.
+
+    enter                 first token               leave
+    |-- tokens_queued ----|
+    |-- streams, kv_tokens ---------------------------|
+
+Counted when a request is sent, not when it is answered: the next decision, a microsecond later, must see it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class WorkerLoad:
+    """Sums over the places of one worker; see WorkerSnapshot."""
+
+    tokens_queued: int = 0
+    streams: int = 0
+    kv_tokens: int = 0
+
+
+class Place:
+    """One request on one worker. `left` whatever happens; leaving twice is leaving once."""
+
+    __slots__ = ("_kv_tokens", "_load", "_tokens_queued")
+
+    def __init__(self, load: WorkerLoad, *, uncached_tokens: int, kv_tokens: int) -> None:
+        self._load: WorkerLoad | None = load
+        self._tokens_queued = uncached_tokens
+        self._kv_tokens = kv_tokens
+        load.tokens_queued += uncached_tokens
+        load.kv_tokens += kv_tokens
+        load.streams += 1
+
+    def first_token(self) -> None:
+        """Its prefill is done."""
+        if self._load is not None:
+            self._load.tokens_queued -= self._tokens_queued
+            self._tokens_queued = 0
+
+    def leave(self) -> None:
+        self.first_token()
+        if self._load is not None:
+            self._load.kv_tokens -= self._kv_tokens
+            self._load.streams -= 1
+            self._load = None

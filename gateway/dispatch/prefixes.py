@@ -1,0 +1,70 @@
+"""A request's prompt as blocks in its tenant's namespace."""
+
+from dataclasses import dataclass
+
+from gateway.context import RequestContext
+from gateway.errors import PromptTooLong
+from gateway.model import Model
+from gateway.tenants.tenant import Tenant
+from radix_cache.blocks import BlockHasher, Hashes
+from radix_cache.namespace import Namespace, hasher_for
+
+HASHERS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptBlocks:
+    """What routing and quotas need of a prompt, and nothing of its text.
+
+    `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks.
+    """
+
+    namespace: Namespace
+    hashes: Hashes
+    prompt_tokens: int
+
+    def matched_tokens(self, blocks: int) -> int:
+        """Prompt tokens in so many leading blocks. The last token is always computed: it yields the logits."""
+        return min(blocks * self.namespace.block_size, max(self.prompt_tokens - 1, 0))
+
+
+class Prefixes:
+    """Hashes prompts. `secret`: the deployment secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._hashers: dict[Namespace, BlockHasher] = {}
+
+    async def of(self, ctx: RequestContext) -> PromptBlocks:
+        """The request's blocks. Raises BadRequest and PromptTooLong."""
+        prompts = await ctx.model.encoder.encode(ctx.request)
+        prompt_tokens = sum(map(len, prompts))
+        _check_length(ctx, max(map(len, prompts)))
+        namespace = _namespace(ctx.model, ctx.tenant)
+        return PromptBlocks(
+            namespace=namespace,
+            hashes=prompts[0].hashes(self._hasher(namespace)),
+            prompt_tokens=prompt_tokens,
+        )
+
+    def _hasher(self, namespace: Namespace) -> BlockHasher:
+        hasher = self._hashers.get(namespace)
+        if hasher is None:
+            if len(self._hashers) >= HASHERS_MAX:
+                self._hashers.clear()
+            hasher = self._hashers[namespace] = hasher_for(namespace, self._secret)
+        return hasher
+
+
+def _namespace(model: Model, tenant: Tenant) -> Namespace:
+    return Namespace(model=model.name, block_size=model.block_size, group=tenant.group)
+
+
+def _check_length(ctx: RequestContext, prompt_tokens: int) -> None:
+    """Refused before it costs anything, where the token count is the worker's own."""
+    bounds = [b for b in (ctx.model.context_length, ctx.tenant.plan.context_length_max) if b is not None]
+    output_tokens = ctx.request.output_tokens_max or 1
+    if ctx.model.encoder.exact and bounds and prompt_tokens + output_tokens > min(bounds):
+        raise PromptTooLong(
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=min(bounds)
+        )

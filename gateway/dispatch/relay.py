@@ -1,0 +1,112 @@
+"""Passes a worker's answer on to the client, as it comes."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.dispatch.sse import FrameFilter, FrameTooLarge
+from gateway.errors import RefusedByWorker, StreamInterrupted, WorkerError
+from gateway.exchange import Exchange
+from gateway.request import InferenceRequest
+from gateway.telemetry.record import Progress, Usage
+from workers.adapter import StreamBroken, WorkerAnswer
+
+BODY_BYTES_MAX = 256 * 1024**2
+
+
+class _Answer(msgspec.Struct):
+    usage: Usage | None = None
+
+
+class _WorkerErrorFields(msgspec.Struct):
+    message: str = ""
+    param: str | None = None
+    code: str | int | None = None
+
+
+class _WorkerErrorBody(msgspec.Struct):
+    """OpenAI's error object; some engines put its fields at the top."""
+
+    error: _WorkerErrorFields | None = None
+    message: str = ""
+
+
+async def relay(
+    answer: WorkerAnswer,
+    exchange: Exchange,
+    request: InferenceRequest,
+    progress: Progress,
+    headers: Mapping[str, str],
+) -> None:
+    """The whole answer. Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves."""
+    try:
+        if answer.status >= 400:
+            progress.refused = True
+            raise _refusal(answer.status, await _whole(answer))
+        if answer.content_type == "text/event-stream":
+            await _relay_frames(answer, exchange, request, progress, headers)
+        else:
+            body = await _whole(answer)
+            progress.usage = _usage(body)
+            await exchange.answer(answer.status, "application/json", body, headers)
+            progress.output(0)
+    except (StreamBroken, FrameTooLarge) as err:
+        raise StreamInterrupted from err
+    finally:
+        progress.mark("relay")
+
+
+async def _relay_frames(
+    answer: WorkerAnswer,
+    exchange: Exchange,
+    request: InferenceRequest,
+    progress: Progress,
+    headers: Mapping[str, str],
+) -> None:
+    frames = FrameFilter(wants_usage=request.include_usage)
+    seen = 0
+    try:
+        await exchange.begin(answer.status, "text/event-stream", headers)
+        async for chunk in answer.chunks():
+            ready = frames.feed(chunk)
+            if ready:
+                await exchange.write(ready)
+                progress.output(frames.frames - seen)
+                seen = frames.frames
+        rest = frames.end()
+        if rest:
+            await exchange.write(rest)
+        await exchange.end()
+    finally:
+        progress.usage = frames.usage
+
+
+async def _whole(answer: WorkerAnswer) -> bytes:
+    """A body that is not a stream."""
+    parts, size = [], 0
+    async for chunk in answer.chunks():
+        size += len(chunk)
+        if size > BODY_BYTES_MAX:
+            raise StreamBroken("the answer is too large")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _usage(body: bytes) -> Usage | None:
+    try:
+        return msgspec.json.decode(body, type=_Answer).usage
+    except msgspec.DecodeError as err:
+        raise WorkerError from err
+
+
+def _refusal(status: int, body: bytes) -> RefusedByWorker:
+    """The worker's words in our shape: engines differ in theirs."""
+    try:
+        decoded = msgspec.json.decode(body, type=_WorkerErrorBody)
+    except msgspec.DecodeError:
+        return RefusedByWorker(status, "The worker refused the request.")
+    fields = decoded.error or _WorkerErrorFields(message=decoded.message)
+    code = fields.code if isinstance(fields.code, str) else None
+    return RefusedByWorker(
+        status, fields.message or "The worker refused the request.", param=fields.param, code=code
+    )

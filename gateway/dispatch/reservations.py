@@ -1,0 +1,302 @@
+"""What is held for a request: quota from before it is dispatched until it is settled, and a place on a worker.
+
+    async with reservations.hold(ctx, prompt, progress) as held:    # quota, all or nothing
+        async with held.place() as placed:                          # ranked; waits for its turn if it must
+            ...
+            held.answered(placed)                                   # the first bytes came
+            held.failed(placed, err)                                # or they did not: the next place is another one
+
+Both are left on every ending. Quota is settled to what was used: nothing for what no worker took, the prompt and
+the tokens that came for a stream that was cut, the worker's own count for what was completed. Nobody waits for it.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import ceil
+
+from gateway.context import RequestContext
+from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.loads import Place
+from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.router import Router
+from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
+from gateway.errors import QuotaExceeded, WorkerError, WorkerTimeout
+from gateway.quotas.leases import Leases
+from gateway.quotas.quota import (
+    REQUESTS,
+    TOTAL_TOKENS,
+    Cost,
+    Lease,
+    Refusal,
+    Reservation,
+    Scope,
+    Standing,
+    tightest,
+)
+from gateway.telemetry.record import Progress
+from policies.admission import has_window
+from policies.routing.protocol import Route
+from radix_cache.index import PrefixIndex
+from radix_cache.match import WorkerId
+from workers.adapter import WorkerUnreachable
+
+OUTPUT_COST = 2.0
+"""Cost units of an output token; a prompt token is 1."""
+
+HEADER_NAMES = {REQUESTS: "requests", TOTAL_TOKENS: "tokens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A place that was given: where, why, and since when."""
+
+    worker: Worker
+    route: Route
+    place: Place
+    tokens_ahead: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
+
+    release_window_tokens: int
+    attempts_max: int
+    first_token_seconds_max: float
+
+
+class Reservations:
+    """`new_room` makes the waiting room of a model."""
+
+    def __init__(
+        self,
+        *,
+        leases: Leases,
+        router: Router,
+        fleet: Fleet,
+        index: PrefixIndex,
+        estimates: OutputEstimates,
+        bounds: Bounds,
+        new_room: Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.leases = leases
+        self.router = router
+        self.fleet = fleet
+        self.index = index
+        self.estimates = estimates
+        self.bounds = bounds
+        self.clock = clock
+        self._new_room = new_room
+        self._rooms: dict[str, WaitingRoom[Placed]] = {}
+
+    @asynccontextmanager
+    async def hold(
+        self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
+    ) -> AsyncIterator["Held"]:
+        """Quota for the request. Raises QuotaExceeded."""
+        lease = await self._reserve(ctx, prompt)
+        progress.mark("reserve")
+        try:
+            yield Held(self, ctx, prompt, progress, lease)
+        finally:
+            self.leases.end(lease, _used(progress))
+            if progress.usage is not None:
+                self.estimates.learn(ctx, progress.output_tokens_used())
+
+    def room(self, model: str) -> WaitingRoom[Placed]:
+        room = self._rooms.get(model)
+        if room is None:
+            room = self._rooms[model] = self._new_room(model, self.leave)
+        return room
+
+    def rooms(self) -> Mapping[str, WaitingRoom[Placed]]:
+        """By model."""
+        return self._rooms
+
+    def room_made(self) -> None:
+        """A worker may have room again."""
+        for room in self._rooms.values():
+            if len(room):
+                room.room_made()
+
+    def leave(self, placed: Placed) -> None:
+        """Gives a place back."""
+        placed.place.leave()
+        self.room_made()
+
+    async def _reserve(self, ctx: RequestContext, prompt: PromptBlocks) -> Lease:
+        plan = ctx.tenant.plan
+        decision = await self.leases.reserve(
+            Reservation(
+                id=ctx.id,
+                organisation=ctx.tenant.organisation,
+                scopes=(
+                    Scope(name=f"tenant:{ctx.tenant.id}", limits=plan.limits, concurrency=plan.concurrency),
+                ),
+                cost=Cost(
+                    prompt_tokens=prompt.prompt_tokens,
+                    output_tokens=self.estimates.reserved(ctx, prompt.prompt_tokens),
+                ),
+            )
+        )
+        if isinstance(decision, Refusal):
+            raise QuotaExceeded(
+                unit=decision.unit,
+                amount=decision.amount,
+                retry_after_seconds=decision.retry_after_seconds,
+                tenant=ctx.tenant.id,
+                headers=limit_headers(decision.standings),
+            )
+        return decision
+
+
+class Held:
+    """One request's quota, and its way from place to place."""
+
+    def __init__(
+        self, by: Reservations, ctx: RequestContext, prompt: PromptBlocks, progress: Progress, lease: Lease
+    ) -> None:
+        self.headers = limit_headers(lease.standings)
+        self._by = by
+        self._ctx = ctx
+        self._prompt = prompt
+        self._progress = progress
+        self._sequence = by.router.arrival(ctx.model.name)
+        self._output_tokens = by.estimates.expected(ctx)
+        self._tried: dict[WorkerId, WorkerUnreachable] = {}
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[Placed]:
+        """A place on the best worker that was not tried yet, once there is one with room for it.
+
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker; after failures WorkerError, WorkerTimeout.
+        """
+        placed = self._seat() if self._tried else await self._turn()
+        if placed is None:
+            raise WorkerError
+        progress, index = self._progress, self._by.index
+        progress.mark("queue" if progress.queued_at is not None else "route")
+        progress.sent_to(placed.worker.id, placed.route.reason, placed.route.matched_tokens)
+        index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        try:
+            yield placed
+        finally:
+            index.withdraw(placed.worker.id, self._ctx.id)
+            self._by.leave(placed)
+
+    def answered(self, placed: Placed, status: int) -> None:
+        """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
+        by, progress = self._by, self._progress
+        progress.mark("first_byte")
+        by.fleet.answered(placed.worker)
+        if status >= 400:
+            return
+        progress.answered = True
+        by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        if self._ctx.request.stream:
+            ttft_ms = (by.clock() - placed.since) * 1000
+            by.fleet.first_token(placed.worker, tokens=placed.tokens_ahead, ttft_ms=ttft_ms)
+        placed.place.first_token()
+        by.room_made()
+
+    def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
+        """No answer from there. Raises WorkerTimeout, WorkerError or NoWorker if nobody else is worth asking."""
+        self._progress.mark("failed_attempt")
+        self._progress.dispatched = False
+        self._tried[placed.worker.id] = cause
+        self._by.fleet.failed(placed.worker, cause)
+        if cause.timed_out:
+            # Whoever has waited that long will not wait that long again.
+            raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
+        if len(self._tried) >= self._by.bounds.attempts_max:
+            raise WorkerError from cause
+
+    async def _turn(self) -> Placed:
+        progress, by = self._progress, self._by
+        room = by.room(self._ctx.model.name)
+        cost = self._prompt.prompt_tokens + OUTPUT_COST * self._output_tokens
+        ticket = room.ticket(self._ctx.tenant.id, cost)
+        placed = room.at_once(ticket, self._seat)
+        if placed is not None:
+            return placed
+        progress.queued_at = by.clock()
+        try:
+            return await room.wait(ticket, self._seat)
+        finally:
+            progress.queued_until = by.clock()
+
+    def _seat(self) -> Placed | None:
+        """Ranks with what is known now and takes the best place that has room; None if none has.
+
+        After a failure room is not asked for: the request has had its turn.
+        """
+        by, prompt = self._by, self._prompt
+        ranking = by.router.ranked(
+            self._ctx,
+            prompt,
+            sequence=self._sequence,
+            output_tokens=self._output_tokens,
+            without=self._tried,
+        )
+        if not ranking:
+            if self._tried:
+                return None
+            raise NowhereToGo
+        for route in ranking:
+            worker = by.fleet[route.worker]
+            uncached = max(1, prompt.prompt_tokens - route.matched_tokens)
+            if self._tried or has_window(
+                worker.load.tokens_queued, uncached, by.bounds.release_window_tokens
+            ):
+                return Placed(
+                    worker=worker,
+                    route=route,
+                    tokens_ahead=worker.load.tokens_queued + uncached,
+                    since=by.clock(),
+                    place=Place(
+                        worker.load,
+                        uncached_tokens=uncached,
+                        kv_tokens=prompt.prompt_tokens + self._output_tokens,
+                    ),
+                )
+        return None
+
+
+def limit_headers(standings: Sequence[Standing]) -> dict[str, str]:
+    """OpenAI's names, with true values: of each kind of limit the one of which least is left."""
+    headers = {}
+    for unit, standing in tightest(standings).items():
+        kind = HEADER_NAMES[unit]
+        headers[f"x-ratelimit-limit-{kind}"] = str(standing.amount)
+        headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)
+        headers[f"x-ratelimit-reset-{kind}"] = _duration(standing.reset_seconds)
+    return headers
+
+
+def _duration(seconds: float) -> str:
+    """As OpenAI writes durations: 12ms, 1.5s, 6m0s."""
+    if seconds < 1:
+        return f"{ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(round(seconds, 3), 60)
+    return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
+
+
+def _used(progress: Progress) -> Cost | None:
+    """What the request has cost; None if nothing was computed for it."""
+    usage = progress.usage
+    if usage is not None:
+        return Cost(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens or 0,
+            output_tokens=usage.completion_tokens or 0,
+        )
+    if progress.refused:
+        return Cost(prompt_tokens=0)
+    if progress.dispatched:
+        return Cost(prompt_tokens=progress.prompt_tokens, output_tokens=progress.frames)
+    return None

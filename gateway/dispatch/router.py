@@ -1,0 +1,62 @@
+"""Ranks the workers for one request, from copies in the process: no I/O."""
+
+import time
+from collections.abc import Callable, Collection
+from random import Random
+
+from gateway.context import RequestContext
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.prefixes import PromptBlocks
+from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
+from radix_cache.index import PrefixIndex
+from radix_cache.match import WorkerId
+
+
+class Router:
+    """`random`: where policies get their draws from; `clock`: seconds, never backwards."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        index: PrefixIndex,
+        policy: RoutingPolicy,
+        random: Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._policy = policy
+        self._random = random
+        self._clock = clock
+        self._sequence: dict[str, int] = {}
+
+    def arrival(self, model: str) -> int:
+        """The number of this request among those for its model. One request, one number, however often ranked."""
+        number = self._sequence.get(model, 0)
+        self._sequence[model] = number + 1
+        return number
+
+    def ranked(
+        self,
+        ctx: RequestContext,
+        prompt: PromptBlocks,
+        *,
+        sequence: int,
+        output_tokens: int,
+        without: Collection[WorkerId] = (),
+    ) -> Ranking:
+        """Routes for this request at this moment, best first; `without` those that were tried."""
+        match = self._index.match(prompt.namespace, prompt.hashes)
+        candidates = [
+            Candidate(worker=worker.snapshot(), matched_tokens=prompt.matched_tokens(match.blocks(worker.id)))
+            for worker in self._fleet.serving(ctx.model.name)
+            if worker.id not in without
+        ]
+        query = RouteQuery(
+            prompt_tokens=prompt.prompt_tokens,
+            output_tokens=output_tokens,
+            sequence=sequence,
+            draw=self._random.random(),
+        )
+        return self._policy.rank(query, candidates, self._clock())

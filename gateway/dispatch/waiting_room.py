@@ -1,0 +1,160 @@
+"""Where requests wait for a worker with room: one bounded room per model.
+
+    arrive --- room on a worker, nobody waits ----------------------------------> place
+       |                                                                            ^
+       +--> [ ticket | ticket | ticket ] -- a worker has room: the policy says who -+
+               |            |
+               |            +--> the client leaves: the ticket is torn up
+               +--> `waiting_seconds_max`: AdmissionTimeout
+
+Nothing polls. Whoever makes room (first token, end, a worker that is back) calls `room_made`; whoever's turn it is
+has its place before it wakes up, so that no later arrival can take it.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, TenantQueueFull
+from policies.admission import retry_after_seconds
+from policies.queueing.protocol import QueueCounters, QueuePolicy, Ticket, Turn
+
+Placed = TypeVar("Placed")
+
+SERVED_REMEMBERED = 256
+
+
+class NowhereToGo(Exception):
+    """No worker is left that could ever give this request a place."""
+
+
+@dataclass(slots=True)
+class _Waiter(Generic[Placed]):
+    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo."""
+
+    ticket: Ticket
+    seat: Callable[[], Placed | None]
+    turn: "asyncio.Future[Placed]"
+
+
+class WaitingRoom(Generic[Placed]):
+    """`unseat` undoes a seat for somebody who left in the moment it was given."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        policy: QueuePolicy,
+        unseat: Callable[[Placed], None],
+        waiting_max: int,
+        waiting_seconds_max: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._model = model
+        self._policy = policy
+        self._unseat = unseat
+        self._waiting_max = waiting_max
+        self._waiting_seconds_max = waiting_seconds_max
+        self._clock = clock
+        self._counters = QueueCounters()
+        self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
+        self._served_at: deque[float] = deque(maxlen=SERVED_REMEMBERED)
+        self._number = 0
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def ticket(self, tenant: str, cost: float) -> Ticket:
+        """The next number. `cost`: estimated cost units."""
+        ticket = Ticket(number=self._number, tenant=tenant, cost=cost, arrived_at=self._clock())
+        self._number += 1
+        self._counters = self._policy.arrive(self._counters, ticket)
+        return ticket
+
+    def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
+        """A place without waiting: there is one, and nobody was here before. Raises NoWorker."""
+        turn = self._policy.next(self._counters, [ticket], self._clock())
+        if self._waiting or turn is None:
+            return None
+        placed = self._seated(seat)
+        if placed is not None:
+            self._granted(turn)
+        return placed
+
+    async def wait(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed:
+        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker."""
+        if len(self._waiting) >= self._waiting_max:
+            raise self._full(ticket.tenant)
+        waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
+        self._waiting[ticket.number] = waiter
+        try:
+            async with asyncio.timeout(self._waiting_seconds_max):
+                placed: Placed = await waiter.turn
+                return placed
+        except TimeoutError:
+            self._leave(waiter)
+            raise AdmissionTimeout(self._waiting_seconds_max, self._retry_after()) from None
+        except asyncio.CancelledError:
+            self._leave(waiter)
+            raise
+
+    def room_made(self) -> None:
+        """Gives out what room there is now, in the order of the policy."""
+        while self._waiting:
+            tickets = [waiter.ticket for waiter in self._waiting.values()]
+            turn = self._policy.next(self._counters, tickets, self._clock())
+            if turn is None:
+                return
+            waiter = self._waiting[turn.ticket.number]
+            try:
+                placed = self._seated(waiter.seat)
+            except NoWorker as err:
+                del self._waiting[turn.ticket.number]
+                waiter.turn.set_exception(err)
+                continue
+            if placed is None:
+                return
+            del self._waiting[turn.ticket.number]
+            self._granted(turn)
+            waiter.turn.set_result(placed)
+
+    def close(self, error: Exception) -> None:
+        """Sends everybody away."""
+        for waiter in self._waiting.values():
+            waiter.turn.set_exception(error)
+        self._waiting.clear()
+
+    def _leave(self, waiter: _Waiter[Placed]) -> None:
+        """Out of the queue; a turn that came in the same moment is given back."""
+        self._waiting.pop(waiter.ticket.number, None)
+        if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
+            self._unseat(waiter.turn.result())
+        # Whoever stood behind may fit where this one did not.
+        self.room_made()
+
+    def _seated(self, seat: Callable[[], Placed | None]) -> Placed | None:
+        try:
+            return seat()
+        except NowhereToGo:
+            raise NoWorker(self._model) from None
+
+    def _granted(self, turn: Turn) -> None:
+        self._counters = turn.counters
+        self._served_at.append(self._clock())
+
+    def _full(self, tenant: str) -> TenantQueueFull | Overloaded:
+        """Who fills the room? A tenant with its even share of it or more is told so; others suffer for all."""
+        waiting = Counter(waiter.ticket.tenant for waiter in self._waiting.values())
+        share = self._waiting_max / len({*waiting, tenant})
+        error = TenantQueueFull if waiting[tenant] >= share else Overloaded
+        return error(self._retry_after())
+
+    def _retry_after(self) -> float:
+        """From the rate at which turns were given lately."""
+        served = len(self._served_at)
+        seconds = self._clock() - self._served_at[0] if served else 0.0
+        rate = served / seconds if seconds > 0 else 0.0
+        return retry_after_seconds(len(self._waiting), rate, self._waiting_seconds_max)

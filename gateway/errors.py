@@ -1,0 +1,237 @@
+"""Every error that a client can see: status, code, type, wording. No other file knows status codes.
+
+Lower floors raise their own errors; the rooms above translate them into these at the border and keep the cause for
+the log (`raise ... from err`). The metric label of an error is its `code`, so labels are bounded.
+
+SDKs retry 408, 409, 429 and 5xx; `x-should-retry` overrides that where retrying is known to be of no use.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import ClassVar
+
+import orjson
+
+
+class GatewayError(Exception):
+    """`message` is safe for clients: it names what they sent, never workers or internals."""
+
+    status: int = 500
+    code: str = "internal_error"
+    type: ClassVar[str] = "server_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+
+    def body(self) -> bytes:
+        """The OpenAI error object, all four keys."""
+        return orjson.dumps({"error": self.fields()})
+
+    def frame(self) -> bytes:
+        """The same as a server-sent event, for streams that have begun."""
+        return b"data: " + self.body() + b"\n\n"
+
+    def fields(self) -> dict[str, str | None]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    def headers(self) -> dict[str, str]:
+        if self.retry_after_seconds is None:
+            return {}
+        return {
+            "retry-after": str(ceil(self.retry_after_seconds)),
+            "retry-after-ms": str(ceil(self.retry_after_seconds * 1000)),
+        }
+
+
+class BadRequest(GatewayError):
+    status, code, type = 400, "invalid_request", "invalid_request_error"
+
+
+class PromptTooLong(GatewayError):
+    status, code, type = 400, "context_length_exceeded", "invalid_request_error"
+
+    def __init__(self, *, prompt_tokens: int, output_tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"The context length is {context_length} tokens, but the request asks for "
+            f"{prompt_tokens + output_tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
+            param="messages",
+        )
+
+
+class Unauthenticated(GatewayError):
+    status, code, type = 401, "invalid_api_key", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("Incorrect API key provided.")
+
+    def headers(self) -> dict[str, str]:
+        return {"www-authenticate": "Bearer"}
+
+
+class Forbidden(GatewayError):
+    status, code, type = 403, "model_not_allowed", "invalid_request_error"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"This key may not use the model {model!r}.", param="model")
+
+
+class NotFound(GatewayError):
+    status, code, type = 404, "not_found", "invalid_request_error"
+
+
+class ModelNotFound(GatewayError):
+    status, code, type = 404, "model_not_found", "invalid_request_error"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model {model!r} does not exist.", param="model")
+
+
+class MethodNotAllowed(GatewayError):
+    status, code, type = 405, "method_not_allowed", "invalid_request_error"
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(f"This address answers {allowed} only.")
+        self.allowed = allowed
+
+    def headers(self) -> dict[str, str]:
+        return {"allow": self.allowed}
+
+
+class BodyTimeout(GatewayError):
+    status, code, type = 408, "body_timeout", "invalid_request_error"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The request body did not arrive within {seconds:g} seconds.")
+
+
+class PayloadTooLarge(GatewayError):
+    status, code, type = 413, "payload_too_large", "invalid_request_error"
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(f"The request body is larger than {bytes_max} bytes.")
+
+
+class QuotaExceeded(GatewayError):
+    """Refused by a limit of the tenant; nothing was charged."""
+
+    status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
+
+    def __init__(
+        self,
+        *,
+        unit: str,
+        amount: int,
+        retry_after_seconds: float | None,
+        tenant: str,
+        headers: Mapping[str, str],
+    ) -> None:
+        what = unit.replace("_", " ")
+        if retry_after_seconds is None:
+            super().__init__(
+                f"The request needs more than the limit of {amount} {what} of tenant {tenant!r} ever allows."
+            )
+            self.code = "request_exceeds_limit"
+        else:
+            super().__init__(
+                f"The limit of {amount} {what} of tenant {tenant!r} is used up. "
+                f"Try again in {retry_after_seconds:.3g} seconds.",
+                retry_after_seconds=retry_after_seconds,
+            )
+
+        self.limit_headers = headers
+
+    def headers(self) -> dict[str, str]:
+        never = {"x-should-retry": "false"} if self.retry_after_seconds is None else {}
+        return {**self.limit_headers, **super().headers(), **never}
+
+
+class TenantQueueFull(GatewayError):
+    """This tenant's own share of the waiting room is taken."""
+
+    status, code, type = 429, "too_many_waiting", "rate_limit_error"
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__(
+            "Too many requests of this tenant are waiting.", retry_after_seconds=retry_after_seconds
+        )
+
+
+class Overloaded(GatewayError):
+    status, code, type = 503, "overloaded", "server_error"
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__("The service is overloaded.", retry_after_seconds=retry_after_seconds)
+
+
+class AdmissionTimeout(GatewayError):
+    status, code, type = 503, "admission_timeout", "server_error"
+
+    def __init__(self, seconds: float, retry_after_seconds: float) -> None:
+        super().__init__(
+            f"The request waited {seconds:g} seconds without getting a turn.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
+class NoWorker(GatewayError):
+    status, code, type = 503, "no_worker", "server_error"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"No worker serves the model {model!r} at present.", retry_after_seconds=1.0)
+
+
+class ShuttingDown(GatewayError):
+    status, code, type = 503, "shutting_down", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("This gateway is shutting down.", retry_after_seconds=1.0)
+
+
+class WorkerError(GatewayError):
+    status, code, type = 502, "worker_error", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("No worker could answer the request.")
+
+
+class RefusedByWorker(GatewayError):
+    """The worker found a mistake of the client's; its own words."""
+
+    type: ClassVar[str] = "invalid_request_error"
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.worker_code = code
+        self.code = "refused_by_worker"
+
+    def fields(self) -> dict[str, str | None]:
+        return {**super().fields(), "code": self.worker_code}
+
+
+class WorkerTimeout(GatewayError):
+    status, code, type = 504, "worker_timeout", "server_error"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"No token came within {seconds:g} seconds.")
+
+
+class StreamInterrupted(GatewayError):
+    """The worker broke off in the middle of an answer. A client that has read nothing yet gets a 502."""
+
+    status, code, type = 502, "stream_interrupted", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("The answer was interrupted before it was complete.")
+
+
+class InternalError(GatewayError):
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"The gateway failed. Please report request {request_id}.")

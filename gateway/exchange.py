@@ -1,0 +1,64 @@
+"""Exchange: the promise of one HTTP exchange with a client, as the pipeline sees it.
+
+The pipeline knows no HTTP library: it reads a key and a request, and writes an answer. `web/` implements this.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gateway.errors import GatewayError
+from gateway.request import InferenceRequest, Surface
+
+
+class Exchange(Protocol):
+    @property
+    def id(self) -> str:
+        """Names the request in headers, logs, traces, and at the worker."""
+        ...
+
+    @property
+    def surface(self) -> Surface:
+        """The API that was called."""
+        ...
+
+    @property
+    def traceparent(self) -> str | None:
+        """The caller's W3C trace context."""
+        ...
+
+    @property
+    def key(self) -> str | None:
+        """The API key as presented; None if there is none."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Has anything been sent?"""
+        ...
+
+    async def request(self) -> InferenceRequest:
+        """Reads and decodes the body. Raises BadRequest, PayloadTooLarge, BodyTimeout."""
+        ...
+
+    async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
+        """A streamed answer begins."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """More of a streamed answer. Raises ConnectionResetError when the client has left."""
+        ...
+
+    async def end(self) -> None:
+        """A streamed answer is complete."""
+        ...
+
+    async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """A whole answer at once."""
+        ...
+
+    async def fail(self, error: GatewayError) -> None:
+        """The error in the API's own shape: as an answer, or as the last frame of a stream that has begun.
+
+        A client that is gone is no error here.
+        """
+        ...

@@ -1,0 +1,57 @@
+"""Gauges of what is: workers, queues, index, quotas. Read from the parts at each scrape."""
+
+from collections.abc import Callable, Iterable
+
+from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.reservations import Reservations
+from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.telemetry.metrics import Gauge
+from radix_cache.index import PrefixIndex
+from workers.worker import Health
+
+
+def gauges(
+    fleet: Fleet, reservations: Reservations, index: PrefixIndex, quotas: GuardedQuotaStore
+) -> Iterable[Gauge]:
+    """Everything that is read when somebody asks."""
+
+    def worker(name: str, text: str, read: Callable[[Worker], float], *, counter: bool = False) -> Gauge:
+        def read_all() -> list[tuple[tuple[str, ...], float]]:
+            return [((w.id,), read(w)) for w in fleet]
+
+        return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
+
+    def single(name: str, text: str, read: Callable[[], float], *, counter: bool = False) -> Gauge:
+        return Gauge(name=name, text=text, read=lambda: [((), read())], counter=counter)
+
+    def health() -> list[tuple[tuple[str, ...], float]]:
+        return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
+
+    def waiting() -> list[tuple[tuple[str, ...], float]]:
+        return [((model,), float(len(room))) for model, room in reservations.rooms().items()]
+
+    return (
+        Gauge(
+            name="worker_health", text="1 for the worker's state.", labels=("worker", "state"), read=health
+        ),
+        worker("worker_streams", "Requests under way, from this gateway.", lambda w: w.load.streams),
+        worker(
+            "worker_queued_tokens",
+            "Estimated uncached prompt tokens that were sent and have not brought a first token.",
+            lambda w: w.load.tokens_queued,
+        ),
+        worker("worker_kv_tokens", "Tokens of requests under way.", lambda w: w.load.kv_tokens),
+        worker("worker_failures", "Requests that it did not answer.", lambda w: w.failures, counter=True),
+        worker(
+            "worker_prefill_seconds_per_token",
+            "Learnt prefill time of an uncached token.",
+            lambda w: w.speed.ms_per_token / 1000,
+        ),
+        Gauge(name="waiting_requests", text="Requests in the waiting room.", labels=("model",), read=waiting),
+        single("leases", "Quota leases held by this gateway.", lambda: len(reservations.leases)),
+        single("redis_up", "1: quotas are shared; 0: this gateway decides alone.", lambda: not quotas.away),
+        single("quota_local_decisions", "Made without Redis.", lambda: quotas.local_decisions, counter=True),
+        single("index_blocks", "Blocks in the prefix index.", lambda: index.stats().blocks),
+        single("index_nodes", "Nodes of the prefix index.", lambda: index.stats().nodes),
+        single("index_predictions", "Predictions under way.", lambda: index.stats().predictions),
+    )

@@ -1,0 +1,47 @@
+"""Model: one entry of the catalogue, and what turns its requests into tokens."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.request import InferenceRequest
+from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedPrompt:
+    """One prompt: token ids, or canonical text where there is no tokenizer."""
+
+    tokens: Tokens | None
+    text: bytes = b""
+
+    def __len__(self) -> int:
+        """Tokens; estimated for text."""
+        return len(self.tokens) if self.tokens is not None else -(-len(self.text) // TOKEN_BYTES)
+
+    def hashes(self, hasher: BlockHasher) -> Hashes:
+        return hasher.of_tokens(self.tokens) if self.tokens is not None else hasher.of_text(self.text)
+
+
+class PromptEncoder(Protocol):
+    """Turns a request into its prompts. `exact`: token counts are those of the worker."""
+
+    exact: bool
+
+    async def encode(self, request: InferenceRequest) -> list[EncodedPrompt]:
+        """One entry a prompt. Raises BadRequest for a prompt that the model's template refuses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model that can be asked for.
+
+    `name`: what workers call it. `block_size`: tokens per index block. `context_length`: None where the worker
+    decides. `created`: seconds since 1970, as clients are told.
+    """
+
+    name: str
+    block_size: int
+    encoder: PromptEncoder
+    context_length: int | None
+    created: int

@@ -1,0 +1,120 @@
+"""The spine: one request, from its key to its record. Read this first; every line of `serve` is a room.
+
+Invariants that it makes visible: another worker is tried only before the first byte; whatever is entered is left,
+on every ending, also when the client leaves; policies see values only; quota is settled and the record written
+whatever happened, and nobody waits for either.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.context import RequestContext
+from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.prefixes import Prefixes
+from gateway.dispatch.relay import relay
+from gateway.dispatch.reservations import Reservations
+from gateway.errors import Forbidden, GatewayError, InternalError, Unauthenticated
+from gateway.exchange import Exchange
+from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
+from gateway.telemetry.tracing import Tracing
+from gateway.tenants.directory import TenantDirectory, UnknownKey
+from gateway.tenants.tenant import Tenant
+from workers.adapter import WorkerCall, WorkerUnreachable
+
+log = logging.getLogger(__name__)
+
+STATUS_CLIENT_CLOSED = 499
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the spine needs; filled in by app.py. `cache_salt` derives a group's salt for the engine."""
+
+    tenants: TenantDirectory
+    catalogue: Catalogue
+    prefixes: Prefixes
+    reservations: Reservations
+    tracing: Tracing
+    cache_salt: Callable[[str], str]
+    observers: tuple[Callable[[RequestRecord], None], ...]
+    first_byte_seconds_max: float
+    idle_seconds_max: float
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+
+async def serve(exchange: Exchange, at: Services) -> None:
+    """One request, from its key to its record."""
+    progress = Progress(exchange.id, exchange.surface.value, at.clock, at.wall)
+    progress.trace = at.tracing.begin(exchange.traceparent)
+    try:
+        tenant = authenticate(exchange, at, progress)
+        ctx = await admit(exchange, tenant, at, progress)
+        prompt = await at.prefixes.of(ctx)
+        progress.prompt_tokens = prompt.prompt_tokens
+        progress.mark("tokenise")
+        async with at.reservations.hold(ctx, prompt, progress) as held:
+            while True:
+                async with held.place() as placed:
+                    try:
+                        async with placed.worker.adapter.stream(call(ctx, at, progress)) as answer:
+                            held.answered(placed, answer.status)
+                            return await relay(answer, exchange, ctx.request, progress, held.headers)
+                    except WorkerUnreachable as err:
+                        held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
+    except GatewayError as err:
+        progress.ended(err.code, err.status)
+        await exchange.fail(err)
+    except (asyncio.CancelledError, ConnectionResetError):
+        progress.ended(CLIENT_CLOSED, STATUS_CLIENT_CLOSED)
+        raise
+    except Exception:
+        log.exception("request %s failed in the gateway", exchange.id)
+        progress.ended(InternalError.code, InternalError.status)
+        await exchange.fail(InternalError(exchange.id))
+    finally:
+        record = progress.record()
+        for observe in at.observers:
+            observe(record)
+
+
+def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
+    """Whose key is it? Raises Unauthenticated."""
+    try:
+        tenant = at.tenants.by_key(exchange.key)
+    except UnknownKey:
+        raise Unauthenticated from None
+    progress.tenant, progress.key_id = tenant.id, tenant.key_id
+    progress.mark("authenticate")
+    return tenant
+
+
+async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Progress) -> RequestContext:
+    """What does it want, and may it? Raises BadRequest, ModelNotFound, Forbidden and what reading raises."""
+    request = await exchange.request()
+    model = at.catalogue.find(request.model)
+    progress.model, progress.stream = model.name, request.stream
+    if not tenant.plan.allows(model.name):
+        raise Forbidden(request.model)
+    progress.mark("receive")
+    return RequestContext(
+        id=exchange.id, tenant=tenant, model=model, request=request, received_at=progress.received_at
+    )
+
+
+def call(ctx: RequestContext, at: Services, progress: Progress) -> WorkerCall:
+    """The request as a worker gets it."""
+    return WorkerCall(
+        id=ctx.id,
+        path=f"v1/{ctx.request.surface.value}",
+        fields=ctx.request.fields,
+        model=ctx.model.name,
+        stream=ctx.request.stream,
+        cache_salt=at.cache_salt(ctx.tenant.group),
+        traceparent=progress.trace.to_worker() if progress.trace is not None else None,
+        first_byte_seconds_max=at.first_byte_seconds_max,
+        idle_seconds_max=at.idle_seconds_max,
+    )

@@ -1,0 +1,105 @@
+"""QuotaStore that outlives its Redis: the shared store, and a local one for as long as that is away.
+
+    shared --3 failures in a row--> local --ping answered--> shared
+       |                              |
+       |                              +-- each gateway grants the full limits by itself: open, and said so
+       +-- one failure: that one request is decided locally
+
+What could not be settled meanwhile is kept, up to a bound, and settled afterwards; settling is idempotent.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from gateway.quotas.quota import Cost, Lease, QuotaStore, QuotaUnavailable, Refusal, Reservation
+from gateway.redis_scripts import RedisDown
+
+log = logging.getLogger(__name__)
+
+FAILURES_MAX = 3
+PING_SECONDS = 0.25
+UNSETTLED_MAX = 10_000
+
+
+class GuardedQuotaStore:
+    """See QuotaStore; raises nothing but what the local store raises. `ping` raises RedisDown while it is away."""
+
+    def __init__(self, shared: QuotaStore, local: QuotaStore, ping: Callable[[], Awaitable[None]]) -> None:
+        self._shared = shared
+        self._local = local
+        self._ping = ping
+        self._failures = 0
+        self._granted_locally: set[str] = set()
+        self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
+        self.away = False
+        self.local_decisions = 0
+
+    async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+        if not self.away:
+            try:
+                decision = await self._shared.reserve(reservation)
+            except QuotaUnavailable as err:
+                self._failed(err)
+            else:
+                self._failures = 0
+                return decision
+        self.local_decisions += 1
+        decision = await self._local.reserve(reservation)
+        if isinstance(decision, Lease):
+            self._granted_locally.add(reservation.id)
+        return decision
+
+    async def settle(self, lease: Lease, actual: Cost) -> None:
+        await self._end(lease, actual)
+
+    async def release(self, lease: Lease) -> None:
+        await self._end(lease, None)
+
+    async def renew(self, leases: Sequence[Lease]) -> None:
+        await self._local.renew([lease for lease in leases if lease.reservation.id in self._granted_locally])
+        shared = [lease for lease in leases if lease.reservation.id not in self._granted_locally]
+        if shared and not self.away:
+            try:
+                await self._shared.renew(shared)
+            except QuotaUnavailable as err:
+                self._failed(err)
+
+    async def run(self) -> None:
+        """While Redis is away, asks for it; and settles what was left over once it is back."""
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            if not self.away and not self._unsettled:
+                continue
+            try:
+                await self._ping()
+            except RedisDown:
+                continue
+            if self.away:
+                self.away, self._failures = False, 0
+                log.warning("Redis is back: quotas are shared again")
+            await self._settle_left_over()
+
+    async def _settle_left_over(self) -> None:
+        for _ in range(len(self._unsettled)):
+            await self._end(*self._unsettled.popleft())
+
+    async def _end(self, lease: Lease, actual: Cost | None) -> None:
+        local = lease.reservation.id in self._granted_locally
+        self._granted_locally.discard(lease.reservation.id)
+        store = self._local if local else self._shared
+        if self.away and not local:
+            self._unsettled.append((lease, actual))
+            return
+        try:
+            await (store.release(lease) if actual is None else store.settle(lease, actual))
+        except QuotaUnavailable as err:
+            self._unsettled.append((lease, actual))
+            self._failed(err)
+
+    def _failed(self, err: QuotaUnavailable) -> None:
+        self._failures += 1
+        if not self.away and self._failures >= FAILURES_MAX:
+            self.away = True
+            log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)

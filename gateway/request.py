@@ -1,0 +1,34 @@
+"""InferenceRequest: what a client wants, whatever wire it came on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Surface(StrEnum):
+    """The API that was called; the value is its path below /v1 and the operation in traces."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRequest:
+    """What the gateway knows of a request.
+
+    `fields`: the client's top-level fields as raw JSON, less those that the gateway owns. `prompt`: chat messages,
+    or a list of prompts that are texts or token ids. `choices`: answers asked for. `output_tokens_max`: the
+    client's bound on each, None where it set none. `include_usage`: it asked for the usage frame.
+    """
+
+    surface: Surface
+    model: str
+    fields: Mapping[str, msgspec.Raw]
+    prompt: list[Any]
+    stream: bool
+    include_usage: bool
+    choices: int
+    output_tokens_max: int | None

@@ -1,0 +1,40 @@
+"""The deployment secret: given in the settings, else made once and kept in the state directory."""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from gateway.settings import Settings, SettingsProblem
+
+FILE_NAME = "deployment.secret"
+
+
+def deployment_secret(settings: Settings) -> bytes:
+    """The secret that keys, salts and hashes are derived from. Raises SettingsProblem."""
+    if settings.deployment_secret is not None:
+        return settings.deployment_secret.reveal().encode()
+    file = Path(settings.state_directory) / FILE_NAME
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not file.exists():
+            _make(file)
+    except OSError as err:
+        raise SettingsProblem(f"$.state_directory: {file} cannot be made: {err.strerror}") from err
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except OSError as err:
+        raise SettingsProblem(f"$.state_directory: {file} cannot be read: {err.strerror}") from err
+    if not text:
+        raise SettingsProblem(f"$.state_directory: {file} is empty")
+    return text.encode()
+
+
+def _make(file: Path) -> None:
+    """Writes a new secret. Of several processes that start together one wins; no reader sees half of it."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as new:
+        new.write(secrets.token_hex(32))
+    with suppress(FileExistsError):
+        os.link(draft, file)
+    draft.unlink()

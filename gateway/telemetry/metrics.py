@@ -1,0 +1,199 @@
+"""Prometheus metrics. Every name is here; the README's list and the dashboard are checked against it.
+
+Two kinds: what happened (observed from each RequestRecord), and what is (read from the parts when scraped). Labels
+are bounded: tenants, models and workers come from the settings or the catalogue, codes from errors.py.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.telemetry.record import RequestRecord
+
+TTFT_BUCKETS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    30.0,
+    120.0,
+)
+TPOT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+DURATION_BUCKETS = (
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+    20.48,
+    40.96,
+    81.92,
+    300.0,
+)
+DISPATCH_BUCKETS = (
+    0.0001,
+    0.0002,
+    0.0004,
+    0.0008,
+    0.0016,
+    0.0032,
+    0.0064,
+    0.0128,
+    0.0256,
+    0.1,
+    1.0,
+    10.0,
+    60.0,
+)
+
+NOBODY = "-"
+"""Label of what is not known: the tenant of a bad key, the model of a bad request."""
+
+
+class RequestMetrics:
+    """What happened. An observer of records; bound children are kept, since looking them up costs more."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, namespace="radixgate", registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(name, text, labels, namespace="radixgate", registry=registry, buckets=buckets)
+
+        self.requests = counter(
+            "requests", "Requests that have ended, by outcome.", "tenant", "model", "code"
+        )
+        self.prompt_tokens = counter(
+            "prompt_tokens", "Prompt tokens of answered requests.", "tenant", "model"
+        )
+        self.cached_tokens = counter(
+            "cached_tokens", "Prompt tokens that workers report as cached.", "tenant", "model"
+        )
+        self.output_tokens = counter("output_tokens", "Output tokens.", "tenant", "model")
+        self.worker_requests = counter("worker_requests", "Requests that a worker answered.", "worker")
+        self.worker_prompt_tokens = counter("worker_prompt_tokens", "Prompt tokens by worker.", "worker")
+        self.worker_cached_tokens = counter(
+            "worker_cached_tokens", "Reported cached tokens by worker.", "worker"
+        )
+        self.worker_predicted_tokens = counter(
+            "worker_predicted_cached_tokens", "Cached tokens that routing expected, by worker.", "worker"
+        )
+        self.duration = histogram(
+            "request_duration_seconds", "From received to last byte.", DURATION_BUCKETS, "tenant", "model"
+        )
+        self.ttft = histogram(
+            "time_to_first_token_seconds",
+            "From received to the first output byte handed to the client's socket; streams.",
+            TTFT_BUCKETS,
+            "tenant",
+            "model",
+        )
+        self.tpot = histogram(
+            "time_per_output_token_seconds",
+            "(last - first output byte) / (output tokens - 1); streams.",
+            TPOT_BUCKETS,
+            "tenant",
+            "model",
+        )
+        self.queue = histogram(
+            "queue_duration_seconds",
+            "Time in the waiting room, of those that waited.",
+            DURATION_BUCKETS,
+            "tenant",
+            "model",
+        )
+        self.dispatch = histogram(
+            "dispatch_duration_seconds",
+            "From received to dispatched, less time in the waiting room: the gateway's own work.",
+            DISPATCH_BUCKETS,
+            "model",
+        )
+        self._children: dict[tuple[str, str], _TenantModel] = {}
+
+    def observe(self, record: RequestRecord) -> None:
+        tenant, model = record.tenant or NOBODY, record.model or NOBODY
+        self.requests.labels(tenant, model, record.code).inc()
+        if record.worker is None:
+            return
+        child = self._children.get((tenant, model))
+        if child is None:
+            child = self._children[tenant, model] = _TenantModel(self, tenant, model)
+        child.duration.observe(record.seconds)
+        if record.queue_seconds is not None:
+            child.queue.observe(record.queue_seconds)
+        if record.dispatch_seconds is not None:
+            child.dispatch.observe(record.dispatch_seconds)
+        if record.ttft_seconds is not None:
+            child.ttft.observe(record.ttft_seconds)
+        if record.tpot_seconds is not None:
+            child.tpot.observe(record.tpot_seconds)
+        child.output_tokens.inc(record.output_tokens)
+        if record.answered:
+            child.prompt_tokens.inc(record.prompt_tokens)
+            child.cached_tokens.inc(record.cached_tokens or 0)
+            self.worker_requests.labels(record.worker).inc()
+            self.worker_prompt_tokens.labels(record.worker).inc(record.prompt_tokens)
+            self.worker_cached_tokens.labels(record.worker).inc(record.cached_tokens or 0)
+            self.worker_predicted_tokens.labels(record.worker).inc(record.predicted_tokens)
+
+
+class _TenantModel:
+    """Bound children of one tenant and model."""
+
+    def __init__(self, of: RequestMetrics, tenant: str, model: str) -> None:
+        self.duration = of.duration.labels(tenant, model)
+        self.queue = of.queue.labels(tenant, model)
+        self.dispatch = of.dispatch.labels(model)
+        self.ttft = of.ttft.labels(tenant, model)
+        self.tpot = of.tpot.labels(tenant, model)
+        self.prompt_tokens = of.prompt_tokens.labels(tenant, model)
+        self.cached_tokens = of.cached_tokens.labels(tenant, model)
+        self.output_tokens = of.output_tokens.labels(tenant, model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """Something that is, read when scraped: a name, a text, labels, and (label values, number) pairs."""
+
+    name: str
+    text: str
+    read: Callable[[], Iterable[tuple[tuple[str, ...], float]]]
+    labels: tuple[str, ...] = ()
+    counter: bool = field(default=False)
+
+
+class StateCollector(Collector):
+    """All gauges, read at once."""
+
+    def __init__(self, gauges: Iterable[Gauge]) -> None:
+        self._gauges = tuple(gauges)
+
+    def collect(self) -> Iterator[Metric]:
+        for gauge in self._gauges:
+            family: Any = CounterMetricFamily if gauge.counter else GaugeMetricFamily
+            metric = family(f"radixgate_{gauge.name}", gauge.text, labels=gauge.labels)
+            for labels, value in gauge.read():
+                metric.add_metric(labels, value)
+            yield metric

@@ -1,0 +1,100 @@
+"""What the operator page shows: totals since the start and over the last minute, by tenant and by worker.
+
+An observer of records. The last minute is kept in one-second buckets, so that memory does not grow with load.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from gateway.telemetry.record import OK, RequestRecord
+
+MINUTE_SECONDS = 60
+TTFT_REMEMBERED = 512
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over requests. `refused`: ended by the gateway or the client before a worker had begun to answer."""
+
+    requests: int = 0
+    errors: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    predicted_tokens: int = 0
+    output_tokens: int = 0
+
+    def add(self, record: RequestRecord) -> None:
+        self.requests += 1
+        self.errors += record.code != OK
+        self.refused += not record.answered
+        if record.answered:
+            self.prompt_tokens += record.prompt_tokens
+            self.cached_tokens += record.cached_tokens or 0
+            self.predicted_tokens += record.predicted_tokens
+            self.output_tokens += record.output_tokens
+
+    def plus(self, other: "Totals") -> "Totals":
+        return Totals(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
+
+    def shown(self) -> dict[str, float | int | None]:
+        """With the hit ratio by tokens; None where no prompt was answered."""
+        ratio = self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+        return {**asdict(self), "hit_ratio": ratio}
+
+
+class Tally:
+    """One tenant or worker: all of it, and its last minute."""
+
+    def __init__(self) -> None:
+        self.total = Totals()
+        self._seconds: deque[tuple[int, Totals]] = deque()
+        self._ttft: deque[float] = deque(maxlen=TTFT_REMEMBERED)
+
+    def add(self, record: RequestRecord, second: int) -> None:
+        self.total.add(record)
+        self._forget(second)
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._seconds.append((second, Totals()))
+        self._seconds[-1][1].add(record)
+        if record.ttft_seconds is not None:
+            self._ttft.append(record.ttft_seconds)
+
+    def shown(self, second: int) -> dict[str, object]:
+        self._forget(second)
+        minute = Totals()
+        for _, totals in self._seconds:
+            minute = minute.plus(totals)
+        return {
+            "total": self.total.shown(),
+            "minute": minute.shown(),
+            "ttft_ms_p50": median(self._ttft) * 1000 if self._ttft else None,
+        }
+
+    def _forget(self, second: int) -> None:
+        while self._seconds and self._seconds[0][0] <= second - MINUTE_SECONDS:
+            self._seconds.popleft()
+
+
+class Overview:
+    """`clock`: seconds, never backwards."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.all = Tally()
+        self.tenants: defaultdict[str, Tally] = defaultdict(Tally)
+        self.workers: defaultdict[str, Tally] = defaultdict(Tally)
+
+    def observe(self, record: RequestRecord) -> None:
+        second = int(self._clock())
+        self.all.add(record, second)
+        # Requests without a valid key have no tenant; they count in all, not in a row of their own.
+        if record.tenant:
+            self.tenants[record.tenant].add(record, second)
+        if record.worker is not None:
+            self.workers[record.worker].add(record, second)
+
+    def shown(self, tally: Tally) -> dict[str, object]:
+        return tally.shown(int(self._clock()))

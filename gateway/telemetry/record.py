@@ -1,0 +1,219 @@
+"""What happened to one request: written down while it runs, and one frozen record when it has ended.
+
+`Progress` is the one thing that a request's steps share and change. Everybody who wants to know (metrics, traces,
+the operator page) gets the record, and only that.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.telemetry.tracing import Trace
+
+OK = "ok"
+CLIENT_CLOSED = "client_closed"
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """`usage.prompt_tokens_details`."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """`usage` as workers report it."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """None where the worker does not tell, which is not zero."""
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One request that has ended. Times are seconds; None where it did not get that far.
+
+    `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on the
+    clock of `started_at`, which is seconds since 1970. `predicted_tokens`: cached tokens that routing expected.
+    `cached_tokens`: those that the worker reports. `frames`: data frames that were passed on. `answered`: a worker
+    began an answer. `dispatch_seconds`: from received to the last dispatch, less the time in the waiting room.
+    """
+
+    id: str
+    surface: str
+    code: str
+    status: int
+    tenant: str
+    key_id: str
+    model: str
+    worker: str | None
+    policy_reason: str
+    attempts: int
+    stream: bool
+    prompt_tokens: int
+    predicted_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    frames: int
+    started_at: float
+    seconds: float
+    answered: bool
+    dispatch_seconds: float | None
+    queue_seconds: float | None
+    ttft_seconds: float | None
+    tpot_seconds: float | None
+    trace: Trace | None
+    steps: tuple[tuple[str, float, float], ...]
+
+
+class Progress:
+    """The running account of one request. `clock`: seconds, never backwards; `wall`: seconds since 1970."""
+
+    __slots__ = (
+        "answered",
+        "attempts",
+        "clock",
+        "code",
+        "dispatched",
+        "dispatched_at",
+        "first_byte_at",
+        "frames",
+        "id",
+        "key_id",
+        "last_byte_at",
+        "marks",
+        "model",
+        "policy_reason",
+        "predicted_tokens",
+        "prompt_tokens",
+        "queued_at",
+        "queued_until",
+        "received_at",
+        "refused",
+        "started_at",
+        "status",
+        "stream",
+        "surface",
+        "tenant",
+        "trace",
+        "usage",
+        "worker",
+    )
+
+    def __init__(self, id: str, surface: str, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self.id = id
+        self.surface = surface
+        self.clock = clock
+        self.received_at = clock()
+        self.started_at = wall()
+        self.marks: list[tuple[str, float]] = []
+        self.code = OK
+        self.status = 200
+        self.trace: Trace | None = None
+        self.tenant = self.key_id = self.model = self.policy_reason = ""
+        self.stream = False
+        self.worker: str | None = None
+        self.attempts = 0
+        self.prompt_tokens = 0
+        self.predicted_tokens = 0
+        self.frames = 0
+        self.usage: Usage | None = None
+        self.dispatched = False  # a worker has it
+        self.dispatched_at: float | None = None
+        self.answered = False  # a worker's first bytes came
+        self.refused = False  # by the worker, as the client's mistake
+        self.queued_at: float | None = None
+        self.queued_until: float | None = None
+        self.first_byte_at: float | None = None
+        self.last_byte_at: float | None = None
+
+    def mark(self, step: str) -> None:
+        """The step of that name ends now; it began where the one before it ended."""
+        self.marks.append((step, self.clock()))
+
+    def sent_to(self, worker: str, reason: str, predicted_tokens: int) -> None:
+        """A worker gets it now."""
+        self.worker, self.policy_reason, self.predicted_tokens = worker, reason, predicted_tokens
+        self.attempts += 1
+        self.dispatched, self.dispatched_at = True, self.clock()
+
+    def ended(self, code: str, status: int) -> None:
+        """Not as the client wished."""
+        self.code, self.status = code, status
+
+    def output(self, frames: int) -> None:
+        """Bytes were handed to the client's socket."""
+        now = self.clock()
+        if self.first_byte_at is None:
+            self.first_byte_at = now
+        self.last_byte_at = now
+        self.frames += frames
+
+    def output_tokens_used(self) -> int:
+        """As reported, else one per data frame: what a stream that was cut has given."""
+        if self.usage is not None:
+            return self.usage.completion_tokens or 0
+        return self.frames
+
+    def record(self) -> RequestRecord:
+        """The frozen account, as of now."""
+        output_tokens = self.output_tokens_used() if self.stream or self.usage else 0
+        ttft = (
+            self.first_byte_at - self.received_at if self.first_byte_at is not None and self.stream else None
+        )
+        tpot = None
+        if (
+            self.stream
+            and self.first_byte_at is not None
+            and self.last_byte_at is not None
+            and output_tokens > 1
+        ):
+            tpot = (self.last_byte_at - self.first_byte_at) / (output_tokens - 1)
+        now = self.clock()
+        queue = None
+        if self.queued_at is not None:
+            queue = (self.queued_until if self.queued_until is not None else now) - self.queued_at
+        return RequestRecord(
+            id=self.id,
+            surface=self.surface,
+            code=self.code,
+            status=self.status,
+            tenant=self.tenant,
+            key_id=self.key_id,
+            model=self.model,
+            worker=self.worker,
+            policy_reason=self.policy_reason,
+            attempts=self.attempts,
+            stream=self.stream,
+            prompt_tokens=self.usage.prompt_tokens if self.usage is not None else self.prompt_tokens,
+            predicted_tokens=self.predicted_tokens,
+            cached_tokens=self.usage.cached_tokens if self.usage is not None else None,
+            output_tokens=output_tokens,
+            frames=self.frames,
+            started_at=self.started_at,
+            seconds=now - self.received_at,
+            answered=self.answered,
+            dispatch_seconds=(
+                self.dispatched_at - self.received_at - (queue or 0.0)
+                if self.dispatched_at is not None
+                else None
+            ),
+            queue_seconds=queue,
+            ttft_seconds=ttft,
+            tpot_seconds=tpot,
+            trace=self.trace,
+            steps=self._steps(),
+        )
+
+    def _steps(self) -> tuple[tuple[str, float, float], ...]:
+        offset = self.started_at - self.received_at
+        steps, start = [], self.received_at
+        for name, end in self.marks:
+            steps.append((name, start + offset, end + offset))
+            start = end
+        return tuple(steps)

@@ -1,0 +1,1 @@
+"""Who is asking: keys, tenants, their isolation. Read: tenant, keys, directory, yaml_directory, auth."""

@@ -1,0 +1,121 @@
+"""The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from gateway.doors import Doors
+from gateway.errors import (
+    GatewayError,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotFound,
+    ShuttingDown,
+    Unauthenticated,
+)
+from gateway.model import Model
+from gateway.pipeline import Services, serve
+from gateway.request import Surface
+from gateway.tenants.directory import UnknownKey
+from gateway.tenants.tenant import Tenant
+from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+PREFIXES = ("/v1", "")
+"""People write base URLs with and without /v1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """One entry of /v1/models."""
+
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "radixgate"
+
+
+def tenant_app(
+    at: Services, doors: Doors, *, body_bytes_max: int, body_seconds_max: float
+) -> web.Application:
+    """The application behind `listen`."""
+
+    def infer(surface: Surface) -> Handler:
+        async def handle(http: web.Request) -> web.StreamResponse:
+            exchange = HttpExchange(
+                http, surface, body_bytes_max=body_bytes_max, body_seconds_max=body_seconds_max
+            )
+            if not doors.open:
+                await exchange.fail(ShuttingDown())
+            else:
+                await serve(exchange, at)
+            assert exchange.response is not None
+            return exchange.response
+
+        return handle
+
+    async def list_models(http: web.Request) -> web.Response:
+        try:
+            cards = _visible(at, _tenant(http, at))
+        except GatewayError as err:
+            return failure(err)
+        return _json({"object": "list", "data": cards})
+
+    async def show_model(http: web.Request) -> web.Response:
+        name = http.match_info["model"]
+        try:
+            cards = _visible(at, _tenant(http, at))
+            found = next((card for card in cards if card.id == name), None)
+            if found is None:
+                raise ModelNotFound(name)
+        except GatewayError as err:
+            return failure(err)
+        return _json(found)
+
+    app = web.Application(client_max_size=body_bytes_max)
+    known: dict[str, str] = {}
+    for prefix in PREFIXES:
+        for surface in Surface:
+            app.router.add_post(f"{prefix}/{surface.value}", infer(surface))
+            known[f"{prefix}/{surface.value}"] = "POST"
+        app.router.add_get(f"{prefix}/models", list_models)
+        app.router.add_get(f"{prefix}/models/{{model:.+}}", show_model)
+        known[f"{prefix}/models"] = "GET, HEAD"
+
+    async def nothing_here(http: web.Request) -> web.Response:
+        allowed = known.get(http.path.rstrip("/"))
+        if allowed is not None:
+            return failure(MethodNotAllowed(allowed))
+        return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."))
+
+    app.router.add_route("*", "/{anything:.*}", nothing_here)
+    return app
+
+
+def failure(error: GatewayError) -> web.Response:
+    """An error outside of the pipeline."""
+    headers = {"server": SERVER, "x-request-id": new_request_id(), **error.headers()}
+    return web.Response(
+        status=error.status, body=error.body(), content_type="application/json", headers=headers
+    )
+
+
+def _tenant(http: web.Request, at: Services) -> Tenant:
+    try:
+        return at.tenants.by_key(presented_key(http.headers))
+    except UnknownKey:
+        raise Unauthenticated from None
+
+
+def _visible(at: Services, tenant: Tenant) -> list[ModelCard]:
+    """What this key may call."""
+    models: list[tuple[str, Model]] = sorted(at.catalogue.names().items())
+    return [ModelCard(id=name, created=m.created) for name, m in models if tenant.plan.allows(m.name)]
+
+
+def _json(value: object) -> web.Response:
+    headers = {"server": SERVER, "x-request-id": new_request_id()}
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json", headers=headers)

@@ -1,0 +1,72 @@
+"use strict";
+// Asks for the state once a second and writes it into the page. Text only: nothing is ever parsed as HTML.
+
+const number = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const share = (ratio) => (ratio === null ? "-" : `${(100 * ratio).toFixed(1)} %`);
+const millis = (ms) => (ms === null ? "-" : ms < 10 ? `${ms.toFixed(1)} ms` : `${number.format(ms)} ms`);
+const perSecond = (tally) => (tally.minute.requests / 60).toFixed(1);
+
+function cell(text, name) {
+  const td = document.createElement("td");
+  td.textContent = text;
+  if (name) td.className = name;
+  return td;
+}
+
+function fill(id, rows) {
+  const body = document.querySelector(`#${id} tbody`);
+  body.replaceChildren(...rows.map((cells) => {
+    const tr = document.createElement("tr");
+    tr.append(...cells);
+    return tr;
+  }));
+}
+
+const n = (text) => cell(text, "n");
+
+function workerRow(w) {
+  const kv = w.kv_tokens_max ? `${number.format(w.kv_tokens)} of ${number.format(w.kv_tokens_max)}` : number.format(w.kv_tokens);
+  const expected = w.total.prompt_tokens ? w.total.predicted_tokens / w.total.prompt_tokens : null;
+  return [cell(w.id), cell(w.health, w.health), cell(w.models.join(", ")), n(w.streams), n(number.format(w.tokens_queued)),
+    n(kv), n(number.format(w.total.requests)), n(share(w.total.hit_ratio)), n(share(expected)), n(millis(w.ttft_ms_p50)),
+    n(number.format(w.prefill_tokens_per_second)), n(w.failures)];
+}
+
+function tenantRow(t) {
+  return [cell(t.id), n(number.format(t.total.requests)), n(number.format(t.total.refused)),
+    n(number.format(t.total.prompt_tokens)), n(number.format(t.total.cached_tokens)), n(share(t.total.hit_ratio)),
+    n(number.format(t.total.output_tokens)), n(perSecond(t)), n(millis(t.ttft_ms_p50))];
+}
+
+function show(state) {
+  const figure = (name, text) => { document.querySelector(`[data-figure=${name}]`).textContent = text; };
+  document.querySelector("#version").textContent = state.version;
+  const words = [state.ready ? "ready" : state.draining ? "draining" : "not ready", `policy ${state.policy}`,
+    state.redis === "shared" ? "quotas shared" : "Redis away: quotas decided here alone"];
+  const line = document.querySelector("#state");
+  line.textContent = words.join(" · ");
+  line.className = state.ready && state.redis === "shared" ? "up" : "down";
+  figure("requests", number.format(state.all.total.requests));
+  figure("rate", perSecond(state.all));
+  figure("hit", share(state.all.minute.hit_ratio));
+  figure("ttft", millis(state.all.ttft_ms_p50));
+  figure("waiting", Object.values(state.waiting).reduce((sum, waiting) => sum + waiting, 0));
+  figure("blocks", number.format(state.index.blocks));
+  fill("workers", state.workers.map(workerRow));
+  fill("tenants", state.tenants.map(tenantRow));
+}
+
+async function refresh() {
+  try {
+    const answer = await fetch("/admin/v1/overview", { credentials: "same-origin" });
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    show(await answer.json());
+  } catch (error) {
+    const line = document.querySelector("#state");
+    line.textContent = `no answer (${error.message})`;
+    line.className = "down";
+  }
+  setTimeout(refresh, 1000);
+}
+
+refresh();

@@ -1,0 +1,180 @@
+"""ScriptedWorker: an OpenAI-compatible worker that does what a script says. For faults and timing only.
+
+It answers every prompt with `tokens` words, reports usage, and remembers what it was asked and how it ended. The
+script is one value that a test may replace between requests.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What the worker does.
+
+    `status`: other than 200 it refuses with `body`. `tokens`: words of the answer. `first_after`, `gap`: seconds
+    before the first frame and between frames. `break_after`: the connection is cut after so many frames (0: before
+    the first byte). `silent`: it takes the request and never answers.
+    """
+
+    status: int = 200
+    body: dict[str, Any] | None = None
+    tokens: int = 4
+    first_after: float = 0.0
+    gap: float = 0.0
+    break_after: int | None = None
+    silent: bool = False
+    cached_tokens: int | None = 0
+    prompt_tokens: int = 10
+    usage_in_last_frame: bool = False
+
+
+@dataclass(slots=True)
+class Seen:
+    """One request as the worker saw it. `ended`: "finished", "aborted" (the caller hung up) or "broken"."""
+
+    body: dict[str, Any]
+    headers: dict[str, str]
+    ended: str = "running"
+    frames: int = 0
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class ScriptedWorker:
+    """Use as `async with ScriptedWorker() as worker`; it listens on `worker.url`."""
+
+    def __init__(self, models: Iterable[str] = ("m",), script: Script | None = None) -> None:
+        self.models = list(models)
+        self.script = script or Script()
+        self.seen: list[Seen] = []
+        self.ready = True
+        self.instance = "first"
+        self.kv_tokens_max: int | None = 100_000
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    def then(self, **changes: Any) -> None:
+        """From now on the script differs in this."""
+        self.script = replace(self.script, **changes)
+
+    async def __aenter__(self) -> "ScriptedWorker":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self, port: int = 0) -> None:
+        app = web.Application(client_max_size=64 * 1024**2)
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            app.router.add_post(path, self._infer)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/ready", self._ready)
+        app.router.add_get("/health", self._ready)
+        app.router.add_get("/server_info", self._server_info)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _ready(self, http: web.Request) -> web.Response:
+        return web.Response(status=200 if self.ready else 503)
+
+    async def _models(self, http: web.Request) -> web.Response:
+        return web.json_response(
+            {"object": "list", "data": [{"id": m, "object": "model"} for m in self.models]}
+        )
+
+    async def _server_info(self, http: web.Request) -> web.Response:
+        return web.json_response({"max_total_num_tokens": self.kv_tokens_max, "instance_id": self.instance})
+
+    async def _infer(self, http: web.Request) -> web.StreamResponse:
+        script, body = self.script, await http.json()
+        seen = Seen(body=body, headers=dict(http.headers))
+        self.seen.append(seen)
+        try:
+            return await self._answer(http, script, seen, chat=http.path.endswith("chat/completions"))
+        except (asyncio.CancelledError, ConnectionResetError):
+            seen.ended = "aborted"
+            raise
+        finally:
+            seen.done.set()
+
+    async def _answer(
+        self, http: web.Request, script: Script, seen: Seen, *, chat: bool
+    ) -> web.StreamResponse:
+        if script.silent:
+            await asyncio.sleep(3600)
+        await asyncio.sleep(script.first_after)
+        if script.status != 200:
+            seen.ended = "finished"
+            return web.json_response(script.body or {"error": {"message": "scripted"}}, status=script.status)
+        if script.break_after == 0:
+            return self._cut(http, seen)
+        if not seen.body.get("stream"):
+            await asyncio.sleep(script.gap * script.tokens)
+            seen.ended = "finished"
+            return web.json_response(self._whole(script, chat=chat))
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(http)
+        for frame in self._frames(script, seen, chat=chat):
+            await response.write(frame)
+            seen.frames += 1
+            if seen.frames == script.break_after:
+                return self._cut(http, seen)
+            await asyncio.sleep(script.gap)
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        seen.ended = "finished"
+        return response
+
+    def _cut(self, http: web.Request, seen: Seen) -> web.Response:
+        seen.ended = "broken"
+        assert http.transport is not None
+        http.transport.abort()
+        return web.Response()
+
+    def _frames(self, script: Script, seen: Seen, *, chat: bool) -> Iterable[bytes]:
+        for at in range(script.tokens):
+            last = at == script.tokens - 1
+            text = f"w{at} "
+            choice: dict[str, Any] = {
+                "index": 0,
+                "logprobs": None,
+                "finish_reason": "length" if last else None,
+            }
+            choice |= {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
+            usage = self._usage(script) if last and script.usage_in_last_frame else None
+            yield _frame({"id": "x", "object": "chunk", "choices": [choice], "usage": usage})
+        if not script.usage_in_last_frame and (seen.body.get("stream_options") or {}).get("include_usage"):
+            yield _frame({"id": "x", "object": "chunk", "choices": [], "usage": self._usage(script)})
+
+    def _whole(self, script: Script, *, chat: bool) -> dict[str, Any]:
+        text = "".join(f"w{at} " for at in range(script.tokens))
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
+        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        return {"id": "x", "object": "chat.completion", "choices": [choice], "usage": self._usage(script)}
+
+    def _usage(self, script: Script) -> dict[str, Any]:
+        usage: dict[str, Any] = {
+            "prompt_tokens": script.prompt_tokens,
+            "completion_tokens": script.tokens,
+            "total_tokens": script.prompt_tokens + script.tokens,
+        }
+        if script.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}
+        return usage
+
+
+def _frame(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,106 @@
+"""WorkerAdapter: the promise of whoever talks to one worker.
+
+    async with adapter.stream(call) as answer:        # entered when the first bytes are there
+        async for chunk in answer.chunks(): ...
+
+* `WorkerUnreachable` before the first byte of an answer: nothing has been sent to the client, so another worker may
+  try. It says whether the worker is to blame; what a client did wrong never is.
+* `StreamBroken` after the first byte. Nothing else is raised (cancellation apart).
+* An answer may be a refusal (status 4xx): that is an answer, and the worker lives.
+* Leaving the context early, for whatever reason, makes the worker stop.
+
+Every adapter passes tests/conformance/test_worker_adapter.py.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from radix_cache.match import WorkerId
+
+
+class WorkerUnreachable(Exception):
+    """No answer: not connected, hung up, timed out, or failed by its own fault.
+
+    `blame`: counts against the worker's health. A full or busy worker is not ill.
+    """
+
+    def __init__(self, reason: str, *, blame: bool = True, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.blame = blame
+        self.timed_out = timed_out
+
+
+class StreamBroken(Exception):
+    """The answer broke off after its first byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCall:
+    """One request as a worker gets it.
+
+    `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
+    as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
+    `prefill_worker`: who computes the prompt, where that is another worker. Seconds bound each kind of silence.
+    """
+
+    id: str
+    path: str
+    fields: Mapping[str, msgspec.Raw]
+    model: str
+    stream: bool
+    cache_salt: str = ""
+    traceparent: str | None = None
+    prefill_worker: WorkerId | None = None
+    first_byte_seconds_max: float = 120.0
+    idle_seconds_max: float = 60.0
+
+
+class WorkerAnswer(Protocol):
+    """An answer of which the first bytes have come."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def content_type(self) -> str: ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in the pieces in which it comes. Raises StreamBroken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker says of itself; None where its kind does not tell.
+
+    `models`: names it serves. `kv_tokens_max`: tokens that fit into its KV cache. `chunk_tokens`: its prefill
+    budget a step. `instance`: changes when it starts anew, and its cache is then empty.
+    """
+
+    models: tuple[str, ...] = ()
+    kv_tokens_max: int | None = None
+    chunk_tokens: int | None = None
+    instance: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTarget:
+    """Where a worker is and how to be let in. `headers` go with every call."""
+
+    id: WorkerId
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+
+
+class WorkerAdapter(Protocol):
+    def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
+        """Sends a request. See above for what is raised when."""
+        ...
+
+    async def probe(self) -> WorkerReport:
+        """Asks whether it serves, and what. Raises WorkerUnreachable."""
+        ...

@@ -1,0 +1,59 @@
+"""Adapter for anything that speaks the OpenAI API, and the parts that the other kinds share with it.
+
+Usage is always asked for, and withheld later from a client that did not ask. Fields that only some engines know are
+left out: providers refuse what they do not know.
+"""
+
+from contextlib import AbstractAsyncContextManager
+
+import aiohttp
+import msgspec
+
+from workers.adapter import WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
+from workers.adapters.http import get_json, open_stream
+
+_INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
+
+
+class ModelEntry(msgspec.Struct):
+    """One model of /v1/models; `max_model_len` is vLLM's and SGLang's addition."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct):
+    """/v1/models."""
+
+    data: list[ModelEntry]
+
+
+class OpenAIAdapter:
+    """See WorkerAdapter. `base`: path of the API below the worker's URL."""
+
+    def __init__(self, session: aiohttp.ClientSession, target: WorkerTarget) -> None:
+        self.session = session
+        self.target = target
+
+    def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
+        return open_stream(self.session, self.target, call, msgspec.json.encode(self.body(call)))
+
+    def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
+        """The client's fields, and those that the gateway owns."""
+        fields = {**call.fields, "model": raw(call.model)}
+        if call.stream:
+            fields["stream_options"] = _INCLUDE_USAGE
+        return fields
+
+    async def probe(self) -> WorkerReport:
+        return WorkerReport(models=await self.models())
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the models that it serves."""
+        listed: ModelList = await get_json(self.session, self.target, "v1/models", ModelList)
+        return tuple(model.id for model in listed.data)
+
+
+def raw(value: object) -> msgspec.Raw:
+    """A value as raw JSON."""
+    return msgspec.Raw(msgspec.json.encode(value))

@@ -1,0 +1,40 @@
+"""Adapter for SGLang, and for the embedded engine, which speaks as SGLang does.
+
+`/ready` is the cheap probe (`/health` generates a token); `/server_info` tells the size of the KV cache. Cached
+tokens are reported with `--enable-cache-report`.
+"""
+
+import msgspec
+
+from workers.adapter import WorkerCall, WorkerReport
+from workers.adapters.http import get_json
+from workers.adapters.openai import OpenAIAdapter, raw
+
+
+class ServerInfo(msgspec.Struct):
+    """What is read of /server_info. `instance_id` is the embedded engine's: new with every start."""
+
+    max_total_num_tokens: int | None = None
+    chunked_prefill_size: int | None = None
+    instance_id: str | None = None
+
+
+class SglangAdapter(OpenAIAdapter):
+    """See WorkerAdapter."""
+
+    def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
+        fields = super().body(call)
+        fields["rid"] = raw(call.id)
+        if call.cache_salt:
+            fields["cache_salt"] = raw(call.cache_salt)
+        return fields
+
+    async def probe(self) -> WorkerReport:
+        await get_json(self.session, self.target, "ready", None)
+        info: ServerInfo = await get_json(self.session, self.target, "server_info", ServerInfo)
+        return WorkerReport(
+            models=await self.models(),
+            kv_tokens_max=info.max_total_num_tokens,
+            chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
+            instance=info.instance_id,
+        )

@@ -1,0 +1,25 @@
+"""Adapter for vLLM: OpenAI's API with `cache_salt`, and a cheap /health that fails when the engine has died.
+
+Cached tokens are reported with `--enable-prompt-tokens-details`.
+"""
+
+import msgspec
+
+from workers.adapter import WorkerCall, WorkerReport
+from workers.adapters.http import get_json
+from workers.adapters.openai import OpenAIAdapter, raw
+
+
+class VllmAdapter(OpenAIAdapter):
+    """See WorkerAdapter."""
+
+    def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
+        fields = super().body(call)
+        fields["request_id"] = raw(call.id)
+        if call.cache_salt:
+            fields["cache_salt"] = raw(call.cache_salt)
+        return fields
+
+    async def probe(self) -> WorkerReport:
+        await get_json(self.session, self.target, "health", None)
+        return WorkerReport(models=await self.models())
