@@ -5,24 +5,21 @@ restart; it is started again when it dies. One gateway owns a state directory, b
 """
 
 import asyncio
-import ctypes
 import fcntl
 import importlib.util
 import logging
-import os
 import shutil
-import signal
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO
+
+from gateway.processes import die_with_parent
 
 log = logging.getLogger(__name__)
 
 READY_SECONDS_MAX = 10.0
 STOP_SECONDS_MAX = 3.0
 RESTART_SECONDS = (0.1, 0.5, 2.0, 5.0)
-PR_SET_PDEATHSIG = 1
 
 
 class ValkeyFailed(Exception):
@@ -112,7 +109,7 @@ class EmbeddedValkey:
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         except OSError as err:
             raise ValkeyFailed(f"{self._binary} cannot be run: {err}") from err
@@ -165,11 +162,3 @@ def _locked(directory: Path) -> IO[str]:
     except OSError as err:
         raise ValkeyFailed(f"the state directory {directory} cannot be used: {err.strerror}") from err
     return file
-
-
-def _die_with_parent() -> None:
-    """In the child: SIGTERM when the thread that started it is gone, so that no server outlives its gateway."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() == 1:
-            os._exit(1)

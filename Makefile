@@ -1,0 +1,57 @@
+# Everything installs what it needs into .venv and .tools; nothing is started by hand.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check test-helm bench-overhead docs clean
+
+help: ## Show what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/.engine ## Run the whole product here: workers, gateway, traffic, a table (DEMO_ARGS='--exit --json out.json')
+	$(BIN)/radixgate demo $(DEMO_ARGS)
+
+test: check .tools/openai-2/.done .tools/openai-3/.done ## Run all tests that need nothing but this machine
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: .venv/.dev ## Format, lint, types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-helm: .venv/.dev ## Lint and render the chart with a real helm
+	helm/tests/run $(BIN)/python
+
+bench-overhead: .venv/.dev ## Added latency and throughput, side by side with smg
+	$(BIN)/python -m tests.benchmarks.overhead $(BENCH_ARGS)
+
+docs: .venv/.dev ## Write the generated parts of README and chart again
+	$(BIN)/python -m tests.house.generated
+
+clean: ## Remove what make has made
+	rm -rf .venv .tools .radixgate .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+
+.venv/.engine: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --editable '.[engine]'
+	@touch $@
+
+.venv/.dev: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@ .venv/.engine
+
+# Two major versions of one SDK cannot share an environment: each has a directory of its own.
+.tools/openai-2/.done: | .venv/bin/python
+	$(BIN)/pip install --quiet --target .tools/openai-2 'openai>=2,<3'
+	@touch $@
+
+.tools/openai-3/.done: | .venv/bin/python
+	$(BIN)/pip install --quiet --target .tools/openai-3 'openai>=3,<4'
+	@touch $@

@@ -1,0 +1,1 @@
+"""`radixgate demo`: the whole product on one machine. Read: show, stage, sessions, table."""
