@@ -16,6 +16,9 @@ gateway/quotas/lua/reserve.lua repeats this arithmetic inside Redis; one suite h
 from dataclasses import dataclass
 from math import floor
 
+TOLERANCE_SECONDS = 1e-6
+"""Undoes float error: a bucket of 10 with 3 spent has 7 left and not 6, and a cost of all of it fits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
@@ -32,7 +35,8 @@ class Bucket:
         """Seconds until `cost` fits: 0.0 if it fits now, None if it is more than the bucket ever holds."""
         if cost > self.amount:
             return None
-        return max(0.0, self.spend(tat, now, cost) - self.period_seconds - now)
+        excess = self.spend(tat, now, cost) - self.period_seconds - now
+        return excess if excess > TOLERANCE_SECONDS else 0.0
 
     def spend(self, tat: float, now: float, cost: float) -> float:
         """`tat` after a cost; a negative cost gives back."""
@@ -40,8 +44,8 @@ class Bucket:
 
     def remaining(self, tat: float, now: float) -> int:
         """Whole units left now; none when more was used than allowed."""
-        # The small nudge undoes float error, so that a bucket of 10 with 3 spent says 7 and not 6.
-        return max(0, floor((now + self.period_seconds - max(tat, now)) / self.seconds_per_unit + 1e-6))
+        left = now + self.period_seconds - max(tat, now) + TOLERANCE_SECONDS
+        return max(0, floor(left / self.seconds_per_unit))
 
     def reset_seconds(self, tat: float, now: float) -> float:
         """Seconds until the bucket is full again."""

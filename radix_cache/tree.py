@@ -62,8 +62,8 @@ class RadixNode(Generic[Holder]):
 class Tenure(Generic[Holder]):
     """One holder from its first record until it is forgotten (its epoch in this tree).
 
-    `used` has the last use of every node held. `queue` is a heap of (use, -end, serial, node) with one entry
-    a node whose use may be out of date, and is then never too late: it is corrected when it comes up.
+    `used` has the last use of every node held. `queue` is a heap of (use, -end, serial, node). An entry's use may
+    be out of date, and is then too early: it is corrected when it comes up. Of equal uses the deeper comes first.
     """
 
     __slots__ = ("alive", "blocks", "holder", "queue", "used")
@@ -250,6 +250,8 @@ class RadixTree(Generic[Holder]):
             self._enqueue(tenure, upper)
             if count > at:
                 node.counts[tenure] = count - at
+                # The run may have grown since its entry was made; the half below must come up first.
+                self._enqueue(tenure, node)
             else:
                 del node.counts[tenure], tenure.used[node]
         return upper

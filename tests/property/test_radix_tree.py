@@ -102,4 +102,4 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 TestTree = TreeMachine.TestCase
-TestTree.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTree.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

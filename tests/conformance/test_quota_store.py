@@ -1,0 +1,193 @@
+"""What every QuotaStore promises: in Redis and in the process."""
+
+import asyncio
+import itertools
+import time
+from dataclasses import replace
+
+import pytest
+
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope, tightest
+from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.redis_scripts import ScriptCaller, connect
+from policies.gcra import Bucket
+
+numbers = itertools.count()
+
+REQUESTS = Limit(unit="requests", bucket=Bucket(amount=5, period_seconds=3600))
+TOKENS = Limit(unit="total_tokens", bucket=Bucket(amount=1000, period_seconds=3600))
+
+
+@pytest.fixture(params=["local", "redis"])
+async def store(request, valkey):
+    if request.param == "local":
+        yield LocalQuotaStore(time.monotonic)
+        return
+    scripts = ScriptCaller(connect(valkey.url))
+    yield RedisQuotaStore(scripts, timeout_seconds=5.0)
+    await scripts.close()
+
+
+@pytest.fixture
+def ask():
+    """Makes reservations of one organisation of its own."""
+    organisation = f"org{next(numbers)}"
+
+    def make(*scopes, prompt=10, output=0, id=None):
+        return Reservation(
+            id=id or f"r{next(numbers)}",
+            organisation=organisation,
+            scopes=scopes,
+            cost=Cost(prompt_tokens=prompt, output_tokens=output),
+        )
+
+    return make
+
+
+async def left(store, ask, *scopes):
+    """What remains of every limit, seen without taking anything."""
+    lease = await store.reserve(replace(ask(*scopes, prompt=0), cost=Cost(prompt_tokens=0, requests=0)))
+    await store.release(lease)
+    return [standing.remaining for standing in lease.standings]
+
+
+async def test_a_limit_lets_through_exactly_what_it_says(store, ask):
+    scope = Scope(name="t", limits=(REQUESTS,))
+    outcomes = [type(await store.reserve(ask(scope))) for _ in range(7)]
+    assert outcomes == [Lease] * 5 + [Refusal] * 2
+
+
+async def test_hundred_racers_get_exactly_what_there_is(store, ask):
+    scope = Scope(name="t", limits=(REQUESTS,))
+    outcomes = await asyncio.gather(*(store.reserve(ask(scope)) for _ in range(100)))
+    assert sum(isinstance(outcome, Lease) for outcome in outcomes) == 5
+
+
+async def test_a_refusal_names_the_limit_and_the_true_wait(store, ask):
+    scope = Scope(name="t", limits=(REQUESTS,))
+    for _ in range(5):
+        await store.reserve(ask(scope))
+    refusal = await store.reserve(ask(scope))
+    assert (refusal.scope, refusal.unit, refusal.amount) == ("t", "requests", 5)
+    assert refusal.retry_after_seconds == pytest.approx(720, abs=5)
+    assert refusal.standings[0].remaining == 0
+
+
+async def test_a_refusal_takes_nothing_from_any_scope(store, ask):
+    tenant = Scope(name="tenant", limits=(REQUESTS, TOKENS), concurrency=10)
+    poor = Scope(name="poor", limits=(Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=3600)),))
+    assert isinstance(await store.reserve(ask(poor)), Lease)
+    before = await left(store, ask, tenant)
+    assert isinstance(await store.reserve(ask(tenant, poor)), Refusal)
+    assert await left(store, ask, tenant) == before
+
+
+async def test_tokens_are_reserved_with_the_prompt_and_the_expected_output(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    await store.reserve(ask(scope, prompt=100, output=200))
+    assert await left(store, ask, scope) == [700]
+
+
+async def test_settling_replaces_the_estimate_by_what_was_used(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS))
+    lease = await store.reserve(ask(scope, prompt=100, output=400))
+    await store.settle(lease, Cost(prompt_tokens=100, output_tokens=20))
+    assert await left(store, ask, scope) == [880, 4]
+
+
+async def test_settling_can_charge_more_than_was_reserved(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    lease = await store.reserve(ask(scope, prompt=100, output=100))
+    await store.settle(lease, Cost(prompt_tokens=100, output_tokens=500))
+    assert await left(store, ask, scope) == [400]
+
+
+async def test_releasing_gives_everything_back(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS), concurrency=1)
+    lease = await store.reserve(ask(scope, prompt=100, output=400))
+    await store.release(lease)
+    assert await left(store, ask, scope) == [1000, 5]
+
+
+async def test_ending_twice_is_ending_once(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    lease = await store.reserve(ask(scope, prompt=100, output=100))
+    await store.settle(lease, Cost(prompt_tokens=100, output_tokens=50))
+    await store.settle(lease, Cost(prompt_tokens=100, output_tokens=50))
+    await store.release(lease)
+    assert await left(store, ask, scope) == [850]
+
+
+async def test_a_repeated_reserve_is_granted_again_and_charged_once(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS), concurrency=1)
+    reservation = ask(scope, prompt=100, output=100)
+    first, second = await store.reserve(reservation), await store.reserve(reservation)
+    assert isinstance(first, Lease)
+    assert isinstance(second, Lease)
+    await store.release(second)
+    assert await left(store, ask, scope) == [1000, 5]
+
+
+async def test_a_reserve_that_comes_after_its_release_takes_nothing(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,), concurrency=1)
+    reservation = ask(scope, prompt=100)
+    await store.release(Lease(reservation=reservation))
+    with pytest.raises(QuotaUnavailable):
+        await store.reserve(reservation)
+    assert await left(store, ask, scope) == [1000]
+
+
+async def test_concurrency_is_taken_by_a_lease_and_freed_by_its_end(store, ask):
+    scope = Scope(name="t", concurrency=2)
+    first, second = await store.reserve(ask(scope)), await store.reserve(ask(scope))
+    refusal = await store.reserve(ask(scope))
+    assert (refusal.unit, refusal.amount) == ("concurrency", 2)
+    assert refusal.retry_after_seconds > 0
+    await store.release(first)
+    third = await store.reserve(ask(scope))
+    assert isinstance(third, Lease)
+    await store.settle(second, Cost(prompt_tokens=10))
+    assert isinstance(await store.reserve(ask(scope)), Lease)
+
+
+async def test_a_cost_above_the_limit_is_told_that_waiting_does_not_help(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    refusal = await store.reserve(ask(scope, prompt=1001))
+    assert refusal.retry_after_seconds is None
+    assert isinstance(await store.reserve(ask(scope, prompt=1000)), Lease)
+
+
+async def test_the_longest_wait_of_several_limits_is_told(store, ask):
+    fast = Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=10))
+    scope = Scope(name="t", limits=(fast, replace(REQUESTS, bucket=Bucket(amount=1, period_seconds=1000))))
+    await store.reserve(ask(scope))
+    refusal = await store.reserve(ask(scope))
+    assert refusal.retry_after_seconds == pytest.approx(1000, abs=5)
+
+
+async def test_limits_of_the_same_kind_hold_at_once_and_the_tightest_is_shown(store, ask):
+    wide = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=86400))
+    lease = await store.reserve(ask(Scope(name="t", limits=(wide, REQUESTS))))
+    assert tightest(lease.standings)["requests"].amount == 5
+
+
+async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask):
+    scope = Scope(name="t", limits=(REQUESTS,))
+    for _ in range(5):
+        await store.reserve(ask(scope))
+    other = replace(ask(scope), organisation="somebody else")
+    assert isinstance(await store.reserve(other), Lease)
+
+
+async def test_renewing_keeps_a_lease(store, ask):
+    scope = Scope(name="t", concurrency=1)
+    lease = await store.reserve(ask(scope))
+    await store.renew([lease])
+    assert isinstance(await store.reserve(ask(scope)), Refusal)
+
+
+async def test_standings_tell_when_a_limit_is_whole_again(store, ask):
+    lease = await store.reserve(ask(Scope(name="t", limits=(REQUESTS,))))
+    assert lease.standings[0].remaining == 4
+    assert lease.standings[0].reset_seconds == pytest.approx(720, abs=5)

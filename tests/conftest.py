@@ -1,0 +1,183 @@
+"""What many tests share: a real Valkey, and gateways on the production runner."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.embedded_valkey import find_server
+from gateway.server import Serving, serving
+from gateway.settings_sources import load
+from gateway.tenants.keys import NewKey, new_key, pepper
+from tests.fakes.scripted_worker import ScriptedWorker
+
+SECRET = "a secret of the tests"
+
+
+class ValkeyServer:
+    """A server of its own on a unix socket, that tests may kill and start again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket = directory / "s"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket}"
+
+    def start(self) -> None:
+        options = ["--port", "0", "--unixsocket", str(self.socket), "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen([str(find_server()), *options, "--dir", str(self.directory)])
+        deadline = time.monotonic() + 10
+        while not self.socket.exists():
+            assert time.monotonic() < deadline, "Valkey does not start"
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.socket.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """A Valkey for all tests; each takes names of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="radixgate-test-"))
+    server = ValkeyServer(directory)
+    server.start()
+    yield server
+    server.kill()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyServer]:
+    """A Valkey for one test, which may kill it."""
+    directory = Path(tempfile.mkdtemp(prefix="radixgate-test-"))
+    server = ValkeyServer(directory)
+    server.start()
+    yield server
+    server.kill()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class RunningGateway:
+    """A gateway that serves, a key for it, and a client."""
+
+    def __init__(self, here: Serving, http: aiohttp.ClientSession, keys: dict[str, NewKey]) -> None:
+        self.here = here
+        self.http = http
+        self.keys = keys
+
+    @property
+    def url(self) -> str:
+        return self.here.tenants
+
+    @property
+    def admin(self) -> str:
+        return self.here.admin
+
+    def headers(self, tenant: str = "acme") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[tenant].text}"}
+
+    def chat(self, text: str = "hello", *, tenant: str = "acme", **more: Any) -> Any:
+        """A chat completion in flight: `async with gateway.chat() as response`."""
+        body = {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+        return self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=self.headers(tenant))
+
+    async def until(self, true: Callable[[], object], seconds: float = 5.0) -> float:
+        """Waits until something holds; gives the seconds that took."""
+        started = time.monotonic()
+        while not true():
+            assert time.monotonic() - started < seconds, "it does not become true"
+            await asyncio.sleep(0.002)
+        return time.monotonic() - started
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is held for anybody: no quota, no place, no turn."""
+        at = self.here.gateway.services.reservations
+        loads = [worker.load for worker in at.fleet]
+        return (
+            len(at.leases) == 0
+            and all(load.streams == load.tokens_queued == load.kv_tokens == 0 for load in loads)
+            and all(len(room) == 0 for room in at.rooms().values())
+        )
+
+
+NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
+    """Makes gateways: `async with gateway(worker, limits=..., **{"routing.policy": ...}) as running`.
+
+    Two tenants, `acme` and `globex`, on one plan with the given limits. Real Valkey, production runner.
+    """
+
+    @asynccontextmanager
+    async def start(
+        *workers: ScriptedWorker,
+        limits: list[dict[str, Any]] | None = None,
+        concurrency: int | None = None,
+        plan: dict[str, Any] | None = None,
+        tenants: dict[str, dict[str, Any]] | None = None,
+        kind: str = "sglang",
+        **settings: Any,
+    ) -> AsyncIterator[RunningGateway]:
+        named = tenants or {"acme": {}, "globex": {}}
+        keys = {tenant: new_key(pepper(SECRET.encode())) for tenant in named}
+        # Counters live in one Valkey for all tests: an organisation per test keeps them apart.
+        unique = f"{tmp_path.parent.name}-{tmp_path.name}"[-50:].replace("_", "-")
+        tree = {
+            "listen.port": "0",
+            "admin.port": "0",
+            "redis.url": valkey.url,
+            "redis.timeout_ms": "2000",
+            "state_directory": str(tmp_path),
+            "deployment_secret": SECRET,
+            "drain.notice_seconds": "0",
+            "drain.seconds": "1",
+            "workers": json.dumps(
+                [{"id": f"w{at}", "kind": kind, "url": w.url} for at, w in enumerate(workers)]
+            ),
+            "plans": json.dumps(
+                [{"name": "plan", "limits": limits or [], "concurrency": concurrency, **(plan or {})}]
+            ),
+            "tenants": json.dumps(
+                [
+                    {
+                        "id": tenant,
+                        "organisation": f"t{unique}-{tenant}",
+                        "plan": "plan",
+                        "keys": [{"id": keys[tenant].id, "hash": keys[tenant].hash}],
+                        **more,
+                    }
+                    for tenant, more in named.items()
+                ]
+            ),
+            **{name: str(value) if not isinstance(value, str) else value for name, value in settings.items()},
+        }
+        loaded = load(None, {}, [f"{name}={value}" for name, value in tree.items()])
+        async with serving(loaded.settings) as here, aiohttp.ClientSession() as http:
+            running = RunningGateway(here, http, keys)
+            if workers:
+                await running.until(
+                    lambda: (
+                        all(w.health.health.value == "up" for w in here.gateway.fleet) or not workers[0].ready
+                    )
+                )
+            yield running
+
+    return start

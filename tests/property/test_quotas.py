@@ -1,0 +1,183 @@
+"""Quotas against plain sums: no order of reserving, settling, releasing and repeating sells or loses too much."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.quota import Cost, Lease, Limit, QuotaStore, Refusal, Reservation, Scope
+from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.redis_scripts import ScriptCaller, connect
+from policies.gcra import Bucket
+from tests.fakes.clock import FakeClock
+
+LONG = 1e7
+"""Seconds. Over a test nothing refills, so that sums can be exact."""
+
+AMOUNTS = {"a": 40, "b": 100}
+CONCURRENCY = 3
+
+numbers = itertools.count()
+
+
+def scope(name: str) -> Scope:
+    bucket = Bucket(amount=AMOUNTS[name], period_seconds=LONG)
+    return Scope(name=name, limits=(Limit(unit="total_tokens", bucket=bucket),), concurrency=CONCURRENCY)
+
+
+class QuotaMachine(RuleBasedStateMachine):
+    """One organisation with two scopes. The model is what was taken from each, and who runs."""
+
+    leases = Bundle("leases")
+    new_store: Callable[[], QuotaStore]
+    runner: asyncio.Runner
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = type(self).new_store()
+        self.organisation = f"property{next(numbers)}"
+        self.taken = dict.fromkeys(AMOUNTS, 0)
+        self.running: dict[str, set[str]] = {name: set() for name in AMOUNTS}
+
+    def do(self, work: Any) -> Any:
+        return type(self).runner.run(work)
+
+    @rule(target=leases, names=st.sampled_from([("a",), ("b",), ("a", "b")]), tokens=st.integers(0, 50))
+    def reserve(self, names, tokens):
+        reservation = Reservation(
+            id=f"r{next(numbers)}",
+            organisation=self.organisation,
+            scopes=tuple(scope(name) for name in names),
+            cost=Cost(prompt_tokens=tokens),
+        )
+        fits = all(
+            self.taken[name] + tokens <= AMOUNTS[name] and len(self.running[name]) < CONCURRENCY
+            for name in names
+        )
+        decision = self.do(self.store.reserve(reservation))
+        assert isinstance(decision, Lease if fits else Refusal)
+        if fits:
+            for name in names:
+                self.taken[name] += tokens
+                self.running[name].add(reservation.id)
+            return decision
+        return None
+
+    @rule(lease=leases)
+    def reserve_again(self, lease):
+        """A repeated command (its reply was lost) changes nothing."""
+        if lease is not None:
+            assert isinstance(self.do(self.store.reserve(lease.reservation)), Lease)
+
+    @rule(lease=consumes(leases), used=st.integers(0, 60), times=st.integers(1, 2))
+    def settle(self, lease, used, times):
+        if lease is None:
+            return
+        for _ in range(times):
+            self.do(self.store.settle(lease, Cost(prompt_tokens=used)))
+        self.ended(lease, used)
+
+    @rule(lease=consumes(leases), times=st.integers(1, 2))
+    def release(self, lease, times):
+        if lease is None:
+            return
+        for _ in range(times):
+            self.do(self.store.release(lease))
+        self.ended(lease, 0)
+
+    def ended(self, lease: Lease, used: int) -> None:
+        for held in lease.reservation.scopes:
+            self.taken[held.name] += used - lease.reservation.cost.prompt_tokens
+            self.running[held.name].discard(lease.reservation.id)
+
+    @invariant()
+    def what_is_left_is_what_was_not_taken(self):
+        for name in AMOUNTS:
+            if len(self.running[name]) < CONCURRENCY:
+                probe = Reservation(
+                    id=f"probe{next(numbers)}",
+                    organisation=self.organisation,
+                    scopes=(scope(name),),
+                    cost=Cost(prompt_tokens=0),
+                )
+                decision = self.do(self.store.reserve(probe))
+                if isinstance(decision, Lease):
+                    self.do(self.store.release(decision))
+                # Settling may take more than there is; the debt is paid before anybody else is let in.
+                assert decision.standings[0].remaining == max(0, AMOUNTS[name] - self.taken[name])
+
+
+@pytest.mark.parametrize("kind", ["local", "redis"])
+def test_quotas_keep_exact_accounts(kind, valkey):
+    with asyncio.Runner() as runner:
+        scripts: list[ScriptCaller] = []
+
+        def new_store() -> QuotaStore:
+            if kind == "local":
+                return LocalQuotaStore(time.monotonic)
+            if not scripts:
+
+                async def open_scripts() -> ScriptCaller:
+                    return ScriptCaller(connect(valkey.url))
+
+                scripts.append(runner.run(open_scripts()))
+            return RedisQuotaStore(scripts[0], timeout_seconds=10.0)
+
+        machine = type("Machine", (QuotaMachine,), {"new_store": staticmethod(new_store), "runner": runner})
+        examples = 60 if kind == "local" else 25
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=25,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        for each in scripts:
+            runner.run(each.close())
+
+
+@given(
+    steps=st.lists(st.tuples(st.floats(0, 20), st.integers(1, 12)), max_size=60),
+    amount=st.integers(5, 12),
+    period=st.sampled_from([1.0, 10.0, 60.0]),
+)
+def test_no_window_of_time_gets_more_than_a_full_bucket_and_its_refill(steps, amount, period):
+    clock = FakeClock()
+    store = LocalQuotaStore(clock)
+    limits = (Limit(unit="total_tokens", bucket=Bucket(amount=amount, period_seconds=period)),)
+    granted: list[tuple[float, int]] = []
+
+    async def play() -> None:
+        for pause, tokens in steps:
+            clock.advance(pause)
+            reservation = Reservation(
+                id=f"r{next(numbers)}",
+                organisation="o",
+                scopes=(Scope(name="s", limits=limits),),
+                cost=Cost(prompt_tokens=tokens),
+            )
+            if isinstance(await store.reserve(reservation), Lease):
+                granted.append((clock.now, tokens))
+
+    asyncio.run(play())
+    for first, (start, _) in enumerate(granted):
+        for last in range(first, len(granted)):
+            window = granted[last][0] - start
+            within = sum(tokens for _, tokens in granted[first : last + 1])
+            assert within <= amount + window * amount / period + 1e-3
