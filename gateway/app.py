@@ -1,5 +1,6 @@
 """The composition root: settings in, a gateway out. Everything is made here, once, and handed on by constructor."""
 
+import asyncio
 import logging
 import random
 import time
@@ -53,6 +54,7 @@ from workers.adapters.registry import adapters
 log = logging.getLogger(__name__)
 
 ENCODING_THREADS = 2
+EXPORT_SECONDS_MAX = 2.0
 INDEX_BYTES_PER_BLOCK = 64
 """Measured upper bound, with several workers per block: see `make bench-index`."""
 
@@ -89,7 +91,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         secret = deployment_secret(settings)
         supervisor = Supervisor()
         tracing = _tracing(settings)
-        stack.callback(tracing.close)
+        stack.push_async_callback(asyncio.to_thread, tracing.close)
 
         valkey = await _valkey(settings, stack)
         scripts = ScriptCaller(connect(valkey.url if valkey is not None else settings.redis.url))
@@ -231,7 +233,10 @@ def _tenants(settings: Settings, secret: bytes) -> TenantDirectory:
 
 def _tracing(settings: Settings) -> Tracing:
     endpoint = settings.telemetry.otlp_endpoint
-    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces") if endpoint is not None else None
+    exporter = None
+    if endpoint is not None:
+        url = f"{endpoint.rstrip('/')}/v1/traces"
+        exporter = OTLPSpanExporter(url, timeout=EXPORT_SECONDS_MAX)
     return Tracing(
         processor=batching(exporter) if exporter is not None else None,
         sample_ratio=settings.telemetry.sample_ratio,

@@ -94,6 +94,7 @@ async def _drain(here: Serving, at_once: asyncio.Event) -> None:
     await _unless(at_once, asyncio.sleep(drain.notice_seconds))
     here.gateway.close_doors()
     await _unless(at_once, here.runner.cleanup())
+    here.gateway.doors.clear()
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -172,12 +172,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
         loaded = load(None, {}, [f"{name}={value}" for name, value in tree.items()])
         async with serving(loaded.settings) as here, aiohttp.ClientSession() as http:
             running = RunningGateway(here, http, keys)
-            if workers:
-                await running.until(
-                    lambda: (
-                        all(w.health.health.value == "up" for w in here.gateway.fleet) or not workers[0].ready
-                    )
-                )
+            await running.until(lambda: all(w.health.health.value == "up" for w in here.gateway.fleet))
             yield running
 
     return start

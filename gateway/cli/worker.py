@@ -36,6 +36,8 @@ def worker(
     seed: Annotated[int | None, typer.Option(help="Seed of requests that bring none.")] = None,
 ) -> int:
     """Run one embedded worker: a real engine on CPU or CUDA, with paged KV and a prefix cache."""
+    if not (model / "config.json").is_file():
+        raise Failure(f"--model: there is no config.json in {str(model)!r}", 2)
     try:
         from workers.engine.errors import ConfigInvalid
         from workers.engine_server import main

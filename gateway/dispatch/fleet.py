@@ -15,7 +15,7 @@ from workers.worker import Health, Speed, WorkerSnapshot
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 2.0
-PROBE_SECONDS_DOWN = 0.5
+PROBE_SECONDS_NOT_UP = 0.5
 CHUNK_TOKENS = 8192
 
 
@@ -103,8 +103,8 @@ class Fleet:
     async def _probe_forever(self, worker: Worker) -> None:
         while True:
             await self.probe(worker)
-            down = worker.health.health is Health.DOWN
-            await asyncio.sleep(PROBE_SECONDS_DOWN if down else PROBE_SECONDS)
+            up = worker.health.health is Health.UP
+            await asyncio.sleep(PROBE_SECONDS if up else PROBE_SECONDS_NOT_UP)
 
     async def probe(self, worker: Worker) -> None:
         """Asks once; what it says of itself is taken over, a new instance starts with an empty cache."""

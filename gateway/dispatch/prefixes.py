@@ -24,8 +24,12 @@ class PromptBlocks:
     prompt_tokens: int
 
     def matched_tokens(self, blocks: int) -> int:
-        """Prompt tokens in so many leading blocks. The last token is always computed: it yields the logits."""
-        return min(blocks * self.namespace.block_size, max(self.prompt_tokens - 1, 0))
+        """Prompt tokens that need no prefill where so many leading blocks are held.
+
+        The last token is always computed, since it yields the logits; engines then compute its whole block.
+        """
+        size = self.namespace.block_size
+        return min(blocks, max(self.prompt_tokens - 1, 0) // size) * size
 
 
 class Prefixes:

@@ -81,6 +81,9 @@ class TokenizerEncoder:
             tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         except Exception as err:  # tokenizers raises nothing more precise
             raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
+        # Some files ask for a length of their own; a prompt is as long as it is.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         try:
             template = ChatTemplate.from_directory(directory)
         except TemplateFailed:

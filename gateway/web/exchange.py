@@ -80,7 +80,8 @@ class HttpExchange:
             await self.answer(error.status, "application/json", error.body(), error.headers())
             return
         assert self.response is not None
-        self.response.force_close()
+        # The stream ends here, without [DONE]. The connection stays: its headers have promised that already, and a
+        # client that has read to the end may be sending its next request on it.
         with suppress(ConnectionResetError):
             await self.response.write(error.frame())
             await self.response.write_eof()

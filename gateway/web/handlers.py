@@ -1,5 +1,6 @@
 """The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -51,7 +52,13 @@ def tenant_app(
             if not doors.open:
                 await exchange.fail(ShuttingDown())
             else:
-                await serve(exchange, at)
+                task = asyncio.current_task()
+                assert task is not None
+                doors.inside.add(task)
+                try:
+                    await serve(exchange, at)
+                finally:
+                    doors.inside.discard(task)
             assert exchange.response is not None
             return exchange.response
 

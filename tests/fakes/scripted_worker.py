@@ -6,7 +6,7 @@ script is one value that a test may replace between requests.
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ class Seen:
     """One request as the worker saw it. `ended`: "finished", "aborted" (the caller hung up) or "broken"."""
 
     body: dict[str, Any]
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     ended: str = "running"
     frames: int = 0
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,7 +100,7 @@ class ScriptedWorker:
 
     async def _infer(self, http: web.Request) -> web.StreamResponse:
         script, body = self.script, await http.json()
-        seen = Seen(body=body, headers=dict(http.headers))
+        seen = Seen(body=body, headers=http.headers.copy())
         self.seen.append(seen)
         try:
             return await self._answer(http, script, seen, chat=http.path.endswith("chat/completions"))

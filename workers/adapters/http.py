@@ -123,5 +123,7 @@ def _is_ill(status: int) -> bool:
 
 def _allow_silence(response: aiohttp.ClientResponse, seconds: float) -> None:
     """From the first byte on another bound holds between two reads."""
-    if response.connection is not None and response.connection.protocol is not None:
-        response.connection.protocol.read_timeout = seconds
+    connection = response.connection
+    if connection is not None and connection.protocol is not None:
+        connection.protocol.read_timeout = seconds
+        connection.protocol.start_timeout()

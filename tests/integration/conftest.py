@@ -1,0 +1,102 @@
+"""Real embedded workers as processes, for tests of the whole."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from workers.engine import tiny_checkpoint
+
+MODEL = "tiny"
+PAGE_SIZE = 16
+
+
+class EmbeddedWorker:
+    """`radixgate worker` in a process of its own."""
+
+    def __init__(self, checkpoint: Path, log: Path, *options: str) -> None:
+        self.url = ""
+        self._log = log
+        self._command = [
+            *(
+                sys.executable,
+                "-m",
+                "gateway",
+                "worker",
+                "--model",
+                str(checkpoint),
+                "--served-model-name",
+                MODEL,
+            ),
+            *("--page-size", str(PAGE_SIZE), "--kv-tokens", "8192", "--threads", "1", *options),
+        ]
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, port: int = 0) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self.process = subprocess.Popen(
+            [*self._command, "--port", str(port)],
+            stdout=subprocess.PIPE,
+            stderr=self._log.open("ab"),
+            env=environment,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(r"worker ready at (\S+)", line):
+                self.url = found[1]
+                return
+        raise AssertionError(self._log.read_text()[-2000:])
+
+    def flush(self) -> None:
+        with urlopen(Request(f"{self.url}/flush_cache", method="POST"), timeout=10) as answer:
+            assert answer.status == 200
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint.build(tmp_path_factory.mktemp("model") / MODEL, hidden=64, layers=2)
+
+
+@pytest.fixture(scope="session")
+def embedded_pair(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[EmbeddedWorker, EmbeddedWorker]]:
+    logs = tmp_path_factory.mktemp("workers")
+    workers = [EmbeddedWorker(checkpoint, logs / f"{name}.log") for name in "ab"]
+    for worker in workers:
+        worker.start()
+    yield workers[0], workers[1]
+    for worker in workers:
+        worker.kill()
+
+
+@pytest.fixture
+def embedded(embedded_pair: tuple[EmbeddedWorker, EmbeddedWorker]) -> tuple[EmbeddedWorker, EmbeddedWorker]:
+    """Two real workers with empty caches."""
+    for worker in embedded_pair:
+        worker.flush()
+    return embedded_pair
+
+
+@pytest.fixture
+def model_settings(checkpoint: Path) -> dict[str, str]:
+    """The gateway's entry for the model of these workers."""
+    entry = f'{{"name": "{MODEL}", "tokenizer": "{checkpoint}", "block_size": {PAGE_SIZE}, "context_length": 4096}}'
+    return {"models": f"[{entry}]"}

@@ -1,0 +1,298 @@
+"""Requests through a whole gateway: answers, streams, errors, headers. Scripted workers, real Valkey, sockets."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from tests.fakes.scripted_worker import ScriptedWorker
+
+
+def frames(text):
+    """The data frames of a stream, decoded, and whether it ended as it should."""
+    parts = [part.removeprefix("data: ") for part in text.split("\n\n") if part]
+    done = parts[-1:] == ["[DONE]"]
+    return [json.loads(part) for part in parts if part != "[DONE]"], done
+
+
+async def error_of(response):
+    body = await response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert response.headers["x-request-id"].startswith("req-")
+    return response.status, body["error"]["code"], body["error"]["param"]
+
+
+async def test_an_answer_comes_back_as_the_worker_gave_it(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat() as response:
+            answer = await response.json()
+    assert (response.status, answer["choices"][0]["message"]["content"]) == (200, "w0 w1 w2 w3 ")
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["server"] == "radixgate"
+
+
+async def test_a_stream_keeps_every_frame_and_withholds_usage_that_was_not_asked_for(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat(stream=True) as response:
+            got, done = frames(await response.text())
+        assert worker.seen[-1].body["stream_options"] == {"include_usage": True}
+    assert response.headers["content-type"] == "text/event-stream"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert [frame["choices"][0]["finish_reason"] for frame in got] == [None, None, None, "length"]
+    assert all(frame["usage"] is None for frame in got)
+    assert done
+
+
+async def test_a_client_that_asks_for_usage_gets_it_in_a_last_frame_without_choices(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat(stream=True, stream_options={"include_usage": True}) as response:
+            got, done = frames(await response.text())
+    assert got[-1]["choices"] == []
+    assert got[-1]["usage"]["completion_tokens"] == 4
+    assert done
+
+
+async def test_both_prefixes_and_both_kinds_of_key_are_accepted(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        body = {"model": "m", "prompt": "hi"}
+        for path in ("/v1/completions", "/completions"):
+            async with running.http.post(
+                running.url + path, json=body, headers=running.headers()
+            ) as response:
+                assert response.status == 200
+        headers = {"x-api-key": running.keys["acme"].text}
+        async with running.http.post(running.url + "/v1/completions", json=body, headers=headers) as response:
+            assert response.status == 200
+
+
+async def test_the_worker_gets_the_fields_as_they_were_and_those_that_the_gateway_owns(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat(
+            min_p=0.1, cache_salt="mine", rid="mine", priority=9, metadata={"a": [1]}
+        ) as response:
+            await response.read()
+        body, headers = worker.seen[-1].body, worker.seen[-1].headers
+    assert (body["min_p"], body["metadata"]) == (0.1, {"a": [1]})
+    assert body["rid"] == headers["x-request-id"] == response.headers["x-request-id"]
+    assert body["cache_salt"] not in ("mine", "")
+    assert "priority" not in body
+    assert headers["traceparent"].startswith("00-")
+    assert "Authorization" not in headers
+
+
+async def test_two_tenants_have_different_salts_and_one_tenant_always_the_same(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        for tenant in ("acme", "globex", "acme"):
+            async with running.chat(tenant=tenant) as response:
+                await response.read()
+        salts = [seen.body["cache_salt"] for seen in worker.seen]
+    assert salts[0] == salts[2] != salts[1]
+
+
+async def test_tenants_of_one_group_share_a_salt_and_shared_ones_have_none(gateway):
+    group = {"isolation": {"mode": "group", "group": "friends"}}
+    tenants = {"a": group, "b": group, "c": {"isolation": {"mode": "shared"}}}
+    async with ScriptedWorker() as worker, gateway(worker, tenants=tenants) as running:
+        for tenant in tenants:
+            async with running.chat(tenant=tenant) as response:
+                await response.read()
+        salts = [seen.body.get("cache_salt") for seen in worker.seen]
+    assert salts[0] == salts[1]
+    assert salts[0]
+    assert salts[2] is None
+
+
+async def test_models_are_listed_as_far_as_the_key_may_call_them(gateway):
+    plan = {"models": {"allow": ["m", "n-*"], "deny": ["n-2"]}}
+    async with (
+        ScriptedWorker(models=["m", "n-1", "n-2", "org/other"]) as worker,
+        gateway(worker, plan=plan) as running,
+    ):
+        async with running.http.get(running.url + "/v1/models", headers=running.headers()) as response:
+            listed = await response.json()
+        assert [card["id"] for card in listed["data"]] == ["m", "n-1"]
+        assert set(listed["data"][0]) == {"id", "object", "created", "owned_by"}
+        async with running.http.get(running.url + "/v1/models/n-1", headers=running.headers()) as response:
+            assert (await response.json())["id"] == "n-1"
+        async with running.http.get(
+            running.url + "/v1/models/org/other", headers=running.headers()
+        ) as response:
+            assert await error_of(response) == (404, "model_not_found", "model")
+        async with running.http.get(running.url + "/v1/models") as response:
+            assert (await error_of(response))[0] == 401
+
+
+async def test_an_alias_is_the_model_it_stands_for(gateway):
+    models = '[{"name": "m", "aliases": ["gpt-4o-mini"]}]'
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        async with running.chat(model="gpt-4o-mini") as response:
+            assert response.status == 200
+    assert worker.seen[-1].body["model"] == "m"
+
+
+async def test_refusals_have_their_status_and_their_code(gateway):
+    plan = {"models": {"deny": ["secret"]}}
+    async with ScriptedWorker(models=["m", "secret"]) as worker, gateway(worker, plan=plan) as running:
+        async with running.chat(model="nope") as response:
+            assert await error_of(response) == (404, "model_not_found", "model")
+        async with running.chat(model="secret") as response:
+            assert await error_of(response) == (403, "model_not_allowed", "model")
+        async with running.chat(messages=[]) as response:
+            assert await error_of(response) == (400, "invalid_request", "messages")
+        for headers in (
+            {},
+            {"Authorization": "Bearer rg-wrong"},
+            {"Authorization": "Basic eDp5"},
+            {"x-api-key": "x"},
+        ):
+            async with running.http.post(
+                running.url + "/v1/chat/completions", json={}, headers=headers
+            ) as response:
+                assert await error_of(response) == (401, "invalid_api_key", None)
+        async with running.http.get(running.url + "/v1/chat/completions") as response:
+            assert (await error_of(response))[:2] == (405, "method_not_allowed")
+            assert response.headers["allow"] == "POST"
+        async with running.http.post(running.url + "/invocations") as response:
+            assert (await error_of(response))[:2] == (404, "not_found")
+        assert worker.seen == []
+        assert running.idle
+
+
+async def test_a_body_that_is_too_large_is_refused_declared_or_not(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, **{"requests.body_bytes_max": "1000"}) as running:
+        async with running.chat("x" * 2000) as response:
+            assert (await error_of(response))[:2] == (413, "payload_too_large")
+
+        async def pieces():
+            for _ in range(20):
+                yield b"x" * 100
+
+        async with running.http.post(
+            running.url + "/v1/chat/completions", data=pieces(), headers=running.headers()
+        ) as response:
+            assert (await error_of(response))[:2] == (413, "payload_too_large")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(gateway):
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **{"requests.body_seconds_max": "0.05"}) as running,
+    ):
+
+        async def slow():
+            yield b"{"
+            await asyncio.sleep(5)
+
+        async with running.http.post(
+            running.url + "/v1/chat/completions", data=slow(), headers=running.headers()
+        ) as response:
+            assert (await error_of(response))[:2] == (408, "body_timeout")
+
+
+async def test_a_worker_that_finds_a_mistake_is_quoted_in_our_shape_and_is_not_blamed(gateway):
+    body = {
+        "error": {"message": "temperature must be positive", "type": "x", "param": "temperature", "code": 400}
+    }
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(status=400, body=body)
+        for _ in range(5):
+            async with running.chat() as response:
+                answer = await response.json()
+                assert (response.status, answer["error"]["param"]) == (400, "temperature")
+                assert answer["error"]["code"] is None
+        (only,) = running.here.gateway.fleet
+        assert (only.health.health.value, only.failures) == ("up", 0)
+        assert len(worker.seen) == 5
+        assert running.idle
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429])
+async def test_other_refusals_of_a_worker_are_no_answer_and_no_illness(gateway, status):
+    """The gateway's own credentials, or a full worker: nothing that the client should see or be blamed for."""
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(status=status)
+        for _ in range(4):
+            async with running.chat() as response:
+                assert (await error_of(response))[:2] == (502, "worker_error")
+        (only,) = running.here.gateway.fleet
+        assert only.health.health.value == "up"
+
+
+async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(gateway, tmp_path):
+    from workers.engine import tiny_checkpoint
+
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+    limits = [{"requests": 5, "per": "day"}]
+    async with ScriptedWorker() as worker, gateway(worker, models=models, limits=limits) as running:
+        async with running.chat("word " * 200) as response:
+            assert await error_of(response) == (400, "context_length_exceeded", "messages")
+        async with running.chat("word", max_tokens=200) as response:
+            assert (await error_of(response))[:2] == (400, "context_length_exceeded")
+        async with running.chat("word") as response:
+            assert response.headers["x-ratelimit-remaining-requests"] == "4"
+        assert len(worker.seen) == 1
+
+
+async def test_the_operators_listener_answers(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat() as response:
+            await response.read()
+        async with running.http.get(running.admin + "/health/live") as response:
+            assert response.status == 200
+        async with running.http.get(running.admin + "/health/ready") as response:
+            ready = await response.json()
+            assert (response.status, ready["ready"], ready["redis"]) == (200, True, "shared")
+        async with running.http.get(running.admin + "/metrics") as response:
+            metrics = await response.text()
+            assert 'radixgate_requests_total{code="ok",model="m",tenant="acme"} 1.0' in metrics
+            assert 'radixgate_worker_health{state="up",worker="w0"} 1.0' in metrics
+        async with running.http.get(running.admin + "/admin/v1/overview") as response:
+            shown = await response.json()
+            assert shown["tenants"][0]["total"]["requests"] == 1
+            assert shown["workers"][0]["id"] == "w0"
+        for path in ("/", "/ui", "/ui/", "/ui/page.js", "/ui/page.css"):
+            async with running.http.get(running.admin + path) as response:
+                assert response.status == 200
+                assert "default-src 'self'" in response.headers["content-security-policy"]
+        async with running.http.get(running.admin + "/ui/../settings.py") as response:
+            assert response.status == 404
+
+
+async def test_the_operator_page_asks_for_its_token(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": "open sesame"}) as running:
+        for path in ("/ui/", "/admin/v1/overview"):
+            async with running.http.get(running.admin + path) as response:
+                assert response.status == 401
+            async with running.http.get(
+                running.admin + path, headers={"Authorization": "Bearer no"}
+            ) as response:
+                assert response.status == 401
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+            async with http.get(running.admin + "/ui/", params={"token": "open sesame"}) as response:
+                assert response.status == 200
+            async with http.get(running.admin + "/admin/v1/overview") as response:
+                assert response.status == 200
+        async with running.http.get(running.admin + "/metrics") as response:
+            assert response.status == 200
+
+
+async def test_an_operator_page_that_others_can_reach_needs_a_token(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, **{"admin.host": "0.0.0.0"}) as running:
+        url = running.admin.replace("0.0.0.0", "127.0.0.1")
+        async with running.http.get(url + "/ui/") as response:
+            assert response.status == 403
+        async with running.http.get(url + "/health/ready") as response:
+            assert response.status == 200
+
+
+async def test_a_unix_socket_serves_too(gateway, tmp_path):
+    socket = str(tmp_path / "gateway.sock")
+    async with ScriptedWorker() as worker, gateway(worker, **{"listen.unix_socket": socket}) as running:
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket)) as http:
+            async with http.get("http://gateway/v1/models", headers=running.headers()) as response:
+                assert response.status == 200

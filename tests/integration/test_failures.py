@@ -1,0 +1,260 @@
+"""What fails, and what a client sees of it: workers before and after the first byte, full queues, no Valkey."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.fakes.scripted_worker import ScriptedWorker
+
+
+async def status_of(running, **more):
+    async with running.chat(**more) as response:
+        await response.read()
+        return response.status
+
+
+def health(running):
+    return [worker.health.health.value for worker in running.here.gateway.fleet]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("fault", [{"break_after": 0}, {"status": 500}, {"status": 503}, {"status": 429}])
+async def test_a_failure_before_the_first_byte_goes_to_the_next_worker(gateway, fault, stream):
+    async with ScriptedWorker() as bad, ScriptedWorker() as good, gateway(bad, good) as running:
+        bad.then(**fault)
+        statuses = [await status_of(running, text=f"{n}" * 50, stream=stream) for n in range(8)]
+        assert statuses == [200] * 8
+        assert len(good.seen) == 8
+        assert running.idle
+
+
+async def test_a_worker_that_is_gone_costs_no_request(gateway):
+    async with ScriptedWorker() as gone, ScriptedWorker() as good, gateway(gone, good) as running:
+        await gone.stop()
+        statuses = [await status_of(running, stream=True) for _ in range(10)]
+        assert statuses == [200] * 10
+        await running.until(lambda: health(running)[0] == "down")
+
+
+async def test_a_worker_that_comes_back_is_used_again_and_starts_with_an_empty_cache(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        index = running.here.gateway.services.reservations.index
+        assert await status_of(running, text="long " * 500) == 200
+        assert index.stats().blocks > 0
+        port = int(worker.url.rsplit(":", 1)[1])
+        await worker.stop()
+        await running.until(lambda: health(running) == ["down"], seconds=10)
+        assert await status_of(running) == 503
+        worker.instance = "second"
+        await worker.start(port)
+        await running.until(lambda: health(running) == ["up"], seconds=10)
+        assert await status_of(running) == 200
+
+
+async def test_a_restart_between_two_probes_is_noticed(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        at = running.here.gateway.services.reservations
+        assert await status_of(running, text="long " * 500) == 200
+        (blocks,) = [at.index.stats().blocks]
+        assert blocks > 0
+        worker.instance = "second"
+        (only,) = at.fleet
+        await at.fleet.probe(only)
+        assert await status_of(running, text="long " * 500) == 200
+        async with running.http.get(running.admin + "/metrics") as response:
+            metrics = await response.text()
+        assert 'radixgate_worker_predicted_cached_tokens_total{worker="w0"} 0.0' in metrics
+
+
+async def test_after_the_first_byte_there_is_an_error_frame_and_no_done(gateway):
+    async with ScriptedWorker() as worker, ScriptedWorker() as other, gateway(worker, other) as running:
+        for each in (worker, other):
+            each.then(break_after=2, tokens=10)
+        async with running.chat(stream=True) as response:
+            text = await response.text()
+        frames = [frame for frame in text.split("\n\n") if frame]
+        error = json.loads(frames[-1].removeprefix("data: "))["error"]
+        assert response.status == 200
+        assert (error["code"], error["type"]) == ("stream_interrupted", "server_error")
+        assert set(error) == {"message", "type", "param", "code"}
+        assert "[DONE]" not in text
+        assert len(worker.seen) + len(other.seen) == 1
+        await running.until(lambda: running.idle)
+
+
+async def test_a_connection_outlives_an_interrupted_stream(gateway):
+    """A client that has read to the end may reuse its connection; closing it would cost its next request."""
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        for _ in range(20):
+            worker.then(break_after=1)
+            async with running.chat(stream=True) as response:
+                assert "stream_interrupted" in await response.text()
+            worker.then(break_after=None)
+            assert await status_of(running) == 200
+
+
+async def test_a_worker_that_never_answers_is_given_up(gateway):
+    settings = {"requests.first_token_seconds_max": "0.2"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        worker.then(silent=True)
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (504, "worker_timeout")
+        await asyncio.wait_for(worker.seen[0].done.wait(), 1)
+        assert worker.seen[0].ended == "aborted"
+
+
+async def test_a_stream_that_falls_silent_is_ended(gateway):
+    settings = {"requests.idle_seconds_max": "0.2"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        worker.then(gap=30.0)
+        async with running.chat(stream=True) as response:
+            text = await asyncio.wait_for(response.text(), 5)
+        assert "stream_interrupted" in text
+        await asyncio.wait_for(worker.seen[0].done.wait(), 1)
+
+
+async def test_as_many_workers_are_tried_as_is_said_and_no_more(gateway):
+    workers = [ScriptedWorker() for _ in range(4)]
+    async with workers[0] as a, workers[1] as b, workers[2] as c, workers[3] as d:
+        for worker in workers:
+            worker.then(status=500)
+        async with gateway(a, b, c, d, **{"requests.attempts_max": "2"}) as running:
+            async with running.chat() as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (502, "worker_error")
+            assert sum(len(worker.seen) for worker in workers) == 2
+
+
+async def test_no_worker_for_a_model_is_said_at_once(gateway):
+    models = json.dumps([{"name": "unserved"}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        async with running.chat(model="unserved") as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (503, "no_worker")
+        assert response.headers["retry-after"] == "1"
+
+
+async def test_a_full_queue_refuses_and_says_when_to_come_back(gateway):
+    settings = {"queueing.release_window_tokens": "1", "queueing.waiting_requests_max": "2"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        worker.then(first_after=0.3)
+        room = running.here.gateway.services.reservations.room("m")
+        calls = [asyncio.create_task(status_of(running, stream=True))]
+        await running.until(lambda: worker.seen)
+        calls += [asyncio.create_task(status_of(running, stream=True)) for _ in range(2)]
+        await running.until(lambda: len(room) == 2)
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (429, "too_many_waiting")
+            assert int(response.headers["retry-after"]) >= 1
+        async with running.chat(tenant="globex") as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (503, "overloaded")
+        assert await asyncio.gather(*calls) == [200, 200, 200]
+
+
+async def test_waiting_too_long_is_an_answer_of_its_own(gateway):
+    settings = {"queueing.release_window_tokens": "1", "queueing.waiting_seconds_max": "0.1"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        worker.then(silent=True)
+        first = asyncio.create_task(status_of(running))
+        await running.until(lambda: worker.seen)
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (503, "admission_timeout")
+        first.cancel()
+
+
+async def test_requests_in_the_window_go_out_together_and_the_rest_in_turn(gateway):
+    """The window counts uncached prompt tokens; a first token makes room for the next."""
+    settings = {"queueing.release_window_tokens": "64"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        worker.then(first_after=0.1)
+        calls = [asyncio.create_task(status_of(running, text="x" * 60, stream=True)) for _ in range(6)]
+        await asyncio.sleep(0.06)
+        assert 1 <= len(worker.seen) <= 3
+        assert await asyncio.gather(*calls) == [200] * 6
+        await running.until(lambda: running.idle)
+
+
+async def test_a_valkey_that_dies_under_load_costs_no_request_and_comes_back(gateway, own_valkey):
+    limits = [{"requests": 100_000, "per": "minute"}]
+    settings = {"redis.url": own_valkey.url, "redis.timeout_ms": "100"}
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, limits=limits, concurrency=1000, **settings) as running,
+    ):
+        quotas = running.here.gateway.quotas
+        statuses = []
+        going = True
+
+        async def load():
+            while going:
+                statuses.append(await status_of(running, stream=True))
+
+        callers = [asyncio.create_task(load()) for _ in range(4)]
+        await running.until(lambda: len(statuses) > 20)
+        own_valkey.kill()
+        await running.until(lambda: quotas.away)
+        async with running.http.get(running.admin + "/health/ready") as response:
+            ready = await response.json()
+            assert (response.status, ready["ready"], ready["redis"]) == (200, True, "away")
+        async with running.http.get(running.admin + "/metrics") as response:
+            assert "radixgate_redis_up 0.0" in await response.text()
+        seen = len(statuses)
+        await running.until(lambda: len(statuses) > seen + 20)
+        own_valkey.start()
+        await running.until(lambda: not quotas.away)
+        seen = len(statuses)
+        await running.until(lambda: len(statuses) > seen + 20)
+        going = False
+        await asyncio.gather(*callers)
+        assert set(statuses) == {200}
+        await running.until(lambda: running.idle)
+        assert quotas.local_decisions > 0
+
+
+async def test_a_slow_valkey_is_not_waited_for(gateway, own_valkey):
+    import signal
+
+    limits = [{"requests": 100_000, "per": "minute"}]
+    settings = {"redis.url": own_valkey.url, "redis.timeout_ms": "50"}
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits, **settings) as running:
+        assert await status_of(running) == 200
+        own_valkey.process.send_signal(signal.SIGSTOP)
+        statuses = await asyncio.wait_for(asyncio.gather(*(status_of(running) for _ in range(10))), 5)
+        assert statuses == [200] * 10
+        await running.until(lambda: running.here.gateway.quotas.away)
+        own_valkey.process.send_signal(signal.SIGCONT)
+        await running.until(lambda: not running.here.gateway.quotas.away, seconds=10)
+        assert await status_of(running) == 200
+
+
+async def test_limits_hold_while_valkey_is_away(gateway, own_valkey):
+    limits = [{"requests": 5, "per": "day"}]
+    settings = {"redis.url": own_valkey.url, "redis.timeout_ms": "100"}
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits, **settings) as running:
+        own_valkey.kill()
+        statuses = [await status_of(running) for _ in range(8)]
+        assert statuses == [200] * 5 + [429] * 3
+
+
+async def test_a_bug_in_the_gateway_is_an_error_with_its_request_id_and_no_traceback(
+    gateway, monkeypatch, caplog
+):
+    from gateway.dispatch.router import Router
+
+    def broken(*_args, **_more):
+        raise RuntimeError("a bug with a rg-7Kq3-" + "A" * 49)
+
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        monkeypatch.setattr(Router, "ranked", broken)
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (500, "internal_error")
+        assert response.headers["x-request-id"] in error["message"]
+        assert "bug with" not in error["message"]
+        assert running.idle
+        assert "a bug with" in caplog.text

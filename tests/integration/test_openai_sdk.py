@@ -1,0 +1,33 @@
+"""The official openai SDK, versions 2 and 3, unchanged, against a running gateway with real workers behind it."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import MODEL
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("major", ["2", "3"])
+async def test_the_sdk_works_unchanged(gateway, embedded, model_settings, major):
+    installed = ROOT / ".tools" / f"openai-{major}"
+    if not (installed / "openai").is_dir():
+        pytest.skip(f"openai {major}.x is not installed; `make test` puts it into .tools/openai-{major}")
+    async with gateway(*embedded, kind="embedded", **model_settings) as running:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(Path(__file__).with_name("sdk_client.py")),
+            f"{running.url}/v1",
+            running.keys["acme"].text,
+            MODEL,
+            env={**os.environ, "PYTHONPATH": str(installed)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        output, errors = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode == 0, errors.decode()
+    assert output.decode().startswith(f"{major}.")

@@ -1,0 +1,138 @@
+"""API keys: their shape, their hashes, and what a directory makes of them."""
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.settings import ApiKey, Isolation, Settings, TenantSettings
+from gateway.settings import Limit as LimitSettings
+from gateway.settings import Plan as PlanSettings
+from gateway.tenants.directory import UnknownKey
+from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id, new_key, pepper
+from gateway.tenants.tenant import Plan
+from gateway.tenants.yaml_directory import OpenDirectory, YamlDirectory
+
+PEPPER = pepper(b"secret")
+KEY, OTHER = new_key(PEPPER), new_key(PEPPER)
+
+
+def directory(today=date(2026, 1, 1), **tenant):
+    settings = Settings(
+        plans=(PlanSettings(name="p", limits=(LimitSettings(requests=60, per="minute"),), concurrency=3),),
+        tenants=(
+            TenantSettings(
+                **{
+                    "id": "acme",
+                    "plan": "p",
+                    "keys": (ApiKey(id=KEY.id, hash=KEY.hash, expires=date(2026, 1, 1)),),
+                    **tenant,
+                }
+            ),
+            TenantSettings(id="globex", keys=(ApiKey(id=OTHER.id, hash=OTHER.hash),)),
+        ),
+    )
+    return YamlDirectory(settings, PEPPER, lambda: today)
+
+
+def test_a_key_has_a_public_id_a_long_secret_and_a_checksum():
+    prefix, public, rest = KEY.text.split("-")
+    assert (prefix, public, len(rest)) == ("rg", KEY.id, 49)
+    assert key_id(KEY.text) == KEY.id
+
+
+def test_keys_are_never_the_same():
+    assert len({new_key(PEPPER).text for _ in range(200)}) == 200
+
+
+def test_only_the_hash_is_kept_and_it_depends_on_the_pepper():
+    assert KEY.hash == HASH_PREFIX + key_digest(KEY.text, PEPPER).hex()
+    assert key_digest(KEY.text, PEPPER) != key_digest(KEY.text, pepper(b"other"))
+    assert KEY.text not in KEY.hash
+
+
+@given(st.text(max_size=120))
+def test_whatever_is_presented_is_a_key_or_is_not(text):
+    assert key_id(text) is None or text.startswith("rg-")
+
+
+def test_one_wrong_character_is_caught_by_the_checksum():
+    for at in range(len(KEY.text)):
+        wrong = KEY.text[:at] + ("x" if KEY.text[at] != "x" else "y") + KEY.text[at + 1 :]
+        assert key_id(wrong) is None
+
+
+def test_a_key_opens_its_tenant_and_no_other():
+    found = directory()
+    assert (found.by_key(KEY.text).id, found.by_key(KEY.text).key_id) == ("acme", KEY.id)
+    assert found.by_key(OTHER.text).id == "globex"
+
+
+@pytest.mark.parametrize(
+    "presented",
+    [
+        None,
+        "",
+        "rg-",
+        "sk-something",
+        KEY.id,
+        KEY.text[:-1],
+        KEY.text + "x",
+        KEY.text.upper(),
+        " " + KEY.text,
+        "rg-é-é",
+    ],
+)
+def test_anything_else_opens_nothing(presented):
+    with pytest.raises(UnknownKey):
+        directory().by_key(presented)
+
+
+def test_a_well_formed_key_of_somebody_else_opens_nothing():
+    with pytest.raises(UnknownKey):
+        directory().by_key(new_key(PEPPER).text)
+
+
+def test_a_forged_secret_with_a_known_id_opens_nothing():
+    stranger = new_key(pepper(b"other"))
+    settings = Settings(
+        tenants=(TenantSettings(id="acme", keys=(ApiKey(id=stranger.id, hash=KEY.hash),)),),
+    )
+    with pytest.raises(UnknownKey):
+        YamlDirectory(settings, PEPPER).by_key(stranger.text)
+
+
+def test_a_key_works_on_its_last_day_and_not_on_the_next():
+    assert directory(today=date(2026, 1, 1)).by_key(KEY.text).id == "acme"
+    with pytest.raises(UnknownKey):
+        directory(today=date(2026, 1, 2)).by_key(KEY.text)
+
+
+def test_a_tenant_has_its_plan():
+    plan = directory().by_key(KEY.text).plan
+    assert (plan.name, plan.concurrency, plan.limits[0].unit, plan.limits[0].bucket.amount) == (
+        "p",
+        3,
+        "requests",
+        60,
+    )
+    assert directory().by_key(OTHER.text).plan == Plan()
+
+
+def test_isolation_groups_cannot_be_taken_for_tenants():
+    groups = {
+        directory().by_key(KEY.text).group,
+        directory(id="x", isolation=Isolation(mode="group", group="acme")).by_key(KEY.text).group,
+        directory(isolation=Isolation(mode="shared")).by_key(KEY.text).group,
+    }
+    assert groups == {"tenant:acme", "group:acme", ""}
+
+
+def test_access_to_models_is_by_pattern_and_deny_wins():
+    plan = Plan(allow=("llama-*", "gpt"), deny=("*-70b",))
+    assert [plan.allows(m) for m in ("llama-8b", "llama-70b", "gpt", "gpt-4")] == [True, False, True, False]
+
+
+def test_an_open_directory_lets_everybody_in_as_one_tenant():
+    assert OpenDirectory().by_key(None).id == OpenDirectory().by_key("anything").id == "default"

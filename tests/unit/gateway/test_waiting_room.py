@@ -1,0 +1,206 @@
+"""The waiting room: order, bounds, leaving; on a fake clock where time matters."""
+
+import asyncio
+
+import pytest
+
+from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
+from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
+from policies.queueing.fifo import Fifo
+from tests.fakes.clock import FakeClock
+
+
+class Desk:
+    """So many seats; a seat is a number, None when all are taken."""
+
+    def __init__(self, seats):
+        self.free = seats
+        self.given = []
+        self.gone = False
+
+    def seat(self):
+        if self.gone:
+            raise NowhereToGo
+        if not self.free:
+            return None
+        self.free -= 1
+        self.given.append(len(self.given))
+        return self.given[-1]
+
+    def unseat(self, seat):
+        self.free += 1
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def room_for(desk, clock, *, waiting_max=10, seconds=30.0):
+    return WaitingRoom(
+        "m",
+        policy=Fifo(),
+        unseat=desk.unseat,
+        waiting_max=waiting_max,
+        waiting_seconds_max=seconds,
+        clock=clock,
+    )
+
+
+async def enter(room, desk, tenant="a"):
+    ticket = room.ticket(tenant, 1.0)
+    placed = room.at_once(ticket, desk.seat)
+    return placed if placed is not None else await room.wait(ticket, desk.seat)
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_who_finds_a_seat_does_not_wait(clock):
+    desk = Desk(2)
+    room = room_for(desk, clock)
+    assert [await enter(room, desk), await enter(room, desk)] == [0, 1]
+    assert len(room) == 0
+
+
+async def test_those_who_wait_go_in_the_order_in_which_they_came(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    order = []
+
+    async def visitor(name):
+        await enter(room, desk, name)
+        order.append(name)
+
+    tasks = [asyncio.create_task(visitor(name)) for name in "abc"]
+    await settle()
+    assert len(room) == 3
+    for _ in range(3):
+        desk.free += 1
+        room.room_made()
+        await settle()
+    assert order == ["a", "b", "c"]
+    await asyncio.gather(*tasks)
+
+
+async def test_nobody_overtakes_those_who_wait(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    first = asyncio.create_task(enter(room, desk))
+    await settle()
+    desk.free += 1
+    second = asyncio.create_task(enter(room, desk))
+    await settle()
+    assert not second.done()
+    room.room_made()
+    await settle()
+    assert first.done()
+    assert not second.done()
+    second.cancel()
+
+
+async def test_who_leaves_is_forgotten_and_the_next_one_goes(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    first, second = (asyncio.create_task(enter(room, desk)) for _ in range(2))
+    await settle()
+    first.cancel()
+    await settle()
+    desk.free += 1
+    room.room_made()
+    await settle()
+    assert second.done()
+    assert len(room) == 0
+
+
+async def test_a_seat_given_in_the_moment_of_leaving_is_given_back(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    task = asyncio.create_task(enter(room, desk))
+    await settle()
+    desk.free += 1
+    room.room_made()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert desk.free == 1
+
+
+async def test_a_seat_given_back_goes_to_the_next_who_waits(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    leaving, staying = (asyncio.create_task(enter(room, desk)) for _ in range(2))
+    await settle()
+    desk.free += 1
+    room.room_made()
+    leaving.cancel()
+    await settle()
+    assert staying.done()
+
+
+async def test_a_full_room_tells_a_greedy_tenant_that_it_is_its_own_doing(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock, waiting_max=4)
+    tasks = [asyncio.create_task(enter(room, desk, tenant)) for tenant in "aaab"]
+    await settle()
+    with pytest.raises(TenantQueueFull) as greedy:
+        await enter(room, desk, "a")
+    assert (greedy.value.status, greedy.value.retry_after_seconds) == (429, 1.0)
+    with pytest.raises(Overloaded) as modest:
+        await enter(room, desk, "b")
+    assert modest.value.status == 503
+    with pytest.raises(Overloaded):
+        await enter(room, desk, "c")
+    for task in tasks:
+        task.cancel()
+
+
+async def test_the_time_to_come_back_follows_from_the_rate_of_turns(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock, waiting_max=2)
+    for _ in range(4):
+        desk.free += 1
+        await enter(room, desk)
+        clock.advance(5.0)
+    tasks = [asyncio.create_task(enter(room, desk, "b")) for _ in range(2)]
+    await settle()
+    with pytest.raises(TenantQueueFull) as refusal:
+        await enter(room, desk, "b")
+    assert refusal.value.retry_after_seconds == pytest.approx(10.0)
+    for task in tasks:
+        task.cancel()
+
+
+async def test_waiting_has_an_end(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock, seconds=0.02)
+    with pytest.raises(AdmissionTimeout) as refusal:
+        await enter(room, desk)
+    assert (refusal.value.status, refusal.value.code) == (503, "admission_timeout")
+    assert len(room) == 0
+
+
+async def test_when_no_worker_is_left_nobody_waits_for_one(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    waiting = asyncio.create_task(enter(room, desk))
+    await settle()
+    desk.gone = True
+    room.room_made()
+    with pytest.raises(NoWorker):
+        await waiting
+    with pytest.raises(NoWorker):
+        await enter(room, desk)
+
+
+async def test_a_closed_room_sends_everybody_away(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    waiting = asyncio.create_task(enter(room, desk))
+    await settle()
+    room.close(ShuttingDown())
+    with pytest.raises(ShuttingDown):
+        await waiting
+    assert len(room) == 0

@@ -1,0 +1,210 @@
+"""The model says what transformers says: logits within 1e-4, greedy tokens equal, however the work is cut."""
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from workers.engine.engine import Engine, EngineConfig, Request
+from workers.engine.exec import runner as runner_module
+from workers.engine.sample.params import SamplingParams
+
+NEW_TOKENS = 20
+LENGTHS = (1, 3, 15, 16, 17, 33, 48, 70)
+ALL_VARIANTS = [f"{a}-{h}" for a in ("llama", "qwen2") for h in ("mha", "gqa", "mqa")]
+
+
+def prompts() -> list[list[int]]:
+    chance = random.Random(7)
+    return [[chance.randrange(4, 500) for _ in range(length)] for length in LENGTHS]
+
+
+def greedy_requests(name: str) -> list[Request]:
+    params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
+    return [Request(id=f"{name}{n}", prompt=prompt, params=params) for n, prompt in enumerate(prompts())]
+
+
+@pytest.fixture(scope="session")
+def expected(checkpoint: Callable[[str], Path]) -> Callable[[str], list[list[int]]]:
+    """What `generate` answers to the prompts, per variant."""
+    known: dict[str, list[list[int]]] = {}
+
+    def answers(variant: str) -> list[list[int]]:
+        if variant not in known:
+            model = AutoModelForCausalLM.from_pretrained(checkpoint(variant), dtype=torch.float32)
+            known[variant] = [
+                model.generate(
+                    torch.tensor([prompt]),
+                    attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                    max_new_tokens=NEW_TOKENS,
+                    do_sample=False,
+                    eos_token_id=None,
+                    pad_token_id=3,
+                )[0][len(prompt) :].tolist()
+                for prompt in prompts()
+            ]
+        return known[variant]
+
+    return answers
+
+
+@pytest.mark.parametrize("variant", ALL_VARIANTS)
+def test_each_prompt_alone_gets_the_tokens_that_generate_gives(
+    variant: str,
+    load: Callable[..., Engine],
+    finish: Callable[..., Any],
+    expected: Callable[[str], list[list[int]]],
+) -> None:
+    engine = load(variant)
+    answers = [finish(engine, [request])[request.id].tokens for request in greedy_requests("alone")]
+    assert expected(variant) == answers
+
+
+@pytest.mark.parametrize("variant", ALL_VARIANTS)
+@pytest.mark.parametrize(("budget", "block_size"), list(itertools.product((1, 7, 48, 100_000), (1, 4, 16))))
+def test_a_ragged_batch_gets_the_same_tokens_cold_and_from_the_cache(
+    variant: str,
+    budget: int,
+    block_size: int,
+    load: Callable[..., Engine],
+    finish: Callable[..., Any],
+    expected: Callable[[str], list[list[int]]],
+) -> None:
+    engine = load(variant, chunk_tokens=budget, block_size=block_size, kv_tokens=2048)
+    for name in ("cold", "warm"):
+        answers = finish(engine, greedy_requests(name))
+        assert expected(variant) == [answer.tokens for answer in answers.values()]
+        wanted = [0 if name == "cold" else (length - 1) // block_size * block_size for length in LENGTHS]
+        assert wanted == [answer.cached_tokens for answer in answers.values()]
+
+
+def test_requests_that_come_while_others_decode_get_the_same_tokens(
+    load: Callable[..., Engine], expected: Callable[[str], list[list[int]]]
+) -> None:
+    engine = load("llama-gqa", chunk_tokens=16)
+    arriving = greedy_requests("late")
+    answers: dict[str, list[int]] = {request.id: [] for request in arriving}
+    while arriving or engine.has_work:
+        if arriving:
+            engine.submit(arriving.pop(0))
+        for _ in range(3):
+            for output in engine.step():
+                answers[output.id] += output.tokens
+    assert expected("llama-gqa") == list(answers.values())
+
+
+@pytest.mark.parametrize("variant", ALL_VARIANTS)
+def test_logits_are_those_of_transformers(
+    variant: str,
+    checkpoint: Callable[[str], Path],
+    load: Callable[..., Engine],
+    finish: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[torch.Tensor] = []
+    real = runner_module.sample
+    monkeypatch.setattr(
+        runner_module, "sample", lambda logits, draws: seen.append(logits) or real(logits, draws)
+    )
+    prompt = prompts()[-1]
+    engine = load(variant, chunk_tokens=24)
+    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+    tokens = finish(engine, [Request(id="a", prompt=prompt, params=params)])["a"].tokens
+    model = AutoModelForCausalLM.from_pretrained(checkpoint(variant), dtype=torch.float32)
+    with torch.inference_mode():
+        wanted = model(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :]
+    torch.testing.assert_close(torch.cat(seen), wanted, atol=1e-4, rtol=0)
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default", "rope_theta": 500_000.0},
+    "linear": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 10_000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_checkpoints_that_transformers_saved_run_the_same(
+    kind: str, tied: bool, tmp_path: Path, checkpoint: Callable[[str], Path], finish: Callable[..., Any]
+) -> None:
+    """Every rope kind, biases everywhere, a tied head, several shards, and the new form of config.json."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=512,
+        initializer_range=0.3,
+        rope_parameters=ROPES[kind],
+        tie_word_embeddings=tied,
+        attention_bias=True,
+        mlp_bias=True,
+        eos_token_id=2,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    (tmp_path / "tokenizer.json").write_bytes((checkpoint("llama-gqa") / "tokenizer.json").read_bytes())
+    prompt = prompts()[-1] * 2
+    wanted = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=24,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=3,
+    )
+    engine = Engine.load(EngineConfig(model=tmp_path, chunk_tokens=50))
+    params = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
+    answer = finish(engine, [Request(id="a", prompt=prompt, params=params)])["a"]
+    assert wanted[0][len(prompt) :].tolist() == answer.tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", ["llama-gqa", "qwen2-mqa"])
+def test_a_cuda_device_gives_the_same_tokens(
+    variant: str,
+    load: Callable[..., Engine],
+    finish: Callable[..., Any],
+    expected: Callable[[str], list[list[int]]],
+) -> None:
+    engine = load(variant, device="cuda", chunk_tokens=48)
+    for name in ("cold", "warm"):
+        assert expected(variant) == [a.tokens for a in finish(engine, greedy_requests(name)).values()]
+
+
+def test_bfloat16_agrees_with_float32_on_the_likeliest_token_most_of_the_time(
+    load: Callable[..., Engine], finish: Callable[..., Any]
+) -> None:
+    # Equality is a property of float32 only; this guards the dtype path against being wrong altogether.
+    params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    chance = random.Random(1)
+    requests = [
+        Request(id=str(n), prompt=[chance.randrange(4, 500) for _ in range(40)], params=params)
+        for n in range(24)
+    ]
+    exact, rounded = load(), load(dtype="bfloat16")
+    assert rounded.info.dtype == "bfloat16"
+    both = zip(finish(exact, requests).values(), finish(rounded, requests).values(), strict=True)
+    assert sum(a.tokens == b.tokens for a, b in both) >= 20

@@ -1,0 +1,163 @@
+"""Text that grows token by token equals the text of the whole: bytes, characters, stop strings."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models
+
+from workers.engine.errors import CheckpointInvalid
+from workers.engine.pieces import PieceTable, is_byte_level
+from workers.engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
+from workers.engine.transcript import StopMatcher, Transcript
+
+QUIET = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint: Callable[[str], Path]) -> Tokenizer:
+    return Tokenizer(checkpoint("llama-gqa"))
+
+
+def told(tokenizer: Tokenizer, tokens: list[int], stops: tuple[str, ...] = ()) -> list[str]:
+    """The pieces, token by token, and what comes out at the end."""
+    transcript = Transcript(tokenizer.pieces, stops)
+    pieces = []
+    for token in tokens:
+        pieces.append(transcript.push([token]))
+        if transcript.stopped:
+            break
+    return [*pieces, transcript.end()]
+
+
+@QUIET
+@given(tokens=st.lists(st.integers(0, 520), max_size=40))
+def test_random_tokens_joined_are_the_decoded_whole(tokenizer: Tokenizer, tokens: list[int]) -> None:
+    # Single bytes are tokens too, so most of these are no valid UTF-8; and ids above 511 do not exist.
+    assert tokenizer.decode(tokens) == "".join(told(tokenizer, tokens))
+
+
+@QUIET
+@given(text=st.text(max_size=60))
+def test_any_text_comes_back_and_no_piece_is_a_broken_character(tokenizer: Tokenizer, text: str) -> None:
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    pieces = told(tokenizer, tokens)
+    assert tokenizer.decode(tokens) == "".join(pieces)
+    if "\ufffd" not in text:
+        assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_a_character_of_four_bytes_comes_out_whole_and_once(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("a🦊b", add_special_tokens=False)
+    assert len(tokens) == 6
+    assert told(tokenizer, tokens) == ["a", "", "", "", "🦊", "b", ""]
+
+
+def test_special_tokens_have_no_text(tokenizer: Tokenizer) -> None:
+    assert told(tokenizer, [0, 2, *tokenizer.encode("x", add_special_tokens=False)]) == ["", "", "x", ""]
+
+
+def test_long_texts_get_the_same_tokens_as_short_ones(tokenizer: Tokenizer) -> None:
+    word = "The gateway measures the ocean. "
+    text = word * (LONG_TEXT_CHARS // len(word) + 2)
+    short = tokenizer.encode(word, add_special_tokens=False)
+    assert short * text.count(word) == tokenizer.encode(text, add_special_tokens=False)
+
+
+@cache
+def reference(text: str, stops: tuple[str, ...]) -> str:
+    """Character by character: cut at the stop string that completes first, at the longest of several."""
+    for end in range(1, len(text) + 1):
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
+            return text[: end - max(map(len, found))]
+    return text
+
+
+@QUIET
+@given(
+    pieces=st.lists(st.text("ab", max_size=4), max_size=12),
+    stops=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3).map(tuple),
+)
+def test_stop_strings_cut_where_the_whole_text_would_be_cut(
+    pieces: list[str], stops: tuple[str, ...]
+) -> None:
+    matcher = StopMatcher(stops)
+    given_out = ""
+    for piece in pieces:
+        given_out += matcher.push(piece)
+        # Nothing that was given out may turn out to be part of a stop string later.
+        assert reference("".join(pieces), stops).startswith(given_out)
+    stopped = matcher.stopped
+    given_out += matcher.end()
+    assert reference("".join(pieces), stops) == given_out
+    assert any(stop in "".join(pieces) for stop in stops) == stopped
+
+
+def test_a_stop_string_across_tokens_is_never_shown_in_part(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("one END two", add_special_tokens=False)
+    pieces = told(tokenizer, tokens, stops=(" END",))
+    assert "".join(pieces) == "one"
+
+
+def test_what_only_looked_like_a_stop_string_comes_out_later(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("one EN two", add_special_tokens=False)
+    assert "".join(told(tokenizer, tokens, stops=(" END",))) == "one EN two"
+    tokens = tokenizer.encode("one EN", add_special_tokens=False)
+    assert "".join(told(tokenizer, tokens, stops=(" END",))) == "one EN"
+
+
+def test_a_stop_string_may_be_part_of_a_token_or_half_a_multibyte_text(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("aé🦊z", add_special_tokens=False)
+    assert "".join(told(tokenizer, tokens, stops=("🦊",))) == "aé"
+
+
+METASPACE = {
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ],
+}
+
+
+def metaspace_tokenizer() -> tokenizers.Tokenizer:
+    words = ["<unk>", "▁the", "▁cat", "s", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(
+            {word: number for number, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>"
+        )
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return tokenizer
+
+
+def test_metaspace_tokenizers_are_spelled_too() -> None:
+    tokenizer = metaspace_tokenizer()
+    assert not is_byte_level(METASPACE)
+    table = PieceTable({i: w for w, i in tokenizer.get_vocab().items()}, frozenset(), byte_level=False)
+    tokens = [1, 2, 3, *(5 + byte for byte in "é🦊".encode()), 1]
+    transcript = Transcript(table, ())
+    text = "".join(transcript.push([token]) for token in tokens) + transcript.end()
+    assert " the catsé🦊 the" == tokenizer.decode(tokens) == text
+
+
+@pytest.mark.parametrize("decoder", [None, {}, {"type": "WordPiece"}, {"type": "Sequence", "decoders": []}])
+def test_an_unknown_kind_of_tokenizer_is_refused(decoder: dict[str, object] | None) -> None:
+    with pytest.raises(CheckpointInvalid):
+        is_byte_level(decoder)
+
+
+def test_a_broken_tokenizer_file_is_refused_clearly(tmp_path: Path) -> None:
+    for content in ("", "[]", "{}", json.dumps({"decoder": {"type": "ByteLevel"}})):
+        (tmp_path / "tokenizer.json").write_text(content)
+        with pytest.raises(CheckpointInvalid, match=r"tokenizer\.json"):
+            Tokenizer(tmp_path)

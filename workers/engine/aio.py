@@ -1,0 +1,260 @@
+"""The engine behind an event loop: one thread steps, callers await.
+
+    event loop                                      engine thread
+    ----------                                      -------------
+    submit, abort, flush  -- inbox (SimpleQueue) --> obey all commands, then one step, and again
+    futures, streams      <- call_soon_threadsafe -- replies before the step, outputs after it
+
+Only the thread touches the Engine, and only the loop touches streams and futures, so nothing needs a lock. When the
+engine fails, everybody who waits gets EngineFailed, and so does everybody who comes later.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from workers.engine.engine import Engine, EngineInfo, Output, Request
+from workers.engine.errors import EngineError, EngineFailed, RequestRefused
+from workers.engine.loads import Loads
+from workers.engine.sched.limits import Limits
+from workers.engine.tokenizer import Tokenizer
+
+_log = logging.getLogger("radixgate.engine")
+
+_Reply = asyncio.Future[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    request: Request
+    reply: _Reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    reply: _Reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+_Command = _Submit | _Abort | _Flush | _Stop
+
+
+class OutputStream:
+    """The outputs of one request, in order; ends after the one that has `finish`.
+
+    Closing it early, or cancelling whoever awaits it, aborts the request: its blocks are free before the next step.
+    """
+
+    def __init__(self, abandon: Callable[[], None]) -> None:
+        self._abandon = abandon
+        # Holds as many outputs as the request's max_tokens at most.
+        self._outputs: asyncio.Queue[Output | EngineFailed] = asyncio.Queue()
+        self._ended = False
+
+    def __aiter__(self) -> "OutputStream":
+        return self
+
+    async def __anext__(self) -> Output:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            output = await self._outputs.get()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if isinstance(output, EngineFailed):
+            self._ended = True
+            # A new one for each reader: one exception raised in many tasks would mix their tracebacks.
+            raise EngineFailed(str(output)) from output
+        self._ended = output.finish is not None
+        return output
+
+    async def __aenter__(self) -> "OutputStream":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no further; does nothing to a request that has ended."""
+        if not self._ended:
+            self._ended = True
+            self._abandon()
+
+    def put(self, output: Output | EngineFailed) -> None:
+        """Hand on what the engine made; for the AsyncEngine only."""
+        if not self._ended:
+            self._outputs.put_nowait(output)
+
+
+class AsyncEngine:
+    """One Engine and its thread. Open it in the loop that will use it; close it there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.info: EngineInfo = engine.info
+        self.limits: Limits = engine.limits
+        self.tokenizer: Tokenizer = engine.tokenizer
+        self._engine = engine
+        self._inbox: SimpleQueue[_Command] = SimpleQueue()
+        self._streams: dict[str, OutputStream] = {}
+        self._replies: set[_Reply] = set()
+        self._failure: EngineFailed | None = None
+        self._loads = engine.loads()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> "AsyncEngine":
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Stop after the step that is running; whoever still waits gets EngineFailed."""
+        self._inbox.put(_Stop())
+        await asyncio.to_thread(self._thread.join)
+        self._fail(EngineFailed("the engine was closed"))
+
+    @property
+    def failure(self) -> EngineFailed | None:
+        """Why it answers no more, if so."""
+        return self._failure
+
+    @property
+    def loads(self) -> Loads:
+        """How busy it was after its last step."""
+        return self._loads
+
+    async def submit(self, request: Request) -> OutputStream:
+        """Queue a request. RequestRefused, QueueFull and EngineFailed are raised here, before there is a stream."""
+        self._must_be_alive()
+        # What can never run is told at once, and not after the step that is running.
+        self.limits.check(request.prompt, request.params.max_tokens)
+        if request.id in self._streams:
+            raise RequestRefused(f"request {request.id} is running already", param="rid")
+        stream = OutputStream(lambda: self.abort(request.id))
+        self._streams[request.id] = stream
+        try:
+            await self._ask(lambda reply: _Submit(request, reply))
+        except asyncio.CancelledError:
+            stream.close()
+            raise
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """End a request; if it was still running, its stream gets a last output with finish "abort"."""
+        self._inbox.put(_Abort(request_id))
+
+    async def flush_cache(self) -> bool:
+        """Forget every cached prefix; False when requests run or wait."""
+        self._must_be_alive()
+        return await self._ask(_Flush)
+
+    # In the event loop
+
+    def _must_be_alive(self) -> None:
+        if self._failure:
+            raise EngineFailed(str(self._failure)) from self._failure
+
+    async def _ask(self, command: Callable[[_Reply], _Command]) -> bool:
+        reply: _Reply = asyncio.get_running_loop().create_future()
+        self._replies.add(reply)
+        self._inbox.put(command(reply))
+        try:
+            return await reply
+        finally:
+            self._replies.discard(reply)
+
+    def _answer(self, reply: _Reply, value: bool) -> None:
+        if not reply.done():
+            reply.set_result(value)
+
+    def _refuse(self, command: _Submit, error: EngineError) -> None:
+        del self._streams[command.request.id]
+        if not command.reply.done():
+            command.reply.set_exception(error)
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        # A closed stream stays listed until its request has really ended, so that its id is not taken too early:
+        # the outputs of a step that was running would go to the wrong reader.
+        for output in outputs:
+            stream = self._streams[output.id]
+            stream.put(output)
+            if output.finish:
+                del self._streams[output.id]
+
+    def _fail(self, failure: EngineFailed) -> None:
+        self._failure = self._failure or failure
+        for stream in self._streams.values():
+            stream.put(failure)
+        self._streams.clear()
+        for reply in self._replies:
+            if not reply.done():
+                reply.set_exception(EngineFailed(str(failure)))
+
+    # In the engine thread
+
+    def _work(self) -> None:
+        try:
+            while self._obey():
+                outputs = self._engine.step()
+                self._loads = self._engine.loads()
+                if outputs:
+                    self._post(self._deliver, outputs)
+        except BaseException as error:  # noqa: BLE001 - the border of a thread: what ends here must not end silently
+            _log.exception("the engine failed")
+            # The loop may be gone already; then nobody is left to be told.
+            with contextlib.suppress(RuntimeError):
+                self._post(self._fail, EngineFailed(f"the engine failed: {error}"))
+
+    def _obey(self) -> bool:
+        """Carry out the commands that have come, and wait for one if there is nothing to compute. False: stop."""
+        try:
+            command = self._inbox.get(block=not self._engine.has_work)
+            while not isinstance(command, _Stop):
+                self._carry_out(command)
+                command = self._inbox.get_nowait()
+        except Empty:
+            self._loads = self._engine.loads()
+            return True
+        return False
+
+    def _carry_out(self, command: _Submit | _Abort | _Flush) -> None:
+        match command:
+            case _Submit(request, reply):
+                try:
+                    self._engine.submit(request)
+                except EngineError as error:
+                    self._post(self._refuse, command, error)
+                else:
+                    self._post(self._answer, reply, True)
+            case _Abort(request_id):
+                if last := self._engine.abort(request_id):
+                    self._post(self._deliver, [last])
+            case _Flush(reply):
+                self._post(self._answer, reply, self._engine.flush_cache())
+
+    def _post(self, callback: Callable[..., None], *values: Any) -> None:
+        if self._loop is None:
+            raise RuntimeError("the engine was not opened")
+        self._loop.call_soon_threadsafe(callback, *values)

@@ -1,0 +1,1 @@
+"""Attention over paged KV: the promise in `base`, and `sdpa`, which gathers and runs anywhere."""

@@ -1,0 +1,46 @@
+"""Reads the small JSON files of a checkpoint directory, and says clearly what is wrong with them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workers.engine.errors import CheckpointInvalid
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; CheckpointInvalid when it is missing, unreadable or no object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointInvalid(f"{path} does not exist") from None
+    except (OSError, ValueError) as err:
+        raise CheckpointInvalid(f"{path} cannot be read: {err}") from err
+    if not isinstance(value, dict):
+        raise CheckpointInvalid(f"{path} must hold a JSON object")
+    return value
+
+
+def read_json_if_present(path: Path) -> dict[str, Any]:
+    """As read_json, but an absent file reads as an empty object."""
+    return read_json(path) if path.exists() else {}
+
+
+def integer(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """The positive integer under `name`; an absent or null one gives the default, if there is one."""
+    value = values.get(name)
+    if value is None:
+        value = default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointInvalid(f"config.json: {name} must be a positive integer, not {value!r}")
+    return value
+
+
+def number(values: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """The positive number under `name`; an absent or null one gives the default, if there is one."""
+    value = values.get(name)
+    if value is None:
+        value = default
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise CheckpointInvalid(f"config.json: {name} must be a positive number, not {value!r}")
+    return float(value)

@@ -1,0 +1,1 @@
+"""A plan becomes tensors and tokens: `packing`, `runner`. No decisions here."""

@@ -1,0 +1,171 @@
+"""The prefix tree: one node per full KV block, so that equal beginnings are computed once.
+
+    salt "acme" -- [a b c d] -- [e f g h] -- [i j k l]      a node = the tokens of one block, the block's id,
+                         |                                   and the way down to it, which names the whole prefix
+                         +---- [e f x y]                     (blocks of 4 tokens)
+    salt "zeta" -- [a b c d]                                 another salt shares nothing, not even equal text
+
+The tree holds one reference on each block that it owns, and every sequence that reads the block holds another. So:
+
+    ref 1  idle: only the tree has it; may be evicted
+    ref >1 in use: somebody reads it, hence somebody holds its ancestors too
+
+No path compression, so nothing is ever split. No lock counts: a sequence holds its whole path, so an idle node has
+only idle descendants. A path is released deepest first, so the idle list is ordered by last use, children before
+parents: its oldest entry is a leaf, and evicting it is the exact least-recently-used rule, in O(1).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+from workers.engine.errors import BlockMisused
+from workers.engine.kv.pool import BlockPool
+
+BlockTokens = tuple[int, ...]
+
+
+class PrefixNode:
+    """One full block of one prefix. `depth` counts blocks from the beginning, this one included."""
+
+    __slots__ = ("block", "children", "depth", "parent", "salt", "tokens")
+
+    def __init__(self, *, parent: "PrefixNode | None", salt: str, tokens: BlockTokens, block: int) -> None:
+        self.parent = parent
+        self.salt = salt
+        self.tokens = tokens
+        self.block = block
+        self.depth: int = parent.depth + 1 if parent else 1
+        self.children: dict[BlockTokens, PrefixNode] = {}
+
+    def upwards(self) -> Iterator["PrefixNode"]:
+        """This node and its ancestors, deepest first."""
+        node: PrefixNode | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+
+class PrefixTree:
+    """Full blocks by salt and tokens, over the pool that counts them."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self._roots: dict[str, dict[BlockTokens, PrefixNode]] = {}
+        self._idle: OrderedDict[PrefixNode, None] = OrderedDict()
+        self._size = 0
+
+    @property
+    def cached(self) -> int:
+        """Blocks that the tree owns, idle or in use."""
+        return self._size
+
+    @property
+    def available(self) -> int:
+        """Blocks that `take` can hand out: the free ones and the idle ones."""
+        return self.pool.free + len(self._idle)
+
+    def depth_of(self, tokens: Sequence[int], salt: str) -> int:
+        """How many blocks `match` would find; changes nothing."""
+        node = self._deepest(tokens, salt)
+        return node.depth if node else 0
+
+    def match(self, tokens: Sequence[int], salt: str) -> PrefixNode | None:
+        """The deepest node of the longest cached prefix, its whole path now held by the caller.
+
+        At most (len - 1) // block_size blocks: at least one token is always left to compute, because logits come
+        from computing and not from the cache.
+        """
+        deepest = self._deepest(tokens, salt)
+        for node in deepest.upwards() if deepest else ():
+            self._hold(node)
+        return deepest
+
+    def extend(self, parent: PrefixNode | None, salt: str, tokens: BlockTokens, block: int) -> PrefixNode:
+        """Put `block`, which the caller holds and has filled, under `parent`, which the caller holds too.
+
+        When the same block was cached meanwhile, the caller's own is released and the cached one held instead: it
+        has the same content, so the caller reads on from the returned node's block.
+        """
+        siblings = self._children(parent, salt)
+        node = siblings.get(tokens)
+        if node is not None:
+            if node.block == block:
+                raise BlockMisused(f"block {block} is in the tree already")
+            self._hold(node)
+            self.pool.release(block)
+            return node
+        node = PrefixNode(parent=parent, salt=salt, tokens=tokens, block=block)
+        siblings[tokens] = node
+        self._size += 1
+        self.pool.hold(block)
+        return node
+
+    def release(self, node: PrefixNode | None) -> None:
+        """Give back the path down to `node`, deepest first; what nobody else reads becomes idle."""
+        for step in node.upwards() if node else ():
+            self.pool.release(step.block)
+            if self.pool.references(step.block) == 1:
+                self._idle[step] = None
+
+    def take(self, count: int) -> list[int]:
+        """`count` blocks, evicting the least recently used idle ones where the free ones do not reach."""
+        if count > self.available:
+            raise BlockMisused(f"{count} blocks were asked for, {self.available} are available")
+        while self.pool.free < count:
+            self._evict()
+        return self.pool.take(count)
+
+    def clear(self) -> bool:
+        """Forget everything; refused (False) while a sequence reads any of it."""
+        if len(self._idle) != self._size:
+            return False
+        while self._idle:
+            self._evict()
+        return True
+
+    def nodes(self) -> Iterator[PrefixNode]:
+        """Every node, parents before children."""
+        stack = [node for root in self._roots.values() for node in root.values()]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def check(self) -> None:
+        """Raise BlockMisused unless tree, idle list and pool agree."""
+        nodes = list(self.nodes())
+        if len({node.block for node in nodes}) != len(nodes) or len(nodes) != self._size:
+            raise BlockMisused("a block stands twice in the tree, or the tree's size is wrong")
+        if {node for node in nodes if self.pool.references(node.block) == 1} != set(self._idle):
+            raise BlockMisused("the idle list is not exactly the blocks that only the tree holds")
+        if not all(self._roots.values()):
+            raise BlockMisused("a salt without blocks was kept")
+        self.pool.check()
+
+    def _deepest(self, tokens: Sequence[int], salt: str) -> PrefixNode | None:
+        size = self.pool.block_size
+        deepest: PrefixNode | None = None
+        children = self._roots.get(salt, {})
+        for end in range(size, len(tokens), size):
+            node = children.get(tuple(tokens[end - size : end]))
+            if node is None:
+                break
+            deepest, children = node, node.children
+        return deepest
+
+    def _children(self, parent: PrefixNode | None, salt: str) -> dict[BlockTokens, PrefixNode]:
+        return parent.children if parent else self._roots.setdefault(salt, {})
+
+    def _hold(self, node: PrefixNode) -> None:
+        self.pool.hold(node.block)
+        self._idle.pop(node, None)
+
+    def _evict(self) -> None:
+        node, _ = self._idle.popitem(last=False)
+        siblings = self._children(node.parent, node.salt)
+        del siblings[node.tokens]
+        # Salts come from clients: an empty root that stayed would be memory that anyone can make us keep.
+        if node.parent is None and not siblings:
+            del self._roots[node.salt]
+        self._size -= 1
+        self.pool.release(node.block)

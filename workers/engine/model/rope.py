@@ -1,0 +1,58 @@
+"""Rotary position embedding: a pair of coordinates turns by position x frequency.
+
+    x = [ a | b ]   two halves of one head          a' = a cos - b sin
+    angle[p, i] = p * frequency[i],  i < head_dim/2  b' = b cos + a sin
+
+Tables are float32 whatever the model's dtype: in bfloat16 the angle of position 300 is already off by one step.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from workers.engine.model.spec import RopeSpec
+
+
+def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
+    """Turning speed of each pair, [head_dim / 2] float32, in radians per position."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    plain = 1.0 / (rope.theta**exponents)
+    if rope.kind == "default":
+        return plain
+    if rope.kind == "linear":
+        return plain / rope.factor
+    # llama3: pairs that turn often in the original context stay, slow ones are stretched, between them a blend.
+    turns = rope.original_context * plain / (2 * math.pi)
+    span = rope.high_frequency_factor - rope.low_frequency_factor
+    keep = ((turns - rope.low_frequency_factor) / span).clamp(0.0, 1.0)
+    return keep * plain + (1 - keep) * plain / rope.factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeTable:
+    """Cosine and sine of every angle that a context can hold; both [context, head_dim / 2] float32."""
+
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def build(
+        cls, rope: RopeSpec, *, head_dim: int, context_length: int, device: torch.device
+    ) -> "RopeTable":
+        """Tables for positions 0 to context_length - 1."""
+        positions = torch.arange(context_length, dtype=torch.float32)
+        angles = torch.outer(positions, frequencies(rope, head_dim))
+        return cls(cos=angles.cos().to(device), sin=angles.sin().to(device))
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows for `positions` [tokens], shaped [tokens, 1, head_dim / 2] to fit every head."""
+        cos, sin = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+        return cos.unsqueeze(1), sin.unsqueeze(1)
+
+
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn `heads` [tokens, heads, head_dim] by the angles of their positions; the dtype stays."""
+    a, b = heads.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(heads.dtype)

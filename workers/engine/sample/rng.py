@@ -1,0 +1,21 @@
+"""Chance as a function: the number drawn depends on the seed and the token's position, and on nothing else.
+
+So a seeded request gets the same numbers alone, in any batch, and again after it was preempted and recomputed.
+"""
+
+_MASK = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits."""
+    # The seed is mixed by itself first: else seed s at position p + 1 and seed s + step at p would draw the same.
+    return (_mix(_mix(seed) + _STEP * (position + 1)) >> 11) * 2.0**-53
+
+
+def _mix(value: int) -> int:
+    """The finaliser of SplitMix64: every input bit flips half of the output bits."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

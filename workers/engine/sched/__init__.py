@@ -1,0 +1,1 @@
+"""Who computes what in the next step: `sequence`, `plan`, `limits`, `scheduler`. No tensors here."""

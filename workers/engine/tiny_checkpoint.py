@@ -1,0 +1,295 @@
+"""Builds a tiny but genuine checkpoint, so that everything can be tried without a download.
+
+    python -m workers.engine.tiny_checkpoint DIRECTORY
+
+    config.json  generation_config.json           Llama or Qwen2, as Hugging Face writes them
+    model.safetensors                             float32, random but the same for the same seed
+    tokenizer.json  tokenizer_config.json         byte-level BPE trained on generated text; a ChatML template
+    radixgate_tiny.json                           with which parameters it was built, and what files it has
+
+It speaks gibberish, yet it loads in transformers, vLLM and SGLang, and its greedy choices are clear: with weights
+this large the best token leads by far more than the rounding by which two right implementations differ.
+"""
+
+import argparse
+import inspect
+import json
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from workers.engine.tiny_text import sentences
+
+Architecture = Literal["llama", "qwen2"]
+
+MARKER = "radixgate_tiny.json"
+FORMAT = 1
+"""Raise it when the same parameters would give other files."""
+
+END_OF_TEXT, TURN_BEGIN, TURN_END, PADDING = SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|pad|>",
+)
+
+# How Qwen cuts text into words. Transformers cuts so for every qwen2 model, whatever tokenizer.json says: with
+# another cut the same text would be two different prompts.
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+{{- '<|im_start|>' + message['role'] + '\\n' }}
+{%- if message['content'] is string %}
+{{- message['content'] }}
+{%- else %}
+{%- for part in message['content'] %}
+{{- part['text'] }}
+{%- endfor %}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The parameters of a checkpoint; ValueError says which do not go together."""
+
+    architecture: Architecture
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocab: int
+    context: int
+    seed: int
+    init: float
+
+    def __post_init__(self) -> None:
+        if self.architecture not in get_args(Architecture):
+            raise ValueError(
+                f"architecture must be one of {get_args(Architecture)}, not {self.architecture!r}"
+            )
+        if min(self.layers, self.intermediate, self.context) < 1:
+            raise ValueError("layers, intermediate and context must be at least 1")
+        if min(self.hidden, self.heads, self.kv_heads) < 1 or self.hidden % (2 * self.heads):
+            raise ValueError(f"hidden {self.hidden} must be a multiple of twice the heads ({self.heads})")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
+        if self.vocab < 256 + len(SPECIAL_TOKENS):
+            raise ValueError(
+                f"vocab {self.vocab} is too small for 256 bytes and {len(SPECIAL_TOKENS)} special tokens"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Size of one head."""
+        return self.hidden // self.heads
+
+
+def build(
+    directory: Path | str,
+    *,
+    architecture: Architecture = "llama",
+    hidden: int = 128,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    intermediate: int = 256,
+    vocab: int = 1024,
+    context: int = 4096,
+    seed: int = 0,
+    init: float = 0.25,
+) -> Path:
+    """Make the checkpoint in `directory`, all or nothing, and return its path.
+
+    A directory that holds exactly this checkpoint is left alone; another tiny checkpoint is replaced.
+    FileExistsError when it holds anything else.
+    """
+    shape = Shape(
+        architecture=architecture,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        intermediate=intermediate,
+        vocab=vocab,
+        context=context,
+        seed=seed,
+        init=init,
+    )
+    target = Path(directory).absolute()
+    if _holds(target, shape):
+        return target
+    if target.exists() and not (target / MARKER).exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target} exists and is not a tiny checkpoint; it is left as it is")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Built beside its place and renamed into it: whoever looks sees the whole checkpoint or none.
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as workplace:
+        fresh = Path(workplace) / "fresh"
+        fresh.mkdir()
+        _write(fresh, shape)
+        try:
+            _swap(fresh, target, Path(workplace) / "old")
+        except OSError:
+            # Somebody else built the same at the same time, and was first.
+            if not _holds(target, shape):
+                raise
+    return target
+
+
+def _holds(target: Path, shape: Shape) -> bool:
+    try:
+        marker = json.loads((target / MARKER).read_text(encoding="utf-8"))
+        sizes = {name: (target / name).stat().st_size for name in marker["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return bool(marker == _marker(shape, sizes))
+
+
+def _marker(shape: Shape, sizes: dict[str, int]) -> dict[str, Any]:
+    return {"format": FORMAT, "shape": asdict(shape), "files": sizes}
+
+
+def _swap(fresh: Path, target: Path, old: Path) -> None:
+    if (target / MARKER).exists():
+        target.rename(old)
+    fresh.rename(target)
+
+
+def _write(directory: Path, shape: Shape) -> None:
+    tokenizer = _train_tokenizer(shape)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    _write_json(directory / "tokenizer_config.json", _tokenizer_config(shape))
+    _write_json(directory / "config.json", _config(shape))
+    _write_json(directory / "generation_config.json", _special_ids())
+    save_file(_weights(shape), directory / "model.safetensors", metadata={"format": "pt"})
+    sizes = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
+    _write_json(directory / MARKER, _marker(shape, sizes))
+
+
+def _train_tokenizer(shape: Shape) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=shape.vocab,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(sentences(shape.seed, 4000), trainer)
+    return tokenizer
+
+
+def _tokenizer_config(shape: Shape) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END_OF_TEXT,
+        "eos_token": TURN_END,
+        "pad_token": PADDING,
+        "model_max_length": shape.context,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+
+
+def _special_ids() -> dict[str, int]:
+    # The trainer gives the special tokens the first ids, in their order.
+    names = {"bos_token_id": END_OF_TEXT, "eos_token_id": TURN_END, "pad_token_id": PADDING}
+    return {name: SPECIAL_TOKENS.index(token) for name, token in names.items()}
+
+
+def _config(shape: Shape) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM" if shape.architecture == "llama" else "Qwen2ForCausalLM"],
+        "model_type": shape.architecture,
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "max_position_embeddings": shape.context,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "initializer_range": shape.init,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "torch_dtype": "float32",
+    } | _special_ids()
+
+
+def _weights(shape: Shape) -> dict[str, NDArray[np.float32]]:
+    chance = np.random.Generator(np.random.PCG64(shape.seed))
+
+    def normal(*size: int) -> NDArray[np.float32]:
+        return chance.standard_normal(size, dtype=np.float32) * np.float32(shape.init)
+
+    def scale() -> NDArray[np.float32]:
+        # Around one, but not one: a norm whose weight is forgotten must show.
+        return 1 + chance.standard_normal(shape.hidden, dtype=np.float32) * np.float32(0.1)
+
+    keys = shape.kv_heads * shape.head_dim
+    weights = {"model.embed_tokens.weight": normal(shape.vocab, shape.hidden)}
+    for number in range(shape.layers):
+        prefix = f"model.layers.{number}."
+        weights[prefix + "input_layernorm.weight"] = scale()
+        for name, outputs in (("q_proj", shape.hidden), ("k_proj", keys), ("v_proj", keys)):
+            weights[f"{prefix}self_attn.{name}.weight"] = normal(outputs, shape.hidden)
+            if shape.architecture == "qwen2":
+                weights[f"{prefix}self_attn.{name}.bias"] = normal(outputs)
+        weights[prefix + "self_attn.o_proj.weight"] = normal(shape.hidden, shape.hidden)
+        weights[prefix + "post_attention_layernorm.weight"] = scale()
+        weights[prefix + "mlp.gate_proj.weight"] = normal(shape.intermediate, shape.hidden)
+        weights[prefix + "mlp.up_proj.weight"] = normal(shape.intermediate, shape.hidden)
+        weights[prefix + "mlp.down_proj.weight"] = normal(shape.hidden, shape.intermediate)
+    weights["model.norm.weight"] = scale()
+    weights["lm_head.weight"] = normal(shape.vocab, shape.hidden)
+    return weights
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m workers.engine.tiny_checkpoint")
+    parser.add_argument("directory", type=Path)
+    # One option for each parameter of `build`, with its default.
+    for name, parameter in inspect.signature(build).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            default = parameter.default
+            option = f"--{name.replace('_', '-')}"
+            parser.add_argument(option, type=type(default), default=default, help=f"default {default}")
+    values = vars(parser.parse_args(arguments))
+    try:
+        print(build(values.pop("directory"), **values))
+    except (OSError, ValueError) as err:
+        print(f"tiny_checkpoint: {err}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

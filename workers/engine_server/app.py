@@ -1,0 +1,30 @@
+"""Which URL is answered by what."""
+
+from aiohttp import web
+
+from workers.engine_server import control, generation
+from workers.engine_server.errors import errors_as_json
+from workers.engine_server.options import BODY_BYTES_MAX
+from workers.engine_server.worker import WORKER, Worker
+
+
+def build_app(worker: Worker) -> web.Application:
+    """The application of one worker."""
+    app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES_MAX)
+    app[WORKER] = worker
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", generation.chat_completions),
+            web.post("/v1/completions", generation.completions),
+            web.get("/v1/models", control.models),
+            web.get("/v1/models/{model:.+}", control.model),
+            web.get("/health", control.health),
+            web.get("/ready", control.health),
+            web.get("/server_info", control.server_info),
+            web.get("/v1/loads", control.loads),
+            web.post("/tokenize", control.tokenize),
+            web.post("/abort_request", control.abort_request),
+            web.post("/flush_cache", control.flush_cache),
+        ]
+    )
+    return app

@@ -1,0 +1,145 @@
+"""What a gateway asks a worker besides text: is it up, what is it, how busy is it.
+
+Shapes and names are SGLang's.
+"""
+
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from os import getpid
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from workers.engine_server.errors import ApiError, bad_request
+from workers.engine_server.requests import AbortBody, TokenizeBody, read
+from workers.engine_server.worker import WORKER, Worker
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+
+
+async def health(request: web.Request) -> web.Response:
+    """GET /health and /ready: 200 when a request that comes now would be served, else 503."""
+    worker = request.app[WORKER]
+    if worker.ready:
+        return _json({"status": "ok"})
+    if worker.live.draining:
+        raise ApiError(503, "The worker is shutting down.", code="shutting_down")
+    raise ApiError(503, "The engine has failed and answers no more.", code="engine_failed")
+
+
+async def server_info(request: web.Request) -> web.Response:
+    """GET /server_info: what this process is."""
+    worker = request.app[WORKER]
+    info = worker.engine.info
+    return _json(
+        {
+            "model_path": str(worker.options.model),
+            "served_model_name": worker.options.model_name,
+            "page_size": info.block_size,
+            "context_length": info.context_length,
+            "max_total_num_tokens": info.pool_tokens,
+            "max_running_requests": info.running_max,
+            "dtype": info.dtype,
+            "device": info.device,
+            "version": _version(),
+            "instance_id": worker.instance_id,
+            "pid": getpid(),
+        }
+    )
+
+
+async def loads(request: web.Request) -> web.Response:
+    """GET /v1/loads: one entry per data-parallel rank, and this engine has one."""
+    worker = request.app[WORKER]
+    now = datetime.now(UTC).isoformat()
+    return _json({"timestamp": now, "version": _version(), "loads": [_loads_of_rank(worker, now)]})
+
+
+async def models(request: web.Request) -> web.Response:
+    """GET /v1/models."""
+    return _json({"object": "list", "data": [_model(request.app[WORKER])]})
+
+
+async def model(request: web.Request) -> web.Response:
+    """GET /v1/models/{model}."""
+    worker, name = request.app[WORKER], request.match_info["model"]
+    if name != worker.options.model_name:
+        raise ApiError(404, f"The model {name!r} does not exist.", param="model", code="model_not_found")
+    return _json(_model(worker))
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    """POST /tokenize: the tokens that a prompt or a conversation would have."""
+    worker = request.app[WORKER]
+    body = await read(request, TokenizeBody)
+    if (body.prompt is None) == (body.messages is None):
+        raise bad_request("Send either prompt or messages.", param="prompt")
+    if body.messages is not None:
+        tokens = await worker.prompts.of_chat(
+            body.messages,
+            tools=body.tools,
+            variables=body.chat_template_kwargs,
+            add_generation_prompt=body.add_generation_prompt is not False,
+        )
+    else:
+        special = body.add_special_tokens is not False
+        tokens = await worker.prompts.of_text(body.prompt or "", add_special_tokens=special, param="prompt")
+    return _json({"tokens": tokens, "count": len(tokens), "max_model_len": worker.engine.info.context_length})
+
+
+async def abort_request(request: web.Request) -> web.Response:
+    """POST /abort_request: end one request, or all; says how many there were."""
+    worker = request.app[WORKER]
+    body = await read(request, AbortBody)
+    if not body.abort_all and not body.rid:
+        raise bad_request("Send a rid, or abort_all.", param="rid")
+    ids = worker.live.ids(None if body.abort_all else body.rid)
+    for engine_id in ids:
+        worker.engine.abort(engine_id)
+    return _json({"aborted": len(ids)})
+
+
+async def flush_cache(request: web.Request) -> web.Response:
+    """POST /flush_cache: forget every cached prefix; 400 while requests run or wait."""
+    if not await request.app[WORKER].engine.flush_cache():
+        raise bad_request("The cache is in use: requests run or wait.", code="requests_running")
+    return _json({"success": True})
+
+
+def _loads_of_rank(worker: Worker, now: str) -> dict[str, Any]:
+    loads = worker.engine.loads
+    return {
+        "dp_rank": 0,
+        "timestamp": now,
+        "num_running_reqs": loads.running,
+        "num_waiting_reqs": loads.waiting,
+        "num_waiting_uncached_tokens": loads.waiting_uncached_tokens,
+        "num_used_tokens": loads.used_tokens,
+        "max_total_num_tokens": loads.pool_tokens,
+        "max_running_requests": worker.engine.info.running_max,
+        "token_usage": round(loads.used_tokens / loads.pool_tokens, 4),
+        "gen_throughput": round(loads.generated_per_second, 2),
+        "cache_hit_rate": round(loads.cache_hit_rate, 4),
+    }
+
+
+def _model(worker: Worker) -> dict[str, Any]:
+    return {
+        "id": worker.options.model_name,
+        "object": "model",
+        "created": worker.created,
+        "owned_by": "radixgate",
+        "root": str(worker.options.model),
+        "max_model_len": worker.engine.info.context_length,
+    }
+
+
+def _version() -> str:
+    try:
+        return version("radixgate")
+    except PackageNotFoundError:
+        # Run from a copy of the source, as on a borrowed GPU machine.
+        return "unknown"

@@ -1,0 +1,98 @@
+"""Everything that a client of the worker can be told, in OpenAI's shape.
+
+    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+
+| what happened            | status | code                               |
+|--------------------------|--------|------------------------------------|
+| bad input                | 400    | invalid_request, or what it is     |
+| too long for the context | 400    | context_length_exceeded            |
+| unknown model            | 404    | model_not_found                    |
+| unknown URL, method      | 404/405| not_found, method_not_allowed      |
+| body too large           | 413    | payload_too_large                  |
+| queue full               | 503    | overloaded                         |
+| shutting down            | 503    | shutting_down                      |
+| engine failed            | 503    | engine_failed                      |
+| a bug                    | 500    | internal_error                     |
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import orjson
+from aiohttp import web
+
+from workers.chat_template import TemplateFailed
+from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
+
+_log = logging.getLogger("radixgate.worker")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ApiError(Exception):
+    """An answer that is an error; the message is safe for clients."""
+
+    def __init__(self, status: int, message: str, *, code: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+
+    def body(self) -> bytes:
+        """OpenAI's error object, with all four keys."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return orjson.dumps({"error": error})
+
+    def response(self) -> web.Response:
+        """The whole answer."""
+        # A queue moves within a second; an SDK that is told nothing may wait much longer.
+        headers = {"Retry-After": "1"} if self.status == 503 else None
+        return web.Response(
+            status=self.status, body=self.body(), content_type="application/json", headers=headers
+        )
+
+
+def bad_request(message: str, *, param: str | None = None, code: str = "invalid_request") -> ApiError:
+    """The client's own fault; `param` names the field."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def translate(error: Exception) -> ApiError:
+    """What a client is told about an exception; the cause of a bug stays in the log."""
+    match error:
+        case ApiError():
+            return error
+        case RequestRefused():
+            return bad_request(str(error), param=error.param, code=error.code or "invalid_request")
+        case TemplateFailed():
+            return bad_request(str(error), param="messages")
+        case QueueFull():
+            return ApiError(503, f"The worker is overloaded: {error}.", code="overloaded")
+        case EngineFailed():
+            return ApiError(503, "The engine has failed and answers no more.", code="engine_failed")
+        case web.HTTPException():
+            return _translate_http(error)
+    _log.error("a request failed unexpectedly", exc_info=error)
+    return ApiError(500, "An internal error occurred.", code="internal_error")
+
+
+def _translate_http(error: web.HTTPException) -> ApiError:
+    phrase = HTTPStatus(error.status).phrase
+    codes = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
+    return ApiError(
+        error.status, f"{phrase}.", code=codes.get(error.status, phrase.lower().replace(" ", "_"))
+    )
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every failure before the first byte becomes an error object, never a traceback."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        # The client left while something was written to it; nobody is there to be told.
+        raise
+    except Exception as err:  # noqa: BLE001 - the one border where everything is translated
+        return translate(err).response()

@@ -1,0 +1,71 @@
+"""Text to tokens, by a rule that the gateway repeats exactly.
+
+chat          the template rendered with add_generation_prompt=True; encoded without special tokens, because the
+              template has written them
+completions   a string encoded with special tokens; token ids as they are
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workers.chat_template import ChatTemplate, Message
+from workers.engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
+from workers.engine_server.errors import bad_request
+
+
+class Prompts:
+    """The tokenizer and the chat template of one model; `template` is None when it has none."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+
+    async def of_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Tokens of a conversation; `variables` are the template's own. ApiError or TemplateFailed."""
+        if self._template is None:
+            raise bad_request(
+                "This model has no usable chat template; use /v1/completions.", code="no_chat_template"
+            )
+        if not messages:
+            raise bad_request("messages must not be empty.", param="messages")
+        if reserved := {"messages", "tools", "add_generation_prompt"} & (variables or {}).keys():
+            raise bad_request(
+                f"{min(reserved)} is no template variable of its own.", param="chat_template_kwargs"
+            )
+        text = self._template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, **(variables or {})
+        )
+        return await self.of_text(text, add_special_tokens=False, param="messages")
+
+    async def of_completion(self, prompt: str | list[Any]) -> list[int]:
+        """Tokens of one prompt: a string, token ids, or a list with one of these."""
+        if isinstance(prompt, str):
+            return await self.of_text(prompt, add_special_tokens=True, param="prompt")
+        if all(type(token) is int for token in prompt):
+            return prompt
+        if len(prompt) > 1:
+            raise bad_request("More than one prompt in a request is not supported.", param="prompt")
+        if isinstance(prompt[0], str) or (
+            isinstance(prompt[0], list) and all(type(t) is int for t in prompt[0])
+        ):
+            return await self.of_completion(prompt[0])
+        raise bad_request("prompt must be a string, token ids, or a list with one of these.", param="prompt")
+
+    async def of_text(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+        """Tokens of a text; a long one is encoded in a thread, so that others are served meanwhile."""
+        try:
+            if len(text) <= LONG_TEXT_CHARS:
+                return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            return await asyncio.to_thread(
+                self._tokenizer.encode, text, add_special_tokens=add_special_tokens
+            )
+        except UnicodeEncodeError as err:
+            raise bad_request("The text holds half of a surrogate pair.", param=param) from err

@@ -1,0 +1,113 @@
+"""From options to a worker that answers, and back.
+
+    bind -> load -> listen -> ... -> stop listening -> end handlers -> stop the engine
+
+The address is bound before the model is loaded: a taken port shows at once and not after a minute. Nobody is
+accepted before the model is there.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from workers.chat_template import ChatTemplate, TemplateFailed
+from workers.engine.aio import AsyncEngine
+from workers.engine.engine import Engine
+from workers.engine_server.app import build_app
+from workers.engine_server.options import WorkerOptions
+from workers.engine_server.prompts import Prompts
+from workers.engine_server.worker import Worker
+
+_log = logging.getLogger("radixgate.worker")
+
+_BACKLOG = 1024
+_LAST_SECONDS = 1.0
+"""What handlers get to notice that they are cancelled."""
+
+
+class CannotListen(Exception):
+    """The address is taken, forbidden or unknown; one line says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A worker that answers at `url`."""
+
+    worker: Worker
+    url: str
+
+
+@asynccontextmanager
+async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
+    """Load and listen; on leaving, stop both. CannotListen, CheckpointInvalid or ConfigInvalid before it stands."""
+    config = options.engine_config()
+    listener = None if options.unix_socket else _bind(options.host, options.port)
+    try:
+        engine = Engine.load(config)
+        template = _template(options.model)
+    except BaseException:
+        if listener:
+            listener.close()
+        raise
+    async with AsyncEngine(engine) as running:
+        prompts = Prompts(running.tokenizer, template)
+        worker = Worker(options=options, engine=running, prompts=prompts, created=int(time.time()))
+        # Without handler_cancellation a handler, and its sequence, would run on after their client has left.
+        runner = web.AppRunner(
+            build_app(worker), handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_SECONDS
+        )
+        await runner.setup()
+        try:
+            await _listen(runner, options, listener)
+            yield Serving(worker=worker, url=_url(options, listener))
+        finally:
+            await runner.cleanup()
+            if options.unix_socket:
+                options.unix_socket.unlink(missing_ok=True)
+
+
+def _template(model: Path) -> ChatTemplate | None:
+    """None for a base model; chat requests are then refused one by one."""
+    try:
+        return ChatTemplate.from_directory(model)
+    except TemplateFailed as err:
+        _log.warning("chat requests will be refused: %s", err)
+        return None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as err:
+        raise CannotListen(f"cannot listen on {host}:{port}: {err.strerror or err}") from err
+    return listener
+
+
+async def _listen(runner: web.AppRunner, options: WorkerOptions, listener: socket.socket | None) -> None:
+    site: web.BaseSite
+    if listener:
+        site = web.SockSite(runner, listener, backlog=_BACKLOG)
+    else:
+        site = web.UnixSite(runner, str(options.unix_socket), backlog=_BACKLOG)
+    try:
+        await site.start()
+    # Two processes can bind the same free port; only one of them can then listen on it.
+    except OSError as err:
+        where = options.unix_socket or f"{options.host}:{options.port}"
+        raise CannotListen(f"cannot listen on {where}: {err.strerror or err}") from err
+
+
+def _url(options: WorkerOptions, listener: socket.socket | None) -> str:
+    if listener is None:
+        return f"unix:{options.unix_socket}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
