@@ -233,5 +233,7 @@ class StreamInterrupted(GatewayError):
 
 
 class InternalError(GatewayError):
+    status, code, type = 500, "internal_error", "server_error"
+
     def __init__(self, request_id: str) -> None:
         super().__init__(f"The gateway failed. Please report request {request_id}.")

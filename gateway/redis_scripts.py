@@ -53,10 +53,14 @@ class Script:
     sha: str
 
     @classmethod
+    def of(cls, text: str) -> "Script":
+        """A script from its text; Redis names scripts by SHA-1."""
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    @classmethod
     def read(cls, package: str, name: str) -> "Script":
         """The script `name`.lua of a package, as installed."""
-        text = (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        return cls.of((files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8"))
 
 
 @dataclass(slots=True)

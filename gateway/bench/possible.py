@@ -1,7 +1,7 @@
-"""How much of a load could have been cached at best: one endless cache per tenant that remembers every prompt.
+"""How much of a load could have been cached at best: one endless cache per tenant that remembers everything.
 
-The yardstick beside a measured hit ratio. It counts prompts from the moment they are sent; answers are not counted,
-since an engine caches the tokens it generated, and their text need not come back as the same tokens.
+The yardstick beside a measured hit ratio: prompts from the moment they are sent, and answers from their end. An
+engine may have a little less: it caches the tokens that it generated, and their text can come back as other tokens.
 """
 
 from array import array
@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from radix_cache.blocks import BlockHasher
+from radix_cache.blocks import BlockHasher, Hashes, Tokens
 from radix_cache.tree import RadixTree
 from workers.chat_template import ChatTemplate
 
@@ -28,11 +28,23 @@ class PossibleHits:
 
     def asked(self, tenant: str, messages: Sequence[dict[str, Any]]) -> int:
         """Prompt tokens that were in the cache; afterwards the whole prompt is."""
-        text = self._template.render(messages)
-        tokens = array("I", self._tokenizer.encode(text, add_special_tokens=False).ids)
+        tokens = self._tokens(messages, answering=True)
         hashes = self._hasher.of_tokens(tokens)
-        tree = self._trees.setdefault(tenant, RadixTree())
-        blocks = tree.match(hashes).get(tenant, 0)
+        blocks = self._tree(tenant).match(hashes).get(tenant, 0)
+        self._record(tenant, hashes)
+        return min(blocks, (len(tokens) - 1) // self._hasher.block_size) * self._hasher.block_size
+
+    def answered(self, tenant: str, messages: Sequence[dict[str, Any]]) -> None:
+        """The conversation, its last answer included, is in the cache."""
+        self._record(tenant, self._hasher.of_tokens(self._tokens(messages, answering=False)))
+
+    def _record(self, tenant: str, hashes: Hashes) -> None:
         self._now += 1
-        tree.record(hashes, tenant, self._now)
-        return min(blocks * self._hasher.block_size, len(tokens) - 1)
+        self._tree(tenant).record(hashes, tenant, self._now)
+
+    def _tree(self, tenant: str) -> RadixTree[str]:
+        return self._trees.setdefault(tenant, RadixTree())
+
+    def _tokens(self, messages: Sequence[dict[str, Any]], *, answering: bool) -> Tokens:
+        text = self._template.render(messages, add_generation_prompt=answering)
+        return array("I", self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -105,6 +105,7 @@ async def run(
                 result = await chat(http, url, keys[session.tenant], session.tenant, body)
                 results.append(replace(result, possible_tokens=could))
                 messages.append({"role": "assistant", "content": result.text})
+                possible.answered(session.tenant, messages)
                 done()
                 await asyncio.sleep(pause)
             return results

@@ -1,0 +1,175 @@
+"""What every WorkerAdapter promises: what is raised when, what is sent, and that leaving makes the worker stop."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from radix_cache.match import WorkerId
+from tests.fakes.scripted_worker import ScriptedWorker
+from workers.adapter import StreamBroken, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapters.http import new_session
+from workers.adapters.registry import BUILT_IN
+
+KNOWS_SALT = {"sglang", "embedded", "vllm"}
+
+
+@pytest.fixture(params=sorted(BUILT_IN))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def worker():
+    async with ScriptedWorker() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+async def adapter(kind, worker):
+    async with new_session() as session:
+        yield BUILT_IN[kind](
+            session, WorkerTarget(id=WorkerId("w"), url=worker.url, api_key="the worker's key")
+        )
+
+
+def call(**changes):
+    fields = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "top_k": 7, "model": "alias"}
+    return WorkerCall(
+        **{
+            "id": "req-1",
+            "path": "v1/chat/completions",
+            "fields": {name: msgspec.Raw(json.dumps(value).encode()) for name, value in fields.items()},
+            "model": "m",
+            "stream": True,
+            **changes,
+        }
+    )
+
+
+async def read(adapter, asked):
+    async with adapter.stream(asked) as answer:
+        return answer.status, answer.content_type, b"".join([chunk async for chunk in answer.chunks()])
+
+
+async def test_a_stream_is_passed_on_whole(adapter):
+    status, content_type, body = await read(adapter, call())
+    assert (status, content_type) == (200, "text/event-stream")
+    assert body.count(b"data: ") == 6
+    assert body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_an_answer_that_is_no_stream_is_passed_on_whole(adapter):
+    fields = dict(call().fields, stream=msgspec.Raw(b"false"))
+    status, content_type, body = await read(adapter, call(stream=False, fields=fields))
+    assert (status, content_type) == (200, "application/json")
+    assert json.loads(body)["usage"]["completion_tokens"] == 4
+
+
+async def test_the_body_is_the_clients_and_the_gateways_own_fields(adapter, worker, kind):
+    await read(adapter, call(cache_salt="salt", traceparent="00-1-2-01"))
+    body, headers = worker.seen[0].body, worker.seen[0].headers
+    assert (body["model"], body["top_k"], body["messages"][0]["content"]) == ("m", 7, "hi")
+    assert body["stream_options"] == {"include_usage": True}
+    assert body.get("cache_salt") == ("salt" if kind in KNOWS_SALT else None)
+    assert headers["Authorization"] == "Bearer the worker's key"
+    assert (headers["x-request-id"], headers["traceparent"]) == ("req-1", "00-1-2-01")
+
+
+async def test_an_empty_salt_is_not_sent(adapter, worker):
+    await read(adapter, call(cache_salt=""))
+    assert "cache_salt" not in worker.seen[0].body
+
+
+@pytest.mark.parametrize(
+    ("status", "blame"),
+    [(500, True), (502, True), (429, False), (503, False), (404, False), (401, False), (302, False)],
+)
+async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, status, blame):
+    worker.then(status=status)
+    with pytest.raises(WorkerUnreachable) as failure:
+        await read(adapter, call())
+    assert failure.value.blame is blame
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_mistake_of_the_client_is_an_answer(adapter, worker, status):
+    worker.then(status=status, body={"error": {"message": "no"}})
+    answered, _, body = await read(adapter, call())
+    assert (answered, json.loads(body)) == (status, {"error": {"message": "no"}})
+
+
+async def test_a_connection_that_breaks_before_the_first_byte_is_unreachable(adapter, worker):
+    worker.then(break_after=0)
+    with pytest.raises(WorkerUnreachable) as failure:
+        await read(adapter, call())
+    assert failure.value.blame
+
+
+async def test_a_connection_that_breaks_after_it_is_a_broken_stream(adapter, worker):
+    worker.then(break_after=2, gap=0.01)
+    got = b""
+    with pytest.raises(StreamBroken):
+        async with adapter.stream(call()) as answer:
+            async for chunk in answer.chunks():
+                got += chunk
+    assert got.count(b"data: ") >= 1
+
+
+async def test_a_worker_that_is_not_there_is_unreachable(adapter, worker):
+    await worker.stop()
+    for ask in (lambda: read(adapter, call()), adapter.probe):
+        with pytest.raises(WorkerUnreachable) as failure:
+            await ask()
+        assert failure.value.blame
+
+
+async def test_silence_before_the_first_byte_is_bounded(adapter, worker):
+    worker.then(silent=True)
+    with pytest.raises(WorkerUnreachable) as failure:
+        await read(adapter, call(first_byte_seconds_max=0.1))
+    assert failure.value.timed_out
+    await asyncio.wait_for(worker.seen[0].done.wait(), 1)
+    assert worker.seen[0].ended == "aborted"
+
+
+async def test_silence_after_it_is_bounded_too(adapter, worker):
+    worker.then(gap=30.0)
+    with pytest.raises(StreamBroken):
+        await asyncio.wait_for(read(adapter, call(idle_seconds_max=0.1)), 5)
+
+
+async def test_leaving_early_makes_the_worker_stop(adapter, worker):
+    worker.then(tokens=1000, gap=0.01)
+    async with adapter.stream(call()) as answer:
+        await anext(answer.chunks())
+    await asyncio.wait_for(worker.seen[0].done.wait(), 1)
+    assert worker.seen[0].ended == "aborted"
+
+
+async def test_being_cancelled_makes_the_worker_stop(adapter, worker):
+    worker.then(silent=True)
+    task = asyncio.create_task(read(adapter, call()))
+    while not worker.seen:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.wait_for(worker.seen[0].done.wait(), 1)
+
+
+async def test_a_probe_tells_what_is_served(adapter, worker, kind):
+    worker.models = ["m", "n"]
+    report = await adapter.probe()
+    assert report.models == ("m", "n")
+    if kind in ("sglang", "embedded"):
+        assert (report.kv_tokens_max, report.instance) == (100_000, "first")
+
+
+async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):
+    if kind == "openai":
+        pytest.skip("an OpenAI-compatible server has no way to say that it is not ready")
+    worker.ready = False
+    with pytest.raises(WorkerUnreachable):
+        await adapter.probe()

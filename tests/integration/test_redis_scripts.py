@@ -1,0 +1,111 @@
+"""Scripts on a real Valkey: batched, loaded when unknown, failed cleanly when it is away."""
+
+import asyncio
+
+import pytest
+
+from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Reservation, Scope
+from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.redis_scripts import RedisDown, Script, ScriptCaller, connect
+from policies.gcra import Bucket
+
+ECHO = Script.of("#!lua\nreturn tonumber(ARGV[1])")
+SLOW = Script.of("#!lua\nlocal n = 0\nfor i = 1, tonumber(ARGV[1]) do n = n + i end\nreturn n % 7")
+BROKEN = Script.of("#!lua\nreturn redis.call('NOPE')")
+
+
+@pytest.fixture
+async def scripts(own_valkey):
+    caller = ScriptCaller(connect(own_valkey.url))
+    yield caller
+    await caller.close()
+
+
+async def test_many_callers_each_get_their_own_answer(scripts):
+    answers = await asyncio.gather(*(scripts.call(ECHO, [], [number]) for number in range(500)))
+    assert answers == list(range(500))
+
+
+async def test_one_broken_script_in_a_batch_fails_alone(scripts):
+    good, bad, also_good = (scripts.call(script, [], [5]) for script in (ECHO, BROKEN, ECHO))
+    assert (await good, await also_good) == (5, 5)
+    with pytest.raises(RedisDown, match="Unknown command"):
+        await bad
+
+
+async def test_a_server_that_lost_its_scripts_gets_them_again(scripts, own_valkey):
+    assert await scripts.call(ECHO, [], [1]) == 1
+    own_valkey.kill()
+    own_valkey.start()
+    assert await scripts.call(ECHO, [], [2]) == 2
+
+
+async def test_a_server_that_is_away_fails_the_call_and_not_the_caller(scripts, own_valkey):
+    own_valkey.kill()
+    with pytest.raises(RedisDown):
+        await scripts.call(ECHO, [], [1])
+    with pytest.raises(RedisDown):
+        await scripts.ping()
+    own_valkey.start()
+    assert await scripts.call(ECHO, [], [3]) == 3
+
+
+async def test_a_caller_that_leaves_disturbs_nobody(scripts):
+    leaving = asyncio.ensure_future(scripts.call(SLOW, [], [3_000_000]))
+    staying = scripts.call(ECHO, [], [4])
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert await staying == 4
+
+
+async def test_too_many_waiting_calls_are_refused(scripts, monkeypatch):
+    monkeypatch.setattr("gateway.redis_scripts.CALLS_WAITING_MAX", 3)
+    calls = [scripts.call(ECHO, [], [1]) for _ in range(5)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome).__name__ for outcome in outcomes] == ["int"] * 3 + ["RedisDown"] * 2
+
+
+def reservation(name, organisation="late"):
+    limit = Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=3600))
+    scope = Scope(name="t", limits=(limit,), concurrency=1)
+    return Reservation(id=name, organisation=organisation, scopes=(scope,), cost=Cost(prompt_tokens=1))
+
+
+async def test_a_decision_that_came_too_late_is_given_back(scripts):
+    """The caller stops waiting while Valkey is busy; the reservation must not stay."""
+    patient, hasty = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 0.02)
+    busy = scripts.call(SLOW, [], [20_000_000])
+    await asyncio.sleep(0.01)
+    with pytest.raises(QuotaUnavailable, match="in time"):
+        await hasty.reserve(reservation("late"))
+    await busy
+    await asyncio.sleep(0.05)
+    assert isinstance(await patient.reserve(reservation("next")), Lease)
+
+
+async def test_a_caller_that_is_cancelled_leaves_no_reservation(scripts):
+    store = RedisQuotaStore(scripts, 10.0)
+    asking = asyncio.create_task(store.reserve(reservation("gone", "cancelled")))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.sleep(0.05)
+    assert isinstance(await store.reserve(reservation("next", "cancelled")), Lease)
+
+
+async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeypatch):
+    """The gateway that held it has died."""
+    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
+    dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
+    endless = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=3600))
+
+    def ask(name):
+        scope = Scope(name="t", limits=(endless,), concurrency=1)
+        return Reservation(id=name, organisation="died", scopes=(scope,), cost=Cost(prompt_tokens=1))
+
+    lease = await dying.reserve(ask("a"))
+    assert not isinstance(await living.reserve(ask("b")), Lease)
+    await dying.renew([lease])
+    await asyncio.sleep(0.1)
+    assert isinstance(await living.reserve(ask("c")), Lease)

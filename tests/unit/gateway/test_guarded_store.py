@@ -1,0 +1,169 @@
+"""Quotas while Redis comes and goes: nobody is refused for it, and nothing is settled twice or lost."""
+
+import asyncio
+import time
+
+import pytest
+
+from gateway.quotas import guarded_store
+from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.quotas.leases import Leases
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope
+from gateway.redis_scripts import RedisDown
+from policies.gcra import Bucket
+
+LIMIT = Limit(unit="requests", bucket=Bucket(amount=3, period_seconds=3600))
+
+
+class Flaky(LocalQuotaStore):
+    """A store that can be away."""
+
+    def __init__(self):
+        super().__init__(time.monotonic)
+        self.away = False
+        self.settled = []
+
+    def check(self):
+        if self.away:
+            raise QuotaUnavailable("away")
+
+    async def reserve(self, reservation):
+        self.check()
+        return await super().reserve(reservation)
+
+    async def settle(self, lease, actual):
+        self.check()
+        self.settled.append(lease.reservation.id)
+        await super().settle(lease, actual)
+
+    async def release(self, lease):
+        self.check()
+        await super().release(lease)
+
+    async def renew(self, leases):
+        self.check()
+        await super().renew(leases)
+
+    async def ping(self):
+        if self.away:
+            raise RedisDown("away")
+
+
+@pytest.fixture
+def shared():
+    return Flaky()
+
+
+@pytest.fixture
+def store(shared):
+    return GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.ping)
+
+
+def ask(number, limits=(LIMIT,)):
+    scope = Scope(name="t", limits=limits)
+    return Reservation(id=f"r{number}", organisation="o", scopes=(scope,), cost=Cost(prompt_tokens=1))
+
+
+async def until(true):
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+async def test_while_redis_answers_it_decides(store, shared):
+    assert isinstance(await store.reserve(ask(1)), Lease)
+    assert (store.away, store.local_decisions) == (False, 0)
+
+
+async def test_a_single_failure_is_decided_here_and_nothing_else_changes(store, shared):
+    shared.away = True
+    assert isinstance(await store.reserve(ask(1)), Lease)
+    shared.away = False
+    assert (store.away, store.local_decisions) == (False, 1)
+    await store.reserve(ask(2))
+    assert store.local_decisions == 1
+
+
+async def test_after_three_failures_redis_is_left_alone_until_it_answers_a_ping(store, shared, monkeypatch):
+    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    shared.away = True
+    for number in range(3):
+        await store.reserve(ask(number))
+    assert store.away
+    shared.away = False
+    await store.reserve(ask(9))
+    assert store.local_decisions == 4
+    watching = asyncio.create_task(store.run())
+    await until(lambda: not store.away)
+    await store.reserve(ask(10))
+    assert store.local_decisions == 4
+    watching.cancel()
+
+
+async def test_limits_hold_while_it_is_away(store, shared):
+    shared.away = True
+    outcomes = [type(await store.reserve(ask(number))) for number in range(5)]
+    assert outcomes == [Lease] * 3 + [Refusal] * 2
+
+
+async def test_what_could_not_be_settled_is_settled_once_when_it_is_back(store, shared, monkeypatch):
+    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    leases = [await store.reserve(ask(number)) for number in range(3)]
+    shared.away = True
+    for lease in leases:
+        await store.settle(lease, Cost(prompt_tokens=1))
+    assert shared.settled == []
+    watching = asyncio.create_task(store.run())
+    shared.away = False
+    await until(lambda: len(shared.settled) == 3)
+    await asyncio.sleep(0.05)
+    assert sorted(shared.settled) == ["r0", "r1", "r2"]
+    watching.cancel()
+
+
+async def test_a_lease_is_ended_where_it_was_given(store, shared):
+    shared.away = True
+    lease = await store.reserve(ask(1))
+    shared.away = False
+    await store.settle(lease, Cost(prompt_tokens=1))
+    assert shared.settled == []
+
+
+async def test_leases_are_renewed_where_they_were_given(store, shared):
+    shared.away = True
+    local = await store.reserve(ask(1))
+    shared.away = False
+    remote = await store.reserve(ask(2))
+    await store.renew([local, remote])
+    shared.away = True
+    await store.renew([local, remote])
+
+
+async def test_unsettled_leases_are_bounded(store, shared, monkeypatch):
+    lease = await store.reserve(ask(1, limits=()))
+    shared.away = True
+    for _ in range(guarded_store.UNSETTLED_MAX + 10):
+        await store.settle(lease, Cost(prompt_tokens=1))
+    assert len(store._unsettled) == guarded_store.UNSETTLED_MAX
+
+
+async def test_a_tenant_without_limits_costs_no_trip(shared):
+    shared.away = True
+    leases = Leases(shared)
+    lease = await leases.reserve(ask(1, limits=()))
+    assert isinstance(lease, Lease)
+    leases.end(lease, None)
+    await leases.close()
+    assert len(leases) == 0
+
+
+async def test_leases_end_in_the_background(shared):
+    leases = Leases(shared)
+    lease = await leases.reserve(ask(1))
+    assert len(leases) == 1
+    leases.end(lease, Cost(prompt_tokens=1))
+    leases.end(lease, Cost(prompt_tokens=1))
+    assert len(leases) == 0
+    await leases.close()
+    assert shared.settled == ["r1"]
