@@ -1,0 +1,152 @@
+"""Small parts: estimates, places, child processes, the deployment secret, supervision."""
+
+import asyncio
+import re
+import sys
+
+import pytest
+
+from gateway.context import RequestContext
+from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.loads import Place, WorkerLoad
+from gateway.dispatch.prompts import TextEncoder
+from gateway.lifecycle import Supervisor
+from gateway.model import Model
+from gateway.processes import Child, ChildFailed
+from gateway.quotas.quota import Limit
+from gateway.request import InferenceRequest, Surface
+from gateway.secret_store import deployment_secret
+from gateway.settings import Secret, Settings, SettingsProblem
+from gateway.tenants.tenant import Plan, Tenant
+from policies.gcra import Bucket
+
+
+def context(*, limit=None, choices=1, amount=None):
+    limits = (Limit(unit="total_tokens", bucket=Bucket(amount=amount, period_seconds=60)),) if amount else ()
+    plan = Plan(limits=limits)
+    return RequestContext(
+        id="r",
+        tenant=Tenant(id="t", organisation="t", key_id="k", plan=plan, group=""),
+        model=Model(name="m", block_size=16, encoder=TextEncoder(), context_length=None, created=0),
+        request=InferenceRequest(
+            surface=Surface.CHAT,
+            model="m",
+            fields={},
+            prompt=[],
+            stream=True,
+            include_usage=False,
+            choices=choices,
+            output_tokens_max=limit,
+        ),
+        received_at=0.0,
+    )
+
+
+def test_a_clients_own_bound_is_reserved_for_every_choice():
+    assert OutputEstimates().reserved(context(limit=100, choices=3), 10) == 300
+
+
+def test_without_a_bound_the_tenants_answers_of_late_are_the_estimate():
+    estimates = OutputEstimates()
+    for _ in range(200):
+        estimates.learn(context(), 40)
+    assert estimates.reserved(context(), 10) == pytest.approx(40, abs=1)
+    assert estimates.expected(context(limit=20)) == 20
+
+
+def test_an_estimate_shrinks_to_fit_the_limit_and_never_below_nothing():
+    assert OutputEstimates().reserved(context(amount=60), 50) == 10
+    assert OutputEstimates().reserved(context(amount=60), 100) == 0
+
+
+def test_a_place_counts_from_entering_to_leaving_and_leaves_once():
+    load = WorkerLoad()
+    place = Place(load, uncached_tokens=100, kv_tokens=150)
+    assert (load.tokens_queued, load.streams, load.kv_tokens) == (100, 1, 150)
+    place.first_token()
+    place.first_token()
+    assert (load.tokens_queued, load.streams, load.kv_tokens) == (0, 1, 150)
+    place.leave()
+    place.leave()
+    place.first_token()
+    assert (load.tokens_queued, load.streams, load.kv_tokens) == (0, 0, 0)
+
+
+def test_a_deployment_secret_is_made_once_and_kept_private(tmp_path):
+    settings = Settings(state_directory=str(tmp_path / "state"))
+    first = deployment_secret(settings)
+    assert deployment_secret(settings) == first
+    assert len(first) == 64
+    file = tmp_path / "state" / "deployment.secret"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["deployment.secret"]
+
+
+def test_a_given_secret_is_used_and_nothing_is_written(tmp_path):
+    settings = Settings(state_directory=str(tmp_path / "state"), deployment_secret=Secret("given"))
+    assert deployment_secret(settings) == b"given"
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_state_directory_that_cannot_be_made_is_a_settings_problem(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsProblem, match=r"^\$\.state_directory: "):
+        deployment_secret(Settings(state_directory=str(tmp_path / "file" / "state")))
+
+
+READY = re.compile(r"ready at (\S+)")
+
+
+def child(tmp_path, program):
+    return Child("child", lambda url: [sys.executable, "-c", program, url or ""], READY, tmp_path / "log")
+
+
+async def test_a_child_is_started_again_at_the_same_place_when_it_dies(tmp_path):
+    program = (
+        "import sys, time\nprint('ready at', sys.argv[1] or 'http://here:1', flush=True)\ntime.sleep(60)"
+    )
+    one = child(tmp_path, program)
+    assert await one.start(10) == "http://here:1"
+    first = one.pid
+    keeping = asyncio.create_task(one.keep(10))
+    one._process.kill()
+    async with asyncio.timeout(10):
+        while one.restarts == 0:
+            await asyncio.sleep(0.01)
+    assert one.url == "http://here:1"
+    assert one.pid != first
+    keeping.cancel()
+    await one.stop()
+    assert one._process.returncode is not None
+
+
+async def test_a_child_that_ends_too_soon_is_quoted(tmp_path):
+    one = child(tmp_path, "import sys\nsys.exit('no such model')")
+    with pytest.raises(ChildFailed, match="no such model"):
+        await one.start(10)
+
+
+async def test_a_child_that_never_gets_ready_is_stopped(tmp_path):
+    one = child(tmp_path, "import time\ntime.sleep(60)")
+    with pytest.raises(ChildFailed, match=r"not ready after 0\.2 seconds"):
+        await one.start(0.2)
+    assert one._process.returncode is not None
+
+
+async def test_a_loop_that_crashes_is_started_again(monkeypatch):
+    monkeypatch.setattr("gateway.lifecycle.RESTART_SECONDS", (0.0,))
+    runs = []
+
+    async def crashes_twice():
+        runs.append(1)
+        if len(runs) < 3:
+            raise RuntimeError("again")
+        await asyncio.sleep(60)
+
+    supervisor = Supervisor()
+    supervisor.start("loop", crashes_twice)
+    async with asyncio.timeout(5):
+        while len(runs) < 3:
+            await asyncio.sleep(0)
+    assert supervisor.loops["loop"].restarts == 2
+    await supervisor.close()
