@@ -1,7 +1,7 @@
 """The one settings tree: every name, its type, its default, and what it means.
 
-`settings_sources.py` fills it from YAML, environment and command line; the README's reference and the chart's
-schema are generated from it. Nothing else reads the environment. Values are frozen: a reload builds a new tree.
+`settings_sources.py` fills it from YAML, environment and command line; the README's reference is
+generated from it. Nothing else reads the environment. Values are frozen: a reload builds a new tree.
 """
 
 from datetime import date

@@ -1,0 +1,26 @@
+# The embedded engine: the same package, and torch. Build from the top of the repository:
+#   docker build -f helm/images/worker.Dockerfile -t localhost/radixgate/worker:0.1.0 .
+# PyPI's torch brings CUDA along, several GB. For the CPU alone:
+#   ... --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
+FROM python:3.11-slim AS build
+ARG TORCH_INDEX=
+RUN python -m venv /opt/radixgate
+COPY pyproject.toml README.md LICENSE /src/
+# Torch first and alone: its layer then outlives every change of the code.
+RUN torch=$(python -c 'import tomllib; print(tomllib.load(open("/src/pyproject.toml", "rb"))["project"]["optional-dependencies"]["engine"][0])') \
+    && /opt/radixgate/bin/pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$torch"
+COPY radix_cache /src/radix_cache
+COPY policies /src/policies
+COPY workers /src/workers
+COPY gateway /src/gateway
+RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[engine]'
+
+FROM python:3.11-slim
+RUN groupadd --gid 10001 radixgate && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp radixgate
+COPY --from=build /opt/radixgate /opt/radixgate
+ENV PATH=/opt/radixgate/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+WORKDIR /tmp
+EXPOSE 30000
+ENTRYPOINT ["radixgate"]
+CMD ["worker", "--help"]

@@ -1,0 +1,69 @@
+{{/* The gateway's settings: what the chart knows, and .Values.config over it. Secrets are references only. */}}
+{{- define "radixgate.config" -}}
+{{- $tenants := include "radixgate.tenants" . | fromYaml -}}
+{{- $derived := dict
+  "listen" (dict "host" "0.0.0.0" "port" 8000)
+  "admin" (dict "host" "0.0.0.0" "port" 8001 "token" "${env:RADIXGATE_ADMIN_TOKEN}")
+  "redis" (dict "url" (include "radixgate.redisUrl" .))
+  "state_directory" "/var/lib/radixgate"
+  "deployment_secret" "${env:RADIXGATE_DEPLOYMENT_SECRET}"
+  "models" .Values.models
+  "workers" (include "radixgate.workers" . | fromYamlArray)
+  "plans" $tenants.plans
+  "tenants" $tenants.tenants
+  "drain" (dict "notice_seconds" 5 "seconds" 120)
+-}}
+{{- with dig "limits" "memory" "" .Values.gateway.resources -}}
+{{- $_ := set $derived "index" (dict "memory_bytes_max" (div (include "radixgate.bytes" . | int64) 2)) -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
+{{- end -}}
+
+{{- define "radixgate.redisUrl" -}}
+{{- $redis := .Values.redis -}}
+{{- if eq $redis.mode "embedded" -}}
+embedded
+{{- else if eq $redis.mode "bundled" -}}
+redis://:${env:RADIXGATE_REDIS_PASSWORD}@{{ include "radixgate.fullname" . }}-valkey:6379/0
+{{- else if $redis.external.existingSecret -}}
+${env:RADIXGATE_REDIS_URL}
+{{- else -}}
+{{- $redis.external.url -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Each embedded worker by its own name: a Service in front of them would hide which one has a prefix cached. */}}
+{{- define "radixgate.workers" -}}
+{{- $name := printf "%s-worker" (include "radixgate.fullname" .) -}}
+{{- $workers := list -}}
+{{- range $at := until (int .Values.workers.embedded.replicas) -}}
+{{- $url := printf "http://%s-%d.%s.%s.svc:30000" $name $at $name $.Release.Namespace -}}
+{{- $workers = append $workers (dict "id" (printf "worker-%d" $at) "kind" "embedded" "url" $url) -}}
+{{- end -}}
+{{- range $at, $external := .Values.workers.external -}}
+{{- $worker := omit $external "apiKey" -}}
+{{- if dig "apiKey" "existingSecret" "" $external -}}
+{{- $_ := set $worker "api_key" (printf "${env:RADIXGATE_WORKER_KEY_%d}" $at) -}}
+{{- end -}}
+{{- $workers = append $workers $worker -}}
+{{- end -}}
+{{- toYaml $workers -}}
+{{- end -}}
+
+{{/* Is the demo tenant there? "yes" or nothing. */}}
+{{- define "radixgate.demo" -}}
+{{- if and .Values.demoTenant.enabled (not .Values.tenants) (not .Values.tenantsFrom.existingSecret) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Lists from a Secret come by environment variable and replace those in the file. */}}
+{{- define "radixgate.tenants" -}}
+{{- $plans := .Values.plans -}}
+{{- $tenants := .Values.tenants -}}
+{{- if include "radixgate.demo" . -}}
+{{- $demo := .Values.demoTenant -}}
+{{- $plans = append $plans (dict "name" "demo-tenant" "limits" $demo.limits "concurrency" $demo.concurrency) -}}
+{{- $key := dict "id" "${file:/run/radixgate/id}" "hash" "${file:/run/radixgate/hash}" -}}
+{{- $tenants = list (dict "id" "demo" "plan" "demo-tenant" "keys" (list $key)) -}}
+{{- end -}}
+{{- toYaml (dict "plans" $plans "tenants" $tenants) -}}
+{{- end -}}

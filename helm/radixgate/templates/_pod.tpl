@@ -1,0 +1,59 @@
+{{/* What all pods share. Takes (list $ values-of-the-component "component"). */}}
+{{- define "radixgate.pod" -}}
+{{- $root := index . 0 -}}
+{{- $of := index . 1 -}}
+serviceAccountName: {{ include "radixgate.serviceAccountName" $root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml $of.podSecurityContext | nindent 2 }}
+{{- with $of.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $of.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Spread where possible; a hard rule would leave pods without a place in a small cluster. */}}
+{{- define "radixgate.spread" -}}
+{{- $of := index . 1 -}}
+topologySpreadConstraints:
+{{- if $of.topologySpreadConstraints }}
+  {{- toYaml $of.topologySpreadConstraints | nindent 2 }}
+{{- else }}
+{{- $selector := include "radixgate.selector" (list (index . 0) (index . 2)) }}
+{{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- $selector | nindent 8 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "radixgate.claimSpec" -}}
+accessModes:
+  {{- toYaml .accessModes | nindent 2 }}
+{{- with .storageClassName }}
+storageClassName: {{ . }}
+{{- end }}
+resources:
+  requests:
+    storage: {{ .size }}
+{{- end -}}

@@ -1,0 +1,128 @@
+{{- define "radixgate.generatedName" -}}
+{{ include "radixgate.fullname" . }}-generated
+{{- end -}}
+
+{{/*
+The secrets that the chart draws itself, as YAML of base64 texts: what the cluster has is kept, the rest is new.
+Drawn once a rendering and remembered in .Values, since the Secret and the checksums must tell of the same draw.
+*/}}
+{{- define "radixgate.generated" -}}
+{{- if not (hasKey .Values "drawn") -}}
+{{- $wanted := dict -}}
+{{- if not .Values.deploymentSecret.existingSecret -}}
+{{- $_ := set $wanted "deployment-secret" (randAlphaNum 64) -}}
+{{- end -}}
+{{- if not .Values.adminToken.existingSecret -}}
+{{- $_ := set $wanted "admin-token" (randAlphaNum 43) -}}
+{{- end -}}
+{{- if and (eq .Values.redis.mode "bundled") (not .Values.redis.bundled.password.existingSecret) -}}
+{{- $_ := set $wanted "redis-password" (randAlphaNum 43) -}}
+{{- end -}}
+{{- if include "radixgate.demo" . -}}
+{{- $_ := set $wanted "demo-key" (printf "%s-%s" (randAlphaNum 8) (randAlphaNum 43)) -}}
+{{- end -}}
+{{- $kept := (lookup "v1" "Secret" .Release.Namespace (include "radixgate.generatedName" .)).data | default dict -}}
+{{- $drawn := dict -}}
+{{- range $key, $text := $wanted -}}
+{{- $_ := set $drawn $key (get $kept $key | default (b64enc $text)) -}}
+{{- end -}}
+{{- $_ := set .Values "drawn" $drawn -}}
+{{- end -}}
+{{- toYaml .Values.drawn -}}
+{{- end -}}
+
+{{/* An environment variable from a Secret. Takes (list $ "NAME" {existingSecret, key} "key in the generated Secret"). */}}
+{{- define "radixgate.secretEnv" -}}
+{{- $root := index . 0 -}}
+{{- $from := index . 2 -}}
+{{- $generated := index . 3 -}}
+- name: {{ index . 1 }}
+  valueFrom:
+    secretKeyRef:
+{{- if $from.existingSecret }}
+      name: {{ $from.existingSecret }}
+      key: {{ default $generated $from.key }}
+{{- else }}
+      name: {{ include "radixgate.generatedName" $root }}
+      key: {{ $generated }}
+{{- end }}
+{{- end -}}
+
+{{/* Changes with every Secret that a gateway reads, as far as helm may look: pods then start anew with it. */}}
+{{- define "radixgate.secretsChecksum" -}}
+{{- $values := .Values -}}
+{{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.tenantsFrom.existingSecret -}}
+{{- if eq $values.redis.mode "external" -}}
+{{- $names = append $names $values.redis.external.existingSecret -}}
+{{- else if eq $values.redis.mode "bundled" -}}
+{{- $names = append $names $values.redis.bundled.password.existingSecret -}}
+{{- end -}}
+{{- range $values.workers.external -}}
+{{- $names = append $names (dig "apiKey" "existingSecret" "" .) -}}
+{{- end -}}
+{{- $all := list (include "radixgate.generated" .) -}}
+{{- range compact $names | uniq -}}
+{{- $all = append $all (toJson (lookup "v1" "Secret" $.Release.Namespace .).data) -}}
+{{- end -}}
+{{- join "\n" $all | sha256sum -}}
+{{- end -}}
+
+{{/* What the gateway's settings refer to. */}}
+{{- define "radixgate.gatewayEnv" -}}
+{{- $values := .Values -}}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_DEPLOYMENT_SECRET" $values.deploymentSecret "deployment-secret") }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_ADMIN_TOKEN" $values.adminToken "admin-token") }}
+{{- if eq $values.redis.mode "bundled" }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_REDIS_PASSWORD" $values.redis.bundled.password "redis-password") }}
+{{- else if and (eq $values.redis.mode "external") $values.redis.external.existingSecret }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_REDIS_URL" $values.redis.external "url") }}
+{{- end }}
+{{- with $values.tenantsFrom }}
+{{- if .existingSecret }}
+{{ include "radixgate.secretEnv" (list $ "RADIXGATE__TENANTS" (dict "existingSecret" .existingSecret "key" .tenantsKey) "tenants") }}
+{{- if .plansKey }}
+{{ include "radixgate.secretEnv" (list $ "RADIXGATE__PLANS" (dict "existingSecret" .existingSecret "key" .plansKey) "plans") }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $at, $external := $values.workers.external }}
+{{- if dig "apiKey" "existingSecret" "" $external }}
+{{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_WORKER_KEY_%d" $at) $external.apiKey "api-key") }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/*
+The demo tenant's key, completed from the draw and left in /run/radixgate: by the gateway's pod for its settings,
+by the test's pod to use it. The same draw gives the same key everywhere, so none has to hand it to another.
+*/}}
+{{- define "radixgate.demoKeyContainer" -}}
+- name: demo-key
+  image: {{ include "radixgate.image" (list . .Values.gateway.image) }}
+  imagePullPolicy: {{ .Values.gateway.image.pullPolicy }}
+  command: [python, -c]
+  args:
+    - |
+      {{- .Files.Get "files/demo_key.py" | nindent 6 }}
+    - /run/radixgate
+  env:
+    {{- include "radixgate.secretEnv" (list . "RADIXGATE_DEPLOYMENT_SECRET" .Values.deploymentSecret "deployment-secret") | nindent 4 }}
+    {{- include "radixgate.secretEnv" (list . "DEMO_KEY" dict "demo-key") | nindent 4 }}
+  resources:
+    requests: {cpu: 50m, memory: 64Mi}
+    limits: {memory: 256Mi}
+  securityContext:
+    {{- toYaml .Values.gateway.securityContext | nindent 4 }}
+  volumeMounts:
+    - {name: run, mountPath: /run/radixgate}
+{{- end -}}
+
+{{/* Of the password alone: Valkey does not start anew when another secret changes. */}}
+{{- define "radixgate.valkeyPasswordChecksum" -}}
+{{- $name := .Values.redis.bundled.password.existingSecret -}}
+{{- if $name -}}
+{{- toJson (lookup "v1" "Secret" .Release.Namespace $name).data | sha256sum -}}
+{{- else -}}
+{{- get (include "radixgate.generated" . | fromYaml) "redis-password" | sha256sum -}}
+{{- end -}}
+{{- end -}}

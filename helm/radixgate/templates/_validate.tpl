@@ -1,0 +1,106 @@
+{{/* Refuses what cannot work, in words. What the settings alone get wrong is left to the gateway, which says it better. */}}
+{{- define "radixgate.validate" -}}
+{{- $values := .Values -}}
+{{- $gateway := $values.gateway -}}
+{{- $redis := $values.redis -}}
+{{- $many := or $gateway.autoscaling.enabled (gt (int $gateway.replicas) 1) -}}
+
+{{- if and $many (eq $redis.mode "embedded") -}}
+{{- fail "radixgate: redis.mode embedded keeps quotas inside of one gateway, so it goes with gateway.replicas 1 and no autoscaling; use bundled or external." -}}
+{{- end -}}
+{{- if and $many (not $values.deploymentSecret.existingSecret) -}}
+{{- fail "radixgate: more than one gateway needs a deployment secret of your own, the same for all and for good: create a Secret and name it in deploymentSecret.existingSecret." -}}
+{{- end -}}
+{{- if eq $redis.mode "external" -}}
+{{- if not (or $redis.external.url $redis.external.existingSecret) -}}
+{{- fail "radixgate: redis.mode external needs redis.external.url, or redis.external.existingSecret with the URL." -}}
+{{- end -}}
+{{- if and $redis.external.url $redis.external.existingSecret -}}
+{{- fail "radixgate: choose one of redis.external.url and redis.external.existingSecret." -}}
+{{- end -}}
+{{- if and (contains "@" $redis.external.url) (not (contains "${" $redis.external.url)) -}}
+{{- fail "radixgate: redis.external.url carries credentials and would stand in a ConfigMap; put the whole URL into a Secret and name it in redis.external.existingSecret." -}}
+{{- end -}}
+{{- end -}}
+
+{{- if not (or (int $values.workers.embedded.replicas) $values.workers.external) -}}
+{{- fail "radixgate: there are no workers: set workers.embedded.replicas, or name some in workers.external." -}}
+{{- end -}}
+{{- $ids := list -}}
+{{- range include "radixgate.workers" . | fromYamlArray -}}
+{{- if has .id $ids -}}
+{{- fail (printf "radixgate: two workers are called %s; embedded ones take worker-0, worker-1 and so on." .id) -}}
+{{- end -}}
+{{- $ids = append $ids .id -}}
+{{- end -}}
+{{- $model := $values.workers.embedded.model -}}
+{{- if and (eq $model.source "claim") (not $model.existingClaim) -}}
+{{- fail "radixgate: workers.embedded.model.source claim needs workers.embedded.model.existingClaim." -}}
+{{- end -}}
+{{- if and (eq $model.source "hostPath") (not $model.hostPath) -}}
+{{- fail "radixgate: workers.embedded.model.source hostPath needs workers.embedded.model.hostPath." -}}
+{{- end -}}
+
+{{- if and $values.tenants $values.tenantsFrom.existingSecret -}}
+{{- fail "radixgate: choose one of tenants and tenantsFrom.existingSecret; the Secret would replace the list." -}}
+{{- end -}}
+{{- if not (or $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled) -}}
+{{- fail "radixgate: there are no tenants, and a gateway that others can reach needs one: set tenants, tenantsFrom.existingSecret or demoTenant.enabled." -}}
+{{- end -}}
+
+{{- range $path, $instead := dict "workers" "workers" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "state_directory" "redis.embedded.persistence" -}}
+{{- if hasKey $values.config $path -}}
+{{- fail (printf "radixgate: config.%s is the chart's to write; set %s." $path $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- if dig "redis" "url" "" $values.config -}}
+{{- fail "radixgate: config.redis.url is the chart's to write; set redis.mode and redis.external." -}}
+{{- end -}}
+{{- if dig "admin" "token" "" $values.config -}}
+{{- fail "radixgate: config.admin.token would stand in a ConfigMap; set adminToken." -}}
+{{- end -}}
+{{- with dig "limits" "memory" "" $gateway.resources -}}
+{{- $limit := include "radixgate.bytes" . | int64 -}}
+{{- $index := dig "index" "memory_bytes_max" 0 $values.config | int64 -}}
+{{- if ge $index $limit -}}
+{{- fail (printf "radixgate: config.index.memory_bytes_max is %d, but the whole gateway may use %s (gateway.resources.limits.memory)." $index .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- range list $gateway.image $values.workers.embedded.image $redis.bundled.image -}}
+{{- if and (eq .tag "latest") (not .digest) -}}
+{{- fail (printf "radixgate: the image %s needs a tag that names a version, or a digest; latest may be another one in every pod." .repository) -}}
+{{- end -}}
+{{- end -}}
+
+{{- with $gateway.autoscaling -}}
+{{- if .enabled -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+{{- fail "radixgate: gateway.autoscaling.minReplicas is larger than maxReplicas." -}}
+{{- end -}}
+{{- if not (or (int .cpuPercent) (int .memoryPercent) .metrics) -}}
+{{- fail "radixgate: gateway.autoscaling has nothing to scale by: set cpuPercent, memoryPercent or metrics." -}}
+{{- end -}}
+{{- range $name, $percent := dict "cpu" .cpuPercent "memory" .memoryPercent -}}
+{{- if and (int $percent) (not (dig "requests" $name "" $gateway.resources)) -}}
+{{- fail (printf "radixgate: gateway.autoscaling.%sPercent is a share of gateway.resources.requests.%s, which is not set." $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $gateway.ingress.enabled (not $gateway.ingress.hosts) -}}
+{{- fail "radixgate: gateway.ingress.enabled needs gateway.ingress.hosts." -}}
+{{- end -}}
+
+{{- with $values.networkPolicy -}}
+{{- $away := or $values.workers.external (eq $redis.mode "external") -}}
+{{- if and .enabled .egress.enabled $away (not .egress.extra) -}}
+{{- fail "radixgate: networkPolicy.egress would cut the gateway off from its external workers or Redis; name them in networkPolicy.egress.extra." -}}
+{{- end -}}
+{{- end -}}
+{{- range $kind, $wanted := dict "ServiceMonitor" $values.metrics.serviceMonitor.enabled "PrometheusRule" $values.metrics.prometheusRule.enabled -}}
+{{- if and $wanted (not ($.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail (printf "radixgate: this cluster has no %s; install the Prometheus operator first (or tell helm template --api-versions monitoring.coreos.com/v1)." $kind) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

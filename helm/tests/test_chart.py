@@ -1,0 +1,297 @@
+"""What the chart makes: state, secrets, pods, and what stands around them."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from helm.tests.rendering import (
+    CHART,
+    EVERY_EXAMPLE,
+    PRODUCTION,
+    Objects,
+    cluster,
+    gateway,
+    helm,
+    one,
+    render,
+    template,
+)
+
+
+def pods(objects: Objects) -> dict[str, dict[str, Any]]:
+    """Pod specs by name."""
+    found = {}
+    for o in objects:
+        if o["kind"] in ("Deployment", "StatefulSet"):
+            found[o["metadata"]["name"]] = o["spec"]["template"]["spec"]
+        elif o["kind"] == "Pod":
+            found[o["metadata"]["name"]] = o["spec"]
+    return found
+
+
+# ---- State and secrets
+
+
+def test_one_replica_with_embedded_valkey_keeps_its_state_and_is_never_two() -> None:
+    objects = render({"redis": {"mode": "embedded"}})
+    deployment = one(objects, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    volume = next(v for v in pod["volumes"] if v["name"] == "state")
+    assert (
+        volume["persistentVolumeClaim"]["claimName"]
+        == one(objects, "PersistentVolumeClaim", "-state")["metadata"]["name"]
+    )
+    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+    mounts = {m["name"]: m["mountPath"] for m in gateway(objects)["volumeMounts"]}
+    assert config["state_directory"] == mounts["state"]
+    assert config["redis"]["url"] == "embedded"
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    assert not [o for o in objects if o["metadata"]["name"].endswith("-valkey")]
+
+
+def test_a_claim_of_ones_own_is_used() -> None:
+    values = {"redis": {"mode": "embedded", "embedded": {"persistence": {"existingClaim": "mine"}}}}
+    objects = render(values)
+    pod = template(objects)["spec"]
+    assert {"name": "state", "persistentVolumeClaim": {"claimName": "mine"}} in pod["volumes"]
+    assert not [o for o in objects if o["kind"] == "PersistentVolumeClaim"]
+
+
+def test_the_bundled_valkey_has_the_password_that_gateways_use() -> None:
+    objects = render()
+    valkey = one(objects, "StatefulSet", "-valkey")["spec"]
+    variable = valkey["template"]["spec"]["containers"][0]["env"][0]
+    of_gateway = next(v for v in gateway(objects)["env"] if v["name"] == "RADIXGATE_REDIS_PASSWORD")
+    assert variable["valueFrom"] == of_gateway["valueFrom"]
+    assert valkey["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
+    drawn = one(objects, "Secret", "-generated")["data"]["redis-password"]
+    # The checksum is of the draw that stands in the Secret, not of a second one.
+    checksum = valkey["template"]["metadata"]["annotations"]["checksum/password"]
+    assert checksum == hashlib.sha256(drawn.encode()).hexdigest()
+
+
+@EVERY_EXAMPLE
+def test_secrets_stand_in_secrets_only(example: Path | None) -> None:
+    objects = render(example=example)
+    drawn = [o for o in objects if o["kind"] == "Secret"]
+    rest = json.dumps([o for o in objects if o["kind"] != "Secret"])
+    for secret in drawn:
+        for value in secret["data"].values():
+            assert value not in rest
+            assert base64.b64decode(value).decode() not in rest
+        assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    config = one(objects, "ConfigMap")["data"]["gateway.yaml"]
+    for name in ("token", "deployment_secret", "api_key"):
+        for value in re.findall(rf"\b{name}: (.+)", config):
+            assert re.fullmatch(r"\$\{env:\w+\}", value)
+
+
+def test_with_secrets_of_ones_own_nothing_is_drawn() -> None:
+    objects = render(example=PRODUCTION)
+    assert not [o for o in objects if o["kind"] == "Secret"]
+    references = {v["name"]: v["valueFrom"]["secretKeyRef"] for v in gateway(objects)["env"]}
+    assert references == {
+        "RADIXGATE_DEPLOYMENT_SECRET": {"name": "radixgate-deployment", "key": "deployment-secret"},
+        "RADIXGATE_ADMIN_TOKEN": {"name": "radixgate-admin", "key": "admin-token"},
+        "RADIXGATE_REDIS_URL": {"name": "radixgate-redis", "key": "url"},
+        "RADIXGATE__TENANTS": {"name": "radixgate-tenants", "key": "tenants"},
+        "RADIXGATE__PLANS": {"name": "radixgate-tenants", "key": "plans"},
+    }
+
+
+def test_what_was_drawn_is_kept_and_what_is_missing_is_drawn() -> None:
+    kept = {key: base64.b64encode(key.encode()).decode() for key in ("deployment-secret", "redis-password")}
+    with cluster({"release-radixgate-generated": kept}) as server:
+        objects = render({}, None, *server)
+    data = one(objects, "Secret", "-generated")["data"]
+    assert kept.items() <= data.items()
+    assert set(data) == {*kept, "admin-token", "demo-key"}
+
+
+def test_gateways_start_anew_when_a_secret_of_ones_own_has_changed() -> None:
+    def checksum(value: str) -> str:
+        secrets = {name: {"any": value} for name in ("radixgate-deployment", "radixgate-tenants")}
+        with cluster(secrets) as server:
+            annotations = template(render({}, PRODUCTION, *server))["metadata"]["annotations"]
+        return str(annotations["checksum/secrets"])
+
+    assert checksum("b25l") == checksum("b25l") != checksum("dHdv")
+
+
+def test_a_change_of_settings_starts_new_pods_and_nothing_else_does() -> None:
+    own = {
+        "deploymentSecret": {"existingSecret": "a"},
+        "adminToken": {"existingSecret": "a"},
+        "redis": {"bundled": {"password": {"existingSecret": "a"}}},
+        "tenants": [{"id": "acme"}],
+    }
+
+    before = template(render(own))
+    assert template(render(own | {"gateway": {"service": {"port": 8080}}})) == before
+    assert template(render(own | {"config": {"routing": {"policy": "round_robin"}}})) != before
+
+
+# ---- Pods
+
+
+@EVERY_EXAMPLE
+def test_pods_keep_to_the_restricted_profile(example: Path | None) -> None:
+    for name, pod in pods(render(example=example)).items():
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not any(pod.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
+        assert not any("hostPath" in volume for volume in pod.get("volumes", ()))
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False, name
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+            assert container["resources"]["requests"]
+            assert re.search(r":[0-9][\w.-]*$|@sha256:", container["image"])
+            mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
+            assert mounted <= {v["name"] for v in pod.get("volumes", ())} | {"data"}
+
+
+def test_probes_use_the_admin_port_and_each_asks_its_own_question() -> None:
+    container = gateway(render({"config": {"admin": {"port": 9001}}}))
+    assert {"name": "admin", "containerPort": 9001} in container["ports"]
+    asked = {kind: container[kind]["httpGet"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert all(question["port"] == "admin" for question in asked.values())
+    assert asked["startupProbe"]["path"] == asked["livenessProbe"]["path"] == "/health/live"
+    assert asked["readinessProbe"]["path"] == "/health/ready"
+
+
+def test_gateways_are_replaced_one_by_one_and_spread_where_possible() -> None:
+    spec = one(render(), "Deployment")["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    spread = spec["template"]["spec"]["topologySpreadConstraints"]
+    assert {s["topologyKey"] for s in spread} == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
+    assert {s["whenUnsatisfiable"] for s in spread} == {"ScheduleAnyway"}
+
+
+@EVERY_EXAMPLE
+def test_selectors_find_their_pods_and_no_others(example: Path | None) -> None:
+    objects = render(example=example)
+    labels = {
+        o["metadata"]["name"]: o["spec"]["template"]["metadata"]["labels"]
+        for o in objects
+        if o["kind"] in ("Deployment", "StatefulSet")
+    }
+    for o in objects:
+        selector = o["spec"].get("selector", {}) if "spec" in o else {}
+        selector = selector.get("matchLabels", selector)
+        if o["kind"] in ("Deployment", "StatefulSet", "Service", "PodDisruptionBudget"):
+            assert set(selector) == {
+                f"app.kubernetes.io/{part}" for part in ("name", "instance", "component")
+            }
+            assert [name for name, own in labels.items() if selector.items() <= own.items()] == [
+                o["metadata"]["name"].removesuffix("-admin")
+            ]
+
+
+def test_a_digest_wins_over_the_tag() -> None:
+    digest = "sha256:" + "ab" * 32
+    image = {"repository": "registry.example.com/gateway", "tag": "1.2.3", "digest": digest}
+    assert gateway(render({"gateway": {"image": image}}))["image"] == f"registry.example.com/gateway@{digest}"
+
+
+def test_workers_get_their_model_gpu_and_options() -> None:
+    tiny = template(render(), "StatefulSet", "-worker")["spec"]
+    build = tiny["initContainers"][0]
+    assert build["command"] == ["python", "-m", "workers.engine.tiny_checkpoint", "/models/tiny"]
+    assert "--hidden=256" in build["args"]
+    assert "--model=/models/tiny" in tiny["containers"][0]["args"]
+
+    pod = template(render(example=PRODUCTION), "StatefulSet", "-worker")["spec"]
+    worker = pod["containers"][0]
+    assert {"--model=/models/llama-3.1-8b", "--kv-tokens=200000", "--dtype=bfloat16"} <= set(worker["args"])
+    assert worker["resources"]["limits"] == {"memory": "48Gi", "nvidia.com/gpu": 1}
+    assert pod["runtimeClassName"] == "nvidia"
+    assert "initContainers" not in pod
+    assert (
+        next(v for v in pod["volumes"] if v["name"] == "models")["persistentVolumeClaim"]["claimName"]
+        == "models"
+    )
+
+
+def test_autoscaling_takes_over_the_number_of_replicas() -> None:
+    autoscaling = {"enabled": True, "memoryPercent": 80, "metrics": [{"type": "Pods", "pods": {}}]}
+    objects = render({"deploymentSecret": {"existingSecret": "a"}, "gateway": {"autoscaling": autoscaling}})
+    assert "replicas" not in one(objects, "Deployment")["spec"]
+    metrics = one(objects, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert [m["resource"]["name"] for m in metrics if m["type"] == "Resource"] == ["cpu", "memory"]
+    assert metrics[-1]["type"] == "Pods"
+
+
+# ---- Around the pods
+
+
+def test_prometheus_finds_the_admin_service_and_the_alerts_look_there() -> None:
+    objects = render(example=PRODUCTION)
+    monitor = one(objects, "ServiceMonitor")
+    services = [o for o in objects if o["kind"] == "Service"]
+    (found,) = [
+        s
+        for s in services
+        if monitor["spec"]["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items()
+    ]
+    assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in found["spec"]["ports"]]
+    assert monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    rules = json.dumps(one(objects, "PrometheusRule")["spec"])
+    assert f'job=\\"{found["metadata"]["name"]}\\"' in rules
+    assert "$SELECTOR" not in rules
+    assert "$FIRST_TOKEN_SECONDS" not in rules
+    assert "{{ $labels.worker }}" in rules
+
+
+def test_the_dashboard_comes_unchanged_and_with_the_label_grafana_looks_for() -> None:
+    found = one(render(), "ConfigMap", "-dashboard")
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    file = (CHART / "dashboards/radixgate.json").read_text(encoding="utf-8")
+    assert json.loads(found["data"]["radixgate.json"]) == json.loads(file)
+
+
+def test_network_policies_let_in_the_test_and_keep_others_from_valkey() -> None:
+    values = {
+        "networkPolicy": {"enabled": True, "tenantsFrom": [{"podSelector": {}}], "egress": {"enabled": True}}
+    }
+    objects = render(values)
+    policy = one(objects, "NetworkPolicy")["spec"]
+    test_labels = one(objects, "Pod", "-test")["metadata"]["labels"]
+    allowed = [peer["podSelector"].get("matchLabels", {}) for peer in policy["ingress"][0]["from"]]
+    assert any(labels and labels.items() <= test_labels.items() for labels in allowed)
+    assert [rule["ports"][0]["port"] for rule in policy["egress"]] == [53, 6379, 30000]
+    for inner in ("-valkey", "-worker"):
+        spec = one(objects, "NetworkPolicy", inner)["spec"]
+        (peer,) = spec["ingress"][0]["from"]
+        assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
+        assert "egress" not in spec
+
+
+def test_extra_objects_are_templates() -> None:
+    extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-more"}}
+    names = [o["metadata"]["name"] for o in render({"extraObjects": [extra]})]
+    assert "release-more" in names
+
+
+def test_long_names_still_make_valid_labels() -> None:
+    for o in render({"nameOverride": "n" * 60}):
+        # A StatefulSet's pods carry its name and a hash of ten in one label.
+        assert len(o["metadata"]["name"]) <= (52 if o["kind"] == "StatefulSet" else 63)
+
+
+def test_the_notes_tell_what_to_do_next() -> None:
+    with cluster({}) as server:
+        done = helm({}, *server, command=("install",))
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    assert "helm -n llm test release --logs" in notes
+    assert "exec deployment/release-radixgate -c gateway -- cat /run/radixgate/key" in notes
+    assert "the tenant `demo` goes" in notes

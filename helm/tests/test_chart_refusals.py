@@ -1,0 +1,143 @@
+"""What the chart refuses, and that its schema knows what the programs know."""
+
+import inspect
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.cli.worker import worker as worker_command
+from helm.tests.rendering import CHART, SCHEMA, helm
+
+OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"redis": {"mode": "embedded"}, "gateway": {"replicas": 2}},
+            "redis.mode embedded keeps quotas inside",
+        ),
+        (
+            {"redis": {"mode": "embedded"}, "gateway": {"autoscaling": {"enabled": True}}},
+            "redis.mode embedded keeps quotas inside",
+        ),
+        ({"gateway": {"replicas": 2}}, "needs a deployment secret of your own"),
+        ({"redis": {"mode": "external"}}, "needs redis.external.url"),
+        (
+            {"redis": {"mode": "external", "external": {"url": "redis://a:6379", "existingSecret": "b"}}},
+            "choose one of redis.external.url",
+        ),
+        (
+            {"redis": {"mode": "external", "external": {"url": "redis://:password@a:6379"}}},
+            "would stand in a ConfigMap",
+        ),
+        ({"workers": {"embedded": {"replicas": 0}}}, "there are no workers"),
+        (
+            {"workers": {"external": [{"id": "worker-0", "kind": "vllm", "url": "http://a:8000"}]}},
+            "two workers are called worker-0",
+        ),
+        (
+            {"workers": {"embedded": {"model": {"source": "claim"}}}},
+            "needs workers.embedded.model.existingClaim",
+        ),
+        (
+            {"workers": {"embedded": {"model": {"source": "hostPath"}}}},
+            "needs workers.embedded.model.hostPath",
+        ),
+        ({"demoTenant": {"enabled": False}}, "there are no tenants"),
+        ({"tenants": [{"id": "a"}], "tenantsFrom": {"existingSecret": "b"}}, "choose one of tenants"),
+        ({"config": {"workers": []}}, "config.workers is the chart's to write"),
+        ({"config": {"deployment_secret": "x"}}, "config.deployment_secret is the chart's to write"),
+        ({"config": {"redis": {"url": "redis://a"}}}, "config.redis.url is the chart's to write"),
+        ({"config": {"admin": {"token": "x"}}}, "config.admin.token would stand in a ConfigMap"),
+        ({"config": {"index": {"memory_bytes_max": 2**31}}}, "the whole gateway may use 1Gi"),
+        ({"gateway": {"image": {"tag": "latest"}}}, "needs a tag that names a version"),
+        (
+            OWN_SECRET | {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 9, "maxReplicas": 3}}},
+            "larger than maxReplicas",
+        ),
+        (
+            OWN_SECRET | {"gateway": {"autoscaling": {"enabled": True, "cpuPercent": 0}}},
+            "nothing to scale by",
+        ),
+        (
+            OWN_SECRET
+            | {"gateway": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}},
+            "gateway.resources.requests.cpu, which is not set",
+        ),
+        ({"gateway": {"ingress": {"enabled": True}}}, "needs gateway.ingress.hosts"),
+        (
+            {
+                "networkPolicy": {"enabled": True, "egress": {"enabled": True}},
+                "workers": {"external": [{"id": "a", "kind": "vllm", "url": "http://a:8000"}]},
+            },
+            "would cut the gateway off",
+        ),
+        ({"metrics": {"serviceMonitor": {"enabled": True}}}, "this cluster has no ServiceMonitor"),
+        ({"metrics": {"prometheusRule": {"enabled": True}}}, "this cluster has no PrometheusRule"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(values: dict[str, Any], sentence: str) -> None:
+    done = helm(values)
+    assert done.returncode != 0
+    assert "radixgate: " in done.stderr
+    assert sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"replicas": 2}, "replicas"),
+        ({"gateway": {"replica": 2}}, "replica"),
+        ({"gateway": {"replicas": "two"}}, "replicas"),
+        ({"redis": {"mode": "sentinel"}}, "mode"),
+        ({"workers": {"external": [{"id": "a", "kind": "vllm", "url": "http://k:v@a"}]}}, "url"),
+        ({"workers": {"embedded": {"options": {"kv_tokens": 1}}}}, "kv_tokens"),
+        ({"gateway": {"image": {"digest": "sha256:beef"}}}, "digest"),
+    ],
+)
+def test_misspelt_values_are_refused_by_the_schema(values: dict[str, Any], path: str) -> None:
+    done = helm(values)
+    assert done.returncode != 0
+    assert "schema" in done.stderr
+    assert path in done.stderr
+
+
+PROGRAM_DEFAULTS = {".workers.embedded.options", ".workers.embedded.model.tiny"}
+"""What is left out there, the program chooses."""
+
+OPTIONAL = {"global", "existingClaim", "claims"}
+
+
+def test_every_value_has_a_default_and_a_place_in_the_schema() -> None:
+    def compare(values: Any, schema: dict[str, Any], path: str) -> None:
+        schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+        if isinstance(values, dict) and schema.get("additionalProperties") is False:
+            assert set(values) <= set(schema["properties"]), path
+            if path not in PROGRAM_DEFAULTS:
+                assert set(schema["properties"]) - set(values) <= OPTIONAL, path
+            for name, inner in values.items():
+                compare(inner, schema["properties"][name], f"{path}.{name}")
+
+    compare(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")), SCHEMA, "")
+
+
+def test_worker_options_are_those_of_the_program() -> None:
+    embedded = SCHEMA["properties"]["workers"]["properties"]["embedded"]["properties"]
+    known = {name.replace("_", "-") for name in inspect.signature(worker_command).parameters}
+    assert set(embedded["options"]["properties"]) == known - {"model", "host", "port", "served-model-name"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "workers.engine.tiny_checkpoint", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    assert set(embedded["model"]["properties"]["tiny"]["properties"]) == set(
+        re.findall(r"^  --([a-z-]+)", shown, re.MULTILINE)
+    )

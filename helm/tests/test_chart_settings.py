@@ -1,0 +1,173 @@
+"""The settings that the chart renders, taken by the real gateway."""
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.server import serving
+from gateway.settings import Settings
+from gateway.settings_sources import load
+from gateway.tenants.keys import new_key, pepper
+from gateway.tenants.yaml_directory import YamlDirectory
+from helm.tests.rendering import CHART, EVERY_EXAMPLE, Objects, gateway, one, render, template
+from tests.fakes.scripted_worker import ScriptedWorker
+
+DEPLOYMENT_SECRET = "for tests only"  # noqa: S105
+PEPPER = pepper(DEPLOYMENT_SECRET.encode())
+
+
+def settings_of(objects: Objects, directory: Path, *assignments: str) -> Settings:
+    """What the gateway makes of its file and environment. Secrets of the operator's are made up."""
+    key = new_key(PEPPER)
+    tenants = [{"id": "acme", "plan": "free", "keys": [{"id": key.id, "hash": key.hash}]}]
+    made_up = {
+        "RADIXGATE_DEPLOYMENT_SECRET": DEPLOYMENT_SECRET,
+        "RADIXGATE_REDIS_URL": "rediss://:password@redis.example.com:6380/0",
+        "RADIXGATE__TENANTS": json.dumps(tenants),
+        "RADIXGATE__PLANS": json.dumps([{"name": "free", "concurrency": 8}]),
+    }
+    environment = {
+        variable["name"]: made_up.get(variable["name"], variable.get("value", "secret"))
+        for variable in gateway(objects)["env"]
+    }
+    text = one(objects, "ConfigMap")["data"]["gateway.yaml"]
+    if "/run/radixgate" in text:
+        complete_demo_key(objects, directory)
+        text = text.replace("/run/radixgate", str(directory))
+    for model in yaml.safe_load(text)["models"]:
+        place = directory / model["tokenizer"].lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "tokenizer.json").touch()
+    file = directory / "gateway.yaml"
+    file.write_text(text.replace("tokenizer: /", f"tokenizer: {directory}/"), encoding="utf-8")
+    return load(file, environment, assignments).settings
+
+
+def complete_demo_key(objects: Objects, directory: Path) -> None:
+    """Runs the init container's own command."""
+    (init,) = template(objects)["spec"]["initContainers"]
+    draw = base64.b64decode(one(objects, "Secret", "-generated")["data"]["demo-key"]).decode()
+    script, place = init["args"]
+    assert init["command"] == ["python", "-c"]
+    assert place == "/run/radixgate"
+    subprocess.run(
+        [sys.executable, "-c", script, str(directory)],
+        env={"DEMO_KEY": draw, "RADIXGATE_DEPLOYMENT_SECRET": DEPLOYMENT_SECRET},
+        check=True,
+        timeout=60,
+    )
+
+
+@EVERY_EXAMPLE
+def test_the_gateway_accepts_the_rendered_settings(example: Path | None, tmp_path: Path) -> None:
+    objects = render(example=example)
+    settings = settings_of(objects, tmp_path)
+    assert settings.listen.host == settings.admin.host == "0.0.0.0"  # noqa: S104
+    assert settings.admin.token is not None
+    assert settings.deployment_secret is not None
+    assert settings.tenants
+    ports = {port["name"]: port["containerPort"] for port in gateway(objects)["ports"]}
+    assert ports == {"http": settings.listen.port, "admin": settings.admin.port}
+
+
+def test_each_embedded_worker_is_called_by_the_name_its_statefulset_gives_it(tmp_path: Path) -> None:
+    objects = render({"workers": {"embedded": {"replicas": 2}}})
+    workers = one(objects, "StatefulSet", "-worker")
+    service = one(objects, "Service", "-worker")
+    assert service["spec"]["clusterIP"] == "None"
+    assert workers["spec"]["serviceName"] == service["metadata"]["name"]
+    name = workers["metadata"]["name"]
+    port = workers["spec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"]
+    assert [(w.id, w.url) for w in settings_of(objects, tmp_path).workers] == [
+        (f"worker-{n}", f"http://{name}-{n}.{name}.llm.svc:{port}") for n in range(2)
+    ]
+
+
+def test_settings_of_the_operator_win_and_large_numbers_stay_whole(tmp_path: Path) -> None:
+    config = {"listen": {"port": 9000}, "requests": {"body_bytes_max": 123456789}, "drain": {"seconds": 7.5}}
+    objects = render({"config": config})
+    settings = settings_of(objects, tmp_path)
+    assert settings.listen.port == 9000
+    assert settings.requests.body_bytes_max == 123456789
+    assert template(objects)["spec"]["terminationGracePeriodSeconds"] == 5 + 8 + 15
+    assert "123456789" in one(objects, "ConfigMap")["data"]["gateway.yaml"]
+
+
+def test_the_index_takes_half_of_the_memory_unless_told_otherwise(tmp_path: Path) -> None:
+    def index_bytes(values: dict[str, Any]) -> int:
+        return settings_of(render(values), tmp_path).index.memory_bytes_max
+
+    assert index_bytes({"gateway": {"resources": {"limits": {"memory": "3Gi"}}}}) == 3 * 2**30 // 2
+    assert index_bytes({"gateway": {"resources": {"limits": {"memory": "500M"}}}}) == 250_000_000
+    assert index_bytes({"config": {"index": {"memory_bytes_max": 1000}}}) == 1000
+    assert index_bytes({"gateway": {"resources": {"limits": None}}}) == Settings().index.memory_bytes_max
+
+
+def test_keys_of_external_workers_come_from_their_secrets(tmp_path: Path) -> None:
+    objects = render(example=CHART / "examples/sglang.yaml")
+    variables = {v["name"]: v for v in gateway(objects)["env"]}
+    assert variables["RADIXGATE_WORKER_KEY_1"]["valueFrom"]["secretKeyRef"] == {
+        "name": "gpu-keys",
+        "key": "gpu-1",
+    }
+    keys = [worker.api_key for worker in settings_of(objects, tmp_path).workers]
+    assert [key is None for key in keys] == [False, False, True]
+
+
+def test_the_demo_tenants_key_works_and_goes_with_the_first_tenant(tmp_path: Path) -> None:
+    objects = render()
+    settings = settings_of(objects, tmp_path)
+    key = (tmp_path / "key").read_text(encoding="utf-8").strip()
+    directory = YamlDirectory(settings, PEPPER)
+    assert directory.by_key(key).id == "demo"
+    assert oct((tmp_path / "key").stat().st_mode)[-3:] == "600"
+
+    objects = render({"tenants": [{"id": "acme", "keys": []}]})
+    assert [tenant.id for tenant in settings_of(objects, tmp_path).tenants] == ["acme"]
+    assert "initContainers" not in template(objects)["spec"]
+    assert "demo-key" not in one(objects, "Secret", "-generated")["data"]
+
+
+async def test_the_test_hook_gets_a_completion_from_a_real_gateway(tmp_path: Path) -> None:
+    objects = render({"redis": {"mode": "embedded"}})
+    async with ScriptedWorker(models=["tiny-llama"]) as worker:
+        here = ["listen.host=127.0.0.1", "listen.port=0", "admin.host=127.0.0.1", "admin.port=0"]
+        state = [f"state_directory={tmp_path}/state", f"workers.0.url={worker.url}"]
+        async with serving(settings_of(objects, tmp_path, *here, *state)) as running:
+            hook = one(objects, "Pod", "-test")["spec"]["containers"][0]
+            assert hook["command"] == ["python", "-c"]
+            key = (tmp_path / "key").read_text(encoding="utf-8").strip()
+            process = await run(
+                hook["args"][0], {"GATEWAY_URL": running.tenants, "API_KEY": key, "MODEL": ""}
+            )
+    assert process.returncode == 0, process.stdout
+    assert "tiny-llama answered" in process.stdout
+    assert worker.seen[0].ended == "finished"
+
+
+async def run(script: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """As a process of its own, while this loop goes on serving."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        script,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return subprocess.CompletedProcess(script, process.returncode or 0, output.decode())
+
+
+@EVERY_EXAMPLE
+def test_a_pod_may_drain_before_it_is_killed(example: Path | None, tmp_path: Path) -> None:
+    objects = render(example=example)
+    drain = settings_of(objects, tmp_path).drain
+    grace = template(objects)["spec"]["terminationGracePeriodSeconds"]
+    assert grace >= drain.notice_seconds + drain.seconds + 5
