@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.telemetry.tracing import Trace
+from gateway.telemetry.trace import Trace
 
 OK = "ok"
 CLIENT_CLOSED = "client_closed"

@@ -12,9 +12,7 @@ has ended. A request that is not sampled costs a few random bits. Names follow O
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
@@ -22,29 +20,14 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-if TYPE_CHECKING:
-    from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.trace import Trace
 
 OPERATIONS = {"chat/completions": "chat", "completions": "text_completion"}
 WORKER_STEPS = frozenset({"first_byte", "relay", "failed_attempt"})
 SPANS_QUEUED_MAX = 8192
 
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """Where a request stands in its trace. `parent_id`: the caller's span, 0 if it sent none."""
-
-    trace_id: int
-    span_id: int
-    parent_id: int
-    worker_span_id: int
-    sampled: bool
-
-    def to_worker(self) -> str:
-        """The `traceparent` header that the worker gets (W3C Trace Context)."""
-        return f"00-{self.trace_id:032x}-{self.worker_span_id:016x}-{'01' if self.sampled else '00'}"
 
 
 class Tracing:
@@ -77,7 +60,7 @@ class Tracing:
             sampled=sampled and self._processor is not None,
         )
 
-    def observe(self, record: "RequestRecord") -> None:
+    def observe(self, record: RequestRecord) -> None:
         """Turns a finished request into spans."""
         trace = record.trace
         if trace is None or not trace.sampled or self._processor is None:
@@ -117,8 +100,8 @@ class Tracing:
         parent: SpanContext | None,
         start: float,
         end: float,
-        record: "RequestRecord",
-        attributes: "Callable[[RequestRecord], Mapping[str, str | int | float]] | None",
+        record: RequestRecord,
+        attributes: Callable[[RequestRecord], Mapping[str, str | int | float]] | None,
     ) -> ReadableSpan:
         failed = attributes is not None and record.code != "ok"
         return ReadableSpan(
@@ -144,7 +127,7 @@ def _context(trace: Trace, span_id: int, *, remote: bool = False) -> SpanContext
     return SpanContext(trace.trace_id, span_id, is_remote=remote, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
-def _attributes(record: "RequestRecord") -> dict[str, str | int | float]:
+def _attributes(record: RequestRecord) -> dict[str, str | int | float]:
     found: dict[str, str | int | float | None] = {
         "gen_ai.operation.name": OPERATIONS.get(record.surface, record.surface),
         "gen_ai.provider.name": "radixgate",
@@ -163,7 +146,7 @@ def _attributes(record: "RequestRecord") -> dict[str, str | int | float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _worker_attributes(record: "RequestRecord") -> dict[str, str | int | float]:
+def _worker_attributes(record: RequestRecord) -> dict[str, str | int | float]:
     return {
         "radixgate.worker": record.worker or "",
         "radixgate.route.reason": record.policy_reason,
