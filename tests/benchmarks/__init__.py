@@ -1,0 +1,1 @@
+"""Benchmarks: figures, never verdicts. Overhead: read overhead, subjects, latency, throughput, stall, report."""

@@ -1,0 +1,174 @@
+"""FastWorker: a worker that costs next to nothing, for measuring what stands before it.
+
+    python -m tests.benchmarks.fast_worker [MODEL ...]
+
+Answers are made once, as bytes. Of a request two fields are read: `max_tokens`, the chunks of a stream, and `seed`,
+milliseconds between them. Without a gap each chunk still leaves in a write of its own, one per turn of the loop, as
+engines send them: what stands before it must not be flattered by 64 chunks in one read. It listens twice, so that
+there are two workers to choose from.
+"""
+
+import asyncio
+import gc
+import re
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+import orjson
+import uvloop
+
+WORKERS = 2
+
+HINT_BYTES = 512
+"""The fields stand before the messages, or after them where somebody has put them in another order."""
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+WORDS = ("the", "gateway", "counts", "every", "token", "that", "passes", "and", "forgets", "its", "text")
+
+_LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+_CHUNKS = re.compile(rb'"max_tokens":\s*(\d+)')
+_GAP = re.compile(rb'"seed":\s*(\d+)')
+_STREAM = re.compile(rb'"stream":\s*true')
+
+
+class Connection(asyncio.Protocol):
+    """One caller; its requests come one after the other."""
+
+    def __init__(self, pages: dict[bytes, bytes], loop: asyncio.AbstractEventLoop) -> None:
+        self._pages = pages
+        self._loop = loop
+        self._parts: list[bytes] = []
+        self._missing = 0
+        self._chunks = 0
+        self._sent = 0
+        self._gap_seconds = 0.0
+        self._started_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own type is none of asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        if not self._missing:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                raise ValueError("the head of a request came in pieces")
+            length = _LENGTH.search(data, 0, end)
+            self._missing = (int(length[1]) if length is not None else 0) - (len(data) - end - 4)
+            if not self._missing:
+                self._answer(data)
+                return
+            self._parts.append(data)
+            return
+        self._missing -= len(data)
+        self._parts.append(data)
+        if not self._missing:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._answer(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._sent = self._chunks
+
+    def _answer(self, request: bytes) -> None:
+        if request.startswith(b"GET"):
+            path = request.split(b" ", 2)[1]
+            self._transport.write(self._pages.get(path, self._pages[b""]))
+            return
+        hints = request if len(request) < 3 * HINT_BYTES else _ends(request)
+        if _STREAM.search(hints) is None:
+            self._transport.write(self._pages[b"POST"])
+            return
+        chunks, gap = _CHUNKS.search(hints), _GAP.search(hints)
+        self._chunks = int(chunks[1]) if chunks is not None else 16
+        self._gap_seconds = int(gap[1]) / 1000 if gap is not None else 0.0
+        self._sent = 0
+        self._started_at = self._loop.time()
+        self._next(STREAM_HEAD)
+
+    def _next(self, before: bytes = b"") -> None:
+        if self._sent >= self._chunks:
+            return
+        data = before + CHUNKS[self._sent % len(CHUNKS)]
+        self._sent += 1
+        last = self._sent == self._chunks
+        self._transport.write(data + STREAM_END if last else data)
+        if last:
+            return
+        if self._gap_seconds:
+            self._loop.call_at(self._started_at + self._sent * self._gap_seconds, self._next)
+        else:
+            self._loop.call_soon(self._next)
+
+
+def _ends(request: bytes) -> bytes:
+    body = request.find(b"\r\n\r\n")
+    return request[body : body + HINT_BYTES] + request[-HINT_BYTES:]
+
+
+def _page(value: object, status: bytes = b"200 OK") -> bytes:
+    body = orjson.dumps(value)
+    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % (status, len(body)) + body
+
+
+def _frame(data: bytes) -> bytes:
+    """One server-sent event as one HTTP chunk."""
+    event = b"data: " + data + b"\n\n"
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+def _chunk(choices: list[object], usage: object = None) -> bytes:
+    head = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "bench"}
+    return _frame(orjson.dumps({**head, "choices": choices, **({"usage": usage} if usage else {})}))
+
+
+def _pages(models: Sequence[str]) -> dict[bytes, bytes]:
+    """By path; "POST" is the answer to an inference request, "" to anything unknown."""
+    message = {"role": "assistant", "content": " ".join(WORDS)}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
+    head = {"id": "chatcmpl-0", "object": "chat.completion", "created": 1_700_000_000, "model": "bench"}
+    info = {"max_total_num_tokens": 10_000_000, "chunked_prefill_size": 8192, "instance_id": "one"}
+    return {
+        b"POST": _page({**head, "choices": [choice], "usage": USAGE}),
+        b"/ready": _page({}),
+        b"/health": _page({}),
+        b"/server_info": _page(info),
+        b"/get_server_info": _page(info),
+        b"/v1/models": _page({"object": "list", "data": [{"id": m, "object": "model"} for m in models]}),
+        b"": _page({"error": {"message": "unknown"}}, b"404 Not Found"),
+    }
+
+
+USAGE = {
+    "prompt_tokens": 50,
+    "completion_tokens": 16,
+    "total_tokens": 66,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
+CHUNKS = [
+    _chunk([{"index": 0, "delta": {"content": f" {word}"}, "logprobs": None, "finish_reason": None}])
+    for word in WORDS
+]
+STREAM_END = _chunk([], USAGE) + _frame(b"[DONE]") + b"0\r\n\r\n"
+
+
+async def serve(models: Sequence[str]) -> None:
+    """Serves for ever, on free ports."""
+    loop, pages = asyncio.get_running_loop(), _pages(models)
+    servers = [
+        await loop.create_server(lambda: Connection(pages, loop), "127.0.0.1", 0, backlog=1024)
+        for _ in range(WORKERS)
+    ]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    print("workers ready at", ",".join(f"http://127.0.0.1:{port}" for port in ports), flush=True)
+    gc.freeze()
+    gc.disable()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1:] or ["bench"]))

@@ -1,0 +1,233 @@
+"""Who is measured, each in a process of its own before two workers (one process, two ports).
+
+direct              the worker itself
+radixgate           policies and quotas on, real Valkey; `tokenizer: text`
+radixgate-tokens    the same process; a model whose tokenizer directory it knows
+smg                 smg launch --policy cache_aware, with a tenant key
+aiohttp             bare_relay.py: no policies, the floor for a gateway in Python
+"""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import yaml
+
+from gateway.demo.stage import free_port
+from gateway.processes import Child, ChildFailed
+from gateway.secret_store import deployment_secret
+from gateway.settings import Settings
+from gateway.tenants.keys import NewKey, new_key, pepper
+
+DIRECT, RADIXGATE, TOKENS, SMG, AIOHTTP = "direct", "radixgate", "radixgate-tokens", "smg", "aiohttp"
+SUBJECTS = (DIRECT, RADIXGATE, TOKENS, SMG, AIOHTTP)
+
+TEXT_MODEL, TOKENS_MODEL = "bench-text", "bench-tokens"
+READY = re.compile(r"ready at (\S+)")
+START_SECONDS_MAX = 60.0
+INSTALL_SECONDS_MAX = 300.0
+
+SMG_VERSION = "1.13.0"
+SMG_HOME = Path(".tools/smg-venv")
+SMG_READY = re.compile(r"listening\s+(\S+)")
+
+LIMITS = [{"requests": 1_000_000_000, "per": "minute"}, {"total_tokens": 10_000_000_000, "per": "minute"}]
+CONCURRENCY = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Where to send requests, as whom, for which model; and whose CPU time to count."""
+
+    name: str
+    host: str
+    port: int
+    model: str
+    key: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """All that run. `admin_url`: radixgate's operator address, if it takes part. `notes`: who does not, and why."""
+
+    subjects: Sequence[Subject]
+    notes: Sequence[str]
+    admin_url: str | None
+
+
+@asynccontextmanager
+async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field]:
+    """Starts the worker and the wanted subjects, and stops them. Raises ChildFailed for all but smg."""
+    secret = deployment_secret(Settings(state_directory=str(directory)))
+    key = new_key(pepper(secret))
+    children: list[Child] = []
+    found: dict[str, Subject] = {}
+    notes: list[str] = []
+
+    async def start(name: str, ready: "re.Pattern[str]", *command: str) -> Child:
+        child = Child(name, lambda _: command, ready, directory / f"{name}.log")
+        children.append(child)
+        await child.start(START_SECONDS_MAX)
+        return child
+
+    def subject(name: str, child: Child, model: str = TEXT_MODEL) -> Subject:
+        assert child.pid is not None
+        at = urlsplit(f"//{str(child.url).partition(',')[0].rpartition('//')[2]}")
+        return Subject(
+            name=name,
+            host=at.hostname or "",
+            port=at.port or 0,
+            model=model,
+            key=key.text,
+            pid=child.pid,
+        )
+
+    try:
+        worker = await start(
+            "worker", READY, *_module("tests.benchmarks.fast_worker"), TEXT_MODEL, TOKENS_MODEL
+        )
+        urls = str(worker.url).split(",")
+        found[DIRECT] = subject(DIRECT, worker)
+        admin_url = None
+        if {RADIXGATE, TOKENS} & set(wanted):
+            admin_port = free_port(0)
+            admin_url = f"http://127.0.0.1:{admin_port}"
+            checkpoint = await _checkpoint(directory / "checkpoint")
+            config = directory / "gateway.yaml"
+            settings = _settings(directory, urls, key, admin_port, checkpoint)
+            config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+            gateway = await start(RADIXGATE, READY, *_module("gateway"), "serve", "--config", str(config))
+            found[RADIXGATE] = subject(RADIXGATE, gateway)
+            found[TOKENS] = subject(TOKENS, gateway, TOKENS_MODEL)
+        if SMG in wanted:
+            try:
+                program = await _smg()
+                options = _smg_options(urls, key)
+                found[SMG] = subject(SMG, await start(SMG, SMG_READY, str(program), "launch", *options))
+            except ChildFailed as err:
+                notes.append(f"without smg: {err}")
+        if AIOHTTP in wanted:
+            relay = await start(AIOHTTP, READY, *_module("tests.benchmarks.bare_relay"), urls[0])
+            found[AIOHTTP] = subject(AIOHTTP, relay)
+        subjects = [found[name] for name in SUBJECTS if name in found and name in wanted]
+        for one in subjects:
+            await _serving(one)
+        yield Field(subjects=subjects, notes=notes, admin_url=admin_url)
+    finally:
+        await asyncio.gather(*(child.stop() for child in reversed(children)))
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and all below it, so far. 0 off Linux."""
+    ticks, parents = {}, {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has just ended.
+        number = int(entry.parent.name)
+        parents[number] = int(fields[1])
+        ticks[number] = sum(map(int, fields[11:15]))
+
+    def below(number: int) -> bool:
+        while number not in (0, pid):
+            number = parents.get(number, 0)
+        return number == pid
+
+    return sum(spent for number, spent in ticks.items() if below(number)) / os.sysconf("SC_CLK_TCK")
+
+
+async def _checkpoint(directory: Path) -> Path:
+    """A tiny checkpoint with a real tokenizer. Its own process: a gateway has no numpy."""
+    await _run("the checkpoint", *_module("workers.engine.tiny_checkpoint"), str(directory))
+    return directory
+
+
+async def _smg() -> Path:
+    """The program, installed if it is not there. Raises ChildFailed."""
+    program = SMG_HOME / "bin" / "smg"
+    if not program.exists():
+        await _run("smg's environment", sys.executable, "-m", "venv", str(SMG_HOME))
+        await _run("smg", str(SMG_HOME / "bin" / "pip"), "install", "--quiet", f"smg=={SMG_VERSION}")
+    return program
+
+
+async def _run(name: str, *command: str) -> None:
+    """To its end. Raises ChildFailed."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        _, errors = await asyncio.wait_for(process.communicate(), INSTALL_SECONDS_MAX)
+    except TimeoutError:
+        process.kill()
+        raise ChildFailed(f"{name} is not there after {INSTALL_SECONDS_MAX:g} seconds") from None
+    if process.returncode:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        raise ChildFailed(f"{name} could not be made: {' '.join(last)}")
+
+
+async def _serving(subject: Subject) -> None:
+    """Until it answers: a router may be ready before it knows its worker. Raises ChildFailed."""
+    body = {"model": subject.model, "messages": [{"role": "user", "content": "hello"}]}
+    headers = {"authorization": f"Bearer {subject.key}"}
+    url = f"http://{subject.host}:{subject.port}/v1/chat/completions"
+    try:
+        async with asyncio.timeout(START_SECONDS_MAX), aiohttp.ClientSession() as http:
+            while True:
+                try:
+                    async with http.post(url, json=body, headers=headers) as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise ChildFailed(f"{subject.name} does not answer") from None
+
+
+def _module(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", name)
+
+
+def _settings(
+    directory: Path, urls: Sequence[str], key: NewKey, admin_port: int, checkpoint: Path
+) -> dict[str, object]:
+    """Everything on, nothing refused."""
+    return {
+        "listen": {"port": 0},
+        "admin": {"port": admin_port},
+        "redis": {"url": "embedded"},
+        "state_directory": str(directory),
+        "models": [
+            {"name": TEXT_MODEL, "tokenizer": "text"},
+            {"name": TOKENS_MODEL, "tokenizer": str(checkpoint)},
+        ],
+        "workers": [{"id": f"fast-{at}", "kind": "sglang", "url": url} for at, url in enumerate(urls)],
+        "plans": [{"name": "bench", "limits": LIMITS, "concurrency": CONCURRENCY}],
+        "tenants": [{"id": "bench", "plan": "bench", "keys": [{"id": key.id, "hash": key.hash}]}],
+        "routing": {"policy": "prefix_affinity"},
+        "drain": {"notice_seconds": 0, "seconds": 1},
+    }
+
+
+def _smg_options(urls: Sequence[str], key: NewKey) -> list[str]:
+    options = {
+        "policy": "cache_aware",
+        "host": "127.0.0.1",
+        "port": free_port(0),
+        "prometheus-host": "127.0.0.1",
+        "prometheus-port": free_port(0),
+        "tenant-api-key": f"bench:{key.text}",
+        "log-level": "warn",
+    }
+    given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    return ["--worker-urls", *urls, *given, "--disable-tokenizer-autoload"]

@@ -1,0 +1,112 @@
+"""What a gateway can carry: 32 connections, each sending its next request when the last one is answered.
+
+Three loads: whole answers; streams of 64 chunks as fast as they come; and streams whose chunks come 5 ms apart,
+which is what engines do. On a machine that the load shares, CPU time per request is the steadier figure.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from tests.benchmarks.load import Client, connect
+from tests.benchmarks.subjects import Subject, cpu_seconds
+from tests.benchmarks.wire import Texts, request
+
+CONNECTIONS = 32
+CHARACTERS = 200
+CHUNKS = 64
+GAP_MS = 5
+WARM_UP_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of load."""
+
+    name: str
+    chunks: int | None = None
+    gap_ms: int = 0
+
+
+KINDS = (
+    Kind(name="whole"),
+    Kind(name="stream", chunks=CHUNKS),
+    Kind(name="paced", chunks=CHUNKS, gap_ms=GAP_MS),
+)
+
+
+@dataclass(slots=True)
+class Sums:
+    """Over all rounds. `cpu_seconds`: of the subject; `client_seconds`: of the load itself."""
+
+    requests: int = 0
+    reads: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    client_seconds: float = 0.0
+
+
+async def measure(subjects: Sequence[Subject], *, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
+    """Figures by subject: each kind for so many seconds in each round."""
+    texts = Texts()
+    prompts = [texts.new(CHARACTERS) for _ in range(CONNECTIONS)]
+    taken = {(subject.name, kind): Sums() for subject in subjects for kind in KINDS}
+    for _ in range(rounds):
+        for kind in KINDS:
+            for subject in subjects:
+                await _load(subject, kind, prompts, seconds, taken[subject.name, kind])
+    return {subject.name: _figures(subject.name, taken) for subject in subjects}
+
+
+async def _load(subject: Subject, kind: Kind, prompts: Sequence[str], seconds: float, sums: Sums) -> None:
+    """Raises BadAnswer and OSError."""
+    requests = [request(subject, text, chunks=kind.chunks, gap_ms=kind.gap_ms) for text in prompts]
+    clients = [Client(repeat(data)) for data in requests]
+    try:
+        for client in clients:
+            await connect(subject, client)
+            # One after the other, or paced streams would for ever begin and end in the same moment.
+            await asyncio.sleep((kind.chunks or 0) * kind.gap_ms / 1000 / CONNECTIONS)
+        await _run(clients, WARM_UP_SECONDS)
+        before, started = _now(clients, subject), time.perf_counter()
+        await _run(clients, seconds)
+        after = _now(clients, subject)
+        sums.seconds += time.perf_counter() - started
+    finally:
+        for client in clients:
+            client.close()
+    sums.requests += int(after[0] - before[0])
+    sums.reads += int(after[1] - before[1])
+    sums.cpu_seconds += after[2] - before[2]
+    sums.client_seconds += after[3] - before[3]
+
+
+async def _run(clients: Sequence[Client], seconds: float) -> None:
+    """They never finish by themselves: who does has failed, and says so here."""
+    failed, _ = await asyncio.wait(
+        [client.finished for client in clients], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+    )
+    for finished in failed:
+        finished.result()
+
+
+def _now(clients: Sequence[Client], subject: Subject) -> tuple[float, float, float, float]:
+    answered, reads = sum(client.answered for client in clients), sum(client.reads for client in clients)
+    return answered, reads, cpu_seconds(subject.pid), time.process_time()
+
+
+def _figures(subject: str, taken: dict[tuple[str, Kind], Sums]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for kind in KINDS:
+        sums = taken[subject, kind]
+        requests = max(sums.requests, 1)
+        figures |= {
+            f"{kind.name}_requests_per_second": sums.requests / sums.seconds,
+            f"{kind.name}_cpu_ms_per_request": 1000 * sums.cpu_seconds / requests,
+            f"{kind.name}_cores_used": sums.cpu_seconds / sums.seconds,
+            f"{kind.name}_client_cpu_ms_per_request": 1000 * sums.client_seconds / requests,
+            f"{kind.name}_client_reads_per_request": sums.reads / requests,
+        }
+    return figures

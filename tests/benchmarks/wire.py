@@ -1,0 +1,90 @@
+"""Requests as bytes, made before the clock runs; and of answers only where they begin and end."""
+
+import re
+from collections.abc import Iterator
+from random import Random
+
+import orjson
+
+from tests.benchmarks.subjects import Subject
+from workers.engine.tiny_text import sentences
+
+POOL_SENTENCES = 20_000
+POOL_SEED = 7
+STREAM_END = b"[DONE]\n\n\r\n0\r\n\r\n"
+
+_LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+
+
+class BadAnswer(Exception):
+    """Not the answer that was asked for; one line says what came."""
+
+
+class Answer:
+    """Reads one answer: `feed` says when it is complete, `begun` when its body has begun."""
+
+    __slots__ = ("_head", "_missing", "_tail", "begun")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._missing: int | None = None  # bytes of a body of known length
+        self._tail = b""  # the last bytes of a chunked one
+        self.begun = False
+
+    def feed(self, data: bytes) -> bool:
+        """Raises BadAnswer."""
+        if not self.begun:
+            data = self._head + data
+            end = data.find(b"\r\n\r\n")
+            if end < 0 or len(data) == end + 4:
+                self._head = data
+                return False
+            if not data.startswith(b"HTTP/1.1 200"):
+                raise BadAnswer(data[:1000].decode(errors="replace"))
+            self.begun = True
+            length = _LENGTH.search(data, 0, end)
+            if length is not None:
+                self._missing = int(length[1]) - (len(data) - end - 4)
+                return self._missing == 0
+        elif self._missing is not None:
+            self._missing -= len(data)
+            return self._missing == 0
+        self._tail = (self._tail + data)[-len(STREAM_END) :]
+        if self._tail.endswith(b"\r\n0\r\n\r\n"):
+            if self._tail != STREAM_END:
+                raise BadAnswer("the stream ended before its end")
+            return True
+        return False
+
+
+class Texts:
+    """Prompts of so many characters. Each is new from its first character on; the same ones in every run."""
+
+    def __init__(self) -> None:
+        self._pool = " ".join(sentences(POOL_SEED, POOL_SENTENCES))
+        self._random = Random(POOL_SEED)
+
+    def new(self, characters: int) -> str:
+        text = f"{self._random.getrandbits(48):012x} "
+        start = self._random.randrange(len(self._pool) - characters)
+        return text + self._pool[start : start + characters - len(text)]
+
+    def forever(self, characters: int) -> Iterator[str]:
+        while True:
+            yield self.new(characters)
+
+
+def request(subject: Subject, text: str, *, chunks: int | None = None, gap_ms: int = 0) -> bytes:
+    """A chat completion for this subject; with `chunks` a stream of so many."""
+    fields: dict[str, object] = {"model": subject.model, "max_tokens": chunks or 16}
+    if chunks is not None:
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        if gap_ms:
+            fields["seed"] = gap_ms
+    body = orjson.dumps({**fields, "messages": [{"role": "user", "content": text}]})
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {subject.host}:{subject.port}\r\n"
+        f"authorization: Bearer {subject.key}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
