@@ -29,6 +29,7 @@ from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
+from gateway.quotas.escrow_store import EscrowQuotaStore
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
@@ -96,11 +97,10 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         valkey = await _valkey(settings, stack)
         scripts = ScriptCaller(connect(valkey.url if valkey is not None else settings.redis.url))
         stack.push_async_callback(scripts.close)
-        quotas = GuardedQuotaStore(
-            RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000),
-            LocalQuotaStore(time.monotonic),
-            scripts.ping,
-        )
+        shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000)
+        escrow = EscrowQuotaStore(shared, time.monotonic)
+        stack.push_async_callback(escrow.give_back)
+        quotas = GuardedQuotaStore(escrow, LocalQuotaStore(time.monotonic), scripts.ping)
         leases = Leases(quotas)
         stack.push_async_callback(leases.close)
 

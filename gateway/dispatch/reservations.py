@@ -32,7 +32,6 @@ from gateway.quotas.quota import (
     Lease,
     Refusal,
     Reservation,
-    Scope,
     Standing,
     tightest,
 )
@@ -130,14 +129,11 @@ class Reservations:
         self.room_made()
 
     async def _reserve(self, ctx: RequestContext, prompt: PromptBlocks) -> Lease:
-        plan = ctx.tenant.plan
         decision = await self.leases.reserve(
             Reservation(
                 id=ctx.id,
                 organisation=ctx.tenant.organisation,
-                scopes=(
-                    Scope(name=f"tenant:{ctx.tenant.id}", limits=plan.limits, concurrency=plan.concurrency),
-                ),
+                scopes=ctx.tenant.scopes,
                 cost=Cost(
                     prompt_tokens=prompt.prompt_tokens,
                     output_tokens=self.estimates.reserved(ctx, prompt.prompt_tokens),

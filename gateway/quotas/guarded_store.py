@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.quotas.quota import Cost, Lease, QuotaStore, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota import DONE, Cost, Lease, QuotaStore, QuotaUnavailable, Refusal, Reservation
 from gateway.redis_scripts import RedisDown
 
 log = logging.getLogger(__name__)
@@ -51,11 +51,11 @@ class GuardedQuotaStore:
             self._granted_locally.add(reservation.id)
         return decision
 
-    async def settle(self, lease: Lease, actual: Cost) -> None:
-        await self._end(lease, actual)
+    def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
+        return self._end(lease, actual)
 
-    async def release(self, lease: Lease) -> None:
-        await self._end(lease, None)
+    def release(self, lease: Lease) -> Awaitable[None]:
+        return self._end(lease, None)
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         await self._local.renew([lease for lease in leases if lease.reservation.id in self._granted_locally])
@@ -85,21 +85,34 @@ class GuardedQuotaStore:
         for _ in range(len(self._unsettled)):
             await self._end(*self._unsettled.popleft())
 
-    async def _end(self, lease: Lease, actual: Cost | None) -> None:
-        local = lease.reservation.id in self._granted_locally
-        self._granted_locally.discard(lease.reservation.id)
-        store = self._local if local else self._shared
-        if self.away and not local:
+    def _end(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
+        if lease.reservation.id in self._granted_locally:
+            self._granted_locally.discard(lease.reservation.id)
+            return _ended(self._local, lease, actual)
+        if self.away:
             self._unsettled.append((lease, actual))
-            return
-        try:
-            await (store.release(lease) if actual is None else store.settle(lease, actual))
-        except QuotaUnavailable as err:
-            self._unsettled.append((lease, actual))
-            self._failed(err)
+            return DONE
+        ending = _ended(self._shared, lease, actual)
+        if not isinstance(ending, asyncio.Future):
+            return ending
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def _failed(self, err: QuotaUnavailable) -> None:
+        def keep_if_it_failed(done: "asyncio.Future[None]") -> None:
+            if not done.cancelled() and isinstance(done.exception(), QuotaUnavailable):
+                self._unsettled.append((lease, actual))
+                self._failed(done.exception())
+            if not settled.done():
+                settled.set_result(None)
+
+        ending.add_done_callback(keep_if_it_failed)
+        return settled
+
+    def _failed(self, err: BaseException | None) -> None:
         self._failures += 1
         if not self.away and self._failures >= FAILURES_MAX:
             self.away = True
             log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
+
+
+def _ended(store: QuotaStore, lease: Lease, actual: Cost | None) -> Awaitable[None]:
+    return store.release(lease) if actual is None else store.settle(lease, actual)

@@ -1,4 +1,4 @@
-"""The leases of this process: kept while their requests run, ended in the background."""
+"""The leases of this process: kept while their requests run, ended without keeping anybody waiting."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ CLOSE_SECONDS_MAX = 2.0
 
 
 class Leases:
-    """Reserves for a request, and ends its lease without keeping anybody waiting."""
+    """Reserves for a request, and ends its lease in the background."""
 
     def __init__(self, store: QuotaStore) -> None:
         self._store = store
         self._held: dict[str, Lease] = {}
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -43,27 +43,26 @@ class Leases:
         """Settles to the actual cost, or releases if there was none. Returns at once."""
         if self._held.pop(lease.reservation.id, None) is None:
             return
-        task = asyncio.get_running_loop().create_task(self._end(lease, actual))
-        self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
+        ending = self._store.release(lease) if actual is None else self._store.settle(lease, actual)
+        if isinstance(ending, asyncio.Future):
+            self._endings.add(ending)
+            ending.add_done_callback(self._ended)
 
     async def run(self) -> None:
         """Keeps what is held from expiring."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
-            if self._held:
-                try:
-                    await self._store.renew(list(self._held.values()))
-                except QuotaUnavailable as err:
-                    log.warning("leases could not be renewed: %s", err)
+            try:
+                await self._store.renew(list(self._held.values()))
+            except QuotaUnavailable as err:
+                log.warning("leases could not be renewed: %s", err)
 
     async def close(self) -> None:
         """Waits for endings under way, for a bounded time."""
         if self._endings:
             await asyncio.wait(self._endings, timeout=CLOSE_SECONDS_MAX)
 
-    async def _end(self, lease: Lease, actual: Cost | None) -> None:
-        try:
-            await (self._store.release(lease) if actual is None else self._store.settle(lease, actual))
-        except QuotaUnavailable as err:
-            log.warning("lease %s could not be ended: %s", lease.reservation.id, err)
+    def _ended(self, ending: "asyncio.Future[None]") -> None:
+        self._endings.discard(ending)
+        if not ending.cancelled() and ending.exception() is not None:
+            log.warning("a lease could not be ended: %s", ending.exception())

@@ -7,8 +7,10 @@ from operator import itemgetter
 
 from gateway.quotas.quota import (
     CONCURRENCY,
+    DONE,
     LEASE_SECONDS,
     Cost,
+    Done,
     Lease,
     Limit,
     QuotaUnavailable,
@@ -57,11 +59,13 @@ class LocalQuotaStore:
                 account.running[reservation.id] = now + LEASE_SECONDS
         return Lease(reservation=reservation, standings=self._standings(reservation, now))
 
-    async def settle(self, lease: Lease, actual: Cost) -> None:
+    def settle(self, lease: Lease, actual: Cost) -> Done:
         self._end(lease, actual)
+        return DONE
 
-    async def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> Done:
         self._end(lease, None)
+        return DONE
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         until = self._clock() + LEASE_SECONDS

@@ -14,7 +14,7 @@
 Every implementation passes tests/conformance/test_quota_store.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -110,17 +110,31 @@ class QuotaStore(Protocol):
         """Takes the cost from every limit, or nothing at all."""
         ...
 
-    async def settle(self, lease: Lease, actual: Cost) -> None:
-        """Replaces the reserved cost by the actual one; concurrency is free again."""
+    def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
+        """Replaces the reserved cost by the actual one; concurrency is free again.
+
+        Begins at once. Whoever wants to know when it is done, or that it failed, awaits the result.
+        """
         ...
 
-    async def release(self, lease: Lease) -> None:
-        """Gives back all that was reserved."""
+    def release(self, lease: Lease) -> Awaitable[None]:
+        """Gives back all that was reserved. Begins at once, as settling does."""
         ...
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         """Keeps these leases for another LEASE_SECONDS."""
         ...
+
+
+class Done:
+    """The awaitable of something that is done already."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+DONE = Done()
 
 
 def tightest(standings: Sequence[Standing]) -> Mapping[str, Standing]:

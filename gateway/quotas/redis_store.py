@@ -5,11 +5,14 @@ Keys of one organisation share a hash tag, so that all its scopes are decided in
     rg:{acme}:lease:<reservation id>     held | ended
     rg:{acme}:full:<scope>               hash: limit name -> microsecond at which the bucket is full again
     rg:{acme}:running:<scope>            sorted set: reservation id -> millisecond at which its lease ends
+    rg:{acme}:slots:<scope>              hash: holder of escrow -> its slots and the millisecond at which they end
+    rg:{acme}:holder:<holder>            sequence of the holder's last change
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gateway.quotas.quota import (
     CONCURRENCY,
@@ -19,14 +22,42 @@ from gateway.quotas.quota import (
     QuotaUnavailable,
     Refusal,
     Reservation,
+    Scope,
     Standing,
 )
 from gateway.redis_scripts import Answer, RedisDown, Script, ScriptCaller
+from gateway.within import within
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
-GRANTED, REFUSED, ENDED = 1, 0, -1
+GRANTED, ENDED = 1, -1
+CLOCK_FORGETTING = 0.01
 
 Argument = str | int | float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of what `holder` has in escrow of an account (see adjust.lua).
+
+    `units`: for every limit of every scope, in order, how many more are debited (fewer, if negative). `slots`: how
+    many it holds afterwards. `forced`: charged even beyond a limit, because it has been used already.
+    """
+
+    holder: str
+    sequence: int
+    organisation: str
+    scopes: tuple[Scope, ...]
+    units: tuple[int, ...]
+    slots: int
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adjusted:
+    """`done`, or refused as a whole; and how the limits stand now."""
+
+    done: bool
+    standings: tuple[Standing, ...]
 
 
 class RedisQuotaStore:
@@ -42,6 +73,7 @@ class RedisQuotaStore:
         self._reserve = Script.read("gateway.quotas", "reserve")
         self._finish = Script.read("gateway.quotas", "finish")
         self._renew = Script.read("gateway.quotas", "renew")
+        self._adjust = Script.read("gateway.quotas", "adjust")
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
         arguments: list[Argument] = [reservation.id, LEASE_MS, self._latest_ms()]
@@ -53,7 +85,7 @@ class RedisQuotaStore:
                 arguments += [limit.name, int(limit.bucket.amount), period_us, cost]
         called = self._scripts.call(self._reserve, _keys(reservation), arguments)
         try:
-            answer = await asyncio.wait_for(asyncio.shield(called), self._timeout_seconds)
+            answer = await within(called, self._timeout_seconds)
         except RedisDown as err:
             raise QuotaUnavailable(str(err)) from err
         except BaseException as err:
@@ -64,11 +96,30 @@ class RedisQuotaStore:
             raise
         return self._decision(reservation, answer)
 
-    async def settle(self, lease: Lease, actual: Cost) -> None:
-        await self._end(lease.reservation, actual)
+    def settle(self, lease: Lease, actual: Cost) -> "asyncio.Future[None]":
+        return self._end(lease.reservation, actual)
 
-    async def release(self, lease: Lease) -> None:
-        await self._end(lease.reservation, None)
+    def release(self, lease: Lease) -> "asyncio.Future[None]":
+        return self._end(lease.reservation, None)
+
+    async def adjust(self, change: Change) -> Adjusted:
+        """Changes what a holder has in escrow. Raises QuotaUnavailable; what was changed is then unknown."""
+        arguments: list[Argument] = [change.holder, LEASE_MS, change.sequence, int(change.forced)]
+        units = iter(change.units)
+        for scope in change.scopes:
+            arguments += [scope.concurrency or 0, change.slots, len(scope.limits)]
+            for limit in scope.limits:
+                period_us = int(limit.bucket.period_seconds * 1e6)
+                arguments += [limit.name, int(limit.bucket.amount), period_us, next(units)]
+        keys = _scope_keys(change.organisation, f"holder:{change.holder}", change.scopes)
+        try:
+            answer = await self._scripts.call(self._adjust, keys, arguments)
+        except RedisDown as err:
+            raise QuotaUnavailable(str(err)) from err
+        if not isinstance(answer, list):
+            raise QuotaUnavailable("Redis gave an answer of another shape")
+        outcome, _, *pairs = answer
+        return Adjusted(done=outcome == GRANTED, standings=_standings(change.scopes, pairs))
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         calls = [
@@ -83,19 +134,10 @@ class RedisQuotaStore:
         if not isinstance(answer, list):
             raise QuotaUnavailable("Redis gave an answer of another shape")
         outcome, server_ms, scope_at, limit_at, retry_us, *pairs = answer
-        self._server_ahead_ms = server_ms - self._clock() * 1000
+        self._learn_clock(server_ms)
         if outcome == ENDED:
             raise QuotaUnavailable(f"reservation {reservation.id} came too late or has ended")
-        limits = [limit for scope in reservation.scopes for limit in scope.limits]
-        standings = tuple(
-            Standing(
-                unit=limit.unit,
-                amount=int(limit.bucket.amount),
-                remaining=pairs[2 * at],
-                reset_seconds=pairs[2 * at + 1] / 1e6,
-            )
-            for at, limit in enumerate(limits)
-        )
+        standings = _standings(reservation.scopes, pairs)
         if outcome == GRANTED:
             return Lease(reservation=reservation, standings=standings)
         scope = reservation.scopes[scope_at - 1]
@@ -108,11 +150,21 @@ class RedisQuotaStore:
             standings=standings,
         )
 
-    async def _end(self, reservation: Reservation, actual: Cost | None) -> None:
-        try:
-            await self._ending(reservation, actual)
-        except RedisDown as err:
-            raise QuotaUnavailable(str(err)) from err
+    def _end(self, reservation: Reservation, actual: Cost | None) -> "asyncio.Future[None]":
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(answer: "asyncio.Future[Answer]") -> None:
+            failure = None if answer.cancelled() else answer.exception()
+            if ended.done():
+                return
+            if failure is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(QuotaUnavailable(str(failure)))
+                ended.exception()  # Whoever does not wait for it does not ask either.
+
+        self._ending(reservation, actual).add_done_callback(done)
+        return ended
 
     def _ending(self, reservation: Reservation, actual: Cost | None) -> "asyncio.Future[Answer]":
         arguments: list[Argument] = [reservation.id, LEASE_MS, 0 if actual is None else 1]
@@ -129,6 +181,15 @@ class RedisQuotaStore:
         """Sends a release that nobody waits for. It is sent after the reserve, and leaves a tombstone."""
         self._ending(reservation, None).add_done_callback(lambda done: done.cancelled() or done.exception())
 
+    def _learn_clock(self, server_ms: int) -> None:
+        """How far the server's clock is ahead. An answer that lay unread makes it look less, so the most counts."""
+        ahead = server_ms - self._clock() * 1000
+        known = self._server_ahead_ms
+        if known is None or ahead > known:
+            self._server_ahead_ms = ahead
+        else:
+            self._server_ahead_ms = known + CLOCK_FORGETTING * (ahead - known)
+
     def _latest_ms(self) -> int:
         """The server's time at which this process stops waiting; 0 until its clock is known."""
         if self._server_ahead_ms is None:
@@ -137,8 +198,26 @@ class RedisQuotaStore:
 
 
 def _keys(reservation: Reservation) -> list[str]:
-    tag = f"rg:{{{reservation.organisation}}}"
-    keys = [f"{tag}:lease:{reservation.id}"]
-    for scope in reservation.scopes:
-        keys += [f"{tag}:full:{scope.name}", f"{tag}:running:{scope.name}"]
+    return _scope_keys(reservation.organisation, f"lease:{reservation.id}", reservation.scopes)
+
+
+def _scope_keys(organisation: str, first: str, scopes: Sequence[Scope]) -> list[str]:
+    tag = f"rg:{{{organisation}}}"
+    keys = [f"{tag}:{first}"]
+    for scope in scopes:
+        keys += [f"{tag}:full:{scope.name}", f"{tag}:running:{scope.name}", f"{tag}:slots:{scope.name}"]
     return keys
+
+
+def _standings(scopes: Sequence[Scope], pairs: Sequence[int]) -> tuple[Standing, ...]:
+    """From (remaining, reset in us) of every limit of every scope, in order."""
+    limits = [limit for scope in scopes for limit in scope.limits]
+    return tuple(
+        Standing(
+            unit=limit.unit,
+            amount=int(limit.bucket.amount),
+            remaining=pairs[2 * at],
+            reset_seconds=pairs[2 * at + 1] / 1e6,
+        )
+        for at, limit in enumerate(limits)
+    )

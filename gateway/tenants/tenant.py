@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from gateway.quotas.quota import Limit
+from gateway.quotas.quota import Limit, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class Plan:
 class Tenant:
     """A tenant, as one of its keys presents it.
 
-    `group`: the isolation group. Tenants with equal groups may hit each other's cached prefixes; the empty one
-    is shared by everybody who chose so.
+    `scopes`: the accounts that its requests are charged to. `group`: the isolation group; tenants with equal groups
+    may hit each other's cached prefixes, and the empty one is shared by everybody who chose so.
     """
 
     id: str
@@ -37,3 +37,4 @@ class Tenant:
     key_id: str
     plan: Plan
     group: str
+    scopes: tuple[Scope, ...] = ()

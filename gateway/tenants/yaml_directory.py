@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from gateway.quotas.quota import REQUESTS, TOTAL_TOKENS, Limit
+from gateway.quotas.quota import REQUESTS, TOTAL_TOKENS, Limit, Scope
 from gateway.settings import Isolation, Settings
 from gateway.settings import Plan as PlanSettings
 from gateway.tenants.directory import UnknownKey
@@ -38,12 +38,14 @@ class YamlDirectory:
         self._entries: dict[str, _Entry] = {}
         plans = {plan.name: _plan(plan) for plan in settings.plans}
         for tenant in settings.tenants:
+            plan = plans[tenant.plan] if tenant.plan is not None else Plan()
             known = Tenant(
                 id=tenant.id,
                 organisation=tenant.organisation or tenant.id,
                 key_id="",
-                plan=plans[tenant.plan] if tenant.plan is not None else Plan(),
+                plan=plan,
                 group=_group(tenant.id, tenant.isolation),
+                scopes=(Scope(name=f"tenant:{tenant.id}", limits=plan.limits, concurrency=plan.concurrency),),
             )
             for key in tenant.keys:
                 self._entries[key.id] = _Entry(

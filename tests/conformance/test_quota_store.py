@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.quotas.escrow_store import EscrowQuotaStore
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope, tightest
 from gateway.quotas.redis_store import RedisQuotaStore
@@ -15,17 +16,28 @@ from policies.gcra import Bucket
 
 numbers = itertools.count()
 
+WIDE = Scope(
+    name="wide",
+    limits=(
+        Limit(unit="requests", bucket=Bucket(amount=10_000, period_seconds=1e6)),
+        Limit(unit="total_tokens", bucket=Bucket(amount=1_000_000, period_seconds=1e6)),
+    ),
+    concurrency=200,
+)
+"""Wide enough for a store to hold something in advance."""
+
 REQUESTS = Limit(unit="requests", bucket=Bucket(amount=5, period_seconds=3600))
 TOKENS = Limit(unit="total_tokens", bucket=Bucket(amount=1000, period_seconds=3600))
 
 
-@pytest.fixture(params=["local", "redis"])
+@pytest.fixture(params=["local", "redis", "escrow"])
 async def store(request, valkey):
     if request.param == "local":
         yield LocalQuotaStore(time.monotonic)
         return
     scripts = ScriptCaller(connect(valkey.url))
-    yield RedisQuotaStore(scripts, timeout_seconds=5.0)
+    shared = RedisQuotaStore(scripts, timeout_seconds=5.0)
+    yield shared if request.param == "redis" else EscrowQuotaStore(shared, time.monotonic)
     await scripts.close()
 
 
@@ -191,3 +203,37 @@ async def test_standings_tell_when_a_limit_is_whole_again(store, ask):
     lease = await store.reserve(ask(Scope(name="t", limits=(REQUESTS,))))
     assert lease.standings[0].remaining == 4
     assert lease.standings[0].reset_seconds == pytest.approx(720, abs=5)
+
+
+async def test_a_wide_account_is_as_exact_as_a_narrow_one(store, ask):
+    leases = []
+    for number in range(150):
+        leases.append(await store.reserve(ask(WIDE, prompt=100, output=50)))
+        remaining = [standing.remaining for standing in leases[-1].standings]
+        assert remaining == [10_000 - number - 1, 1_000_000 - 150 * (number + 1)]
+    for lease in leases[:100]:
+        await store.settle(lease, Cost(prompt_tokens=100, output_tokens=10))
+    for lease in leases[100:]:
+        await store.release(lease)
+    assert await left(store, ask, WIDE) == [9_900, 1_000_000 - 110 * 100]
+
+
+async def test_a_wide_account_has_no_more_places_than_it_says(store, ask):
+    outcomes = [await store.reserve(ask(WIDE)) for _ in range(230)]
+    assert [type(outcome) for outcome in outcomes] == [Lease] * 200 + [Refusal] * 30
+    await store.release(outcomes[0])
+    assert isinstance(await store.reserve(ask(WIDE)), Lease)
+    assert isinstance(await store.reserve(ask(WIDE)), Refusal)
+
+
+async def test_a_wide_account_sells_everything_and_no_more(store, ask):
+    scope = replace(WIDE, concurrency=None)
+    outcomes = [await store.reserve(ask(scope, prompt=10_000)) for _ in range(110)]
+    assert [type(outcome) for outcome in outcomes] == [Lease] * 100 + [Refusal] * 10
+
+
+async def test_using_more_than_reserved_is_charged_on_a_wide_account_too(store, ask):
+    for _ in range(20):
+        lease = await store.reserve(ask(WIDE, prompt=100))
+        await store.settle(lease, Cost(prompt_tokens=100, output_tokens=20_000))
+    assert await left(store, ask, WIDE) == [9_980, 1_000_000 - 20 * 20_100]

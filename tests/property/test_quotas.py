@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from gateway.quotas.escrow_store import EscrowQuotaStore
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaStore, Refusal, Reservation, Scope
 from gateway.quotas.redis_store import RedisQuotaStore
@@ -28,21 +31,20 @@ from tests.fakes.clock import FakeClock
 LONG = 1e7
 """Seconds. Over a test nothing refills, so that sums can be exact."""
 
-AMOUNTS = {"a": 40, "b": 100}
-CONCURRENCY = 3
+NARROW = {"a": 40, "b": 100}
+WIDE = {"a": 4000, "b": 10_000}
+"""Wide enough for a process to hold something in escrow."""
 
 numbers = itertools.count()
-
-
-def scope(name: str) -> Scope:
-    bucket = Bucket(amount=AMOUNTS[name], period_seconds=LONG)
-    return Scope(name=name, limits=(Limit(unit="total_tokens", bucket=bucket),), concurrency=CONCURRENCY)
 
 
 class QuotaMachine(RuleBasedStateMachine):
     """One organisation with two scopes. The model is what was taken from each, and who runs."""
 
     leases = Bundle("leases")
+    amounts: dict[str, int]
+    concurrency: int
+    late: bool
     new_store: Callable[[], QuotaStore]
     runner: asyncio.Runner
 
@@ -50,25 +52,35 @@ class QuotaMachine(RuleBasedStateMachine):
         super().__init__()
         self.store = type(self).new_store()
         self.organisation = f"property{next(numbers)}"
-        self.taken = dict.fromkeys(AMOUNTS, 0)
-        self.running: dict[str, set[str]] = {name: set() for name in AMOUNTS}
+        self.taken = dict.fromkeys(self.amounts, 0)
+        self.running: dict[str, set[str]] = {name: set() for name in self.amounts}
 
-    def do(self, work: Any) -> Any:
-        return type(self).runner.run(work)
+    def scope(self, name: str) -> Scope:
+        bucket = Bucket(amount=self.amounts[name], period_seconds=LONG)
+        limit = Limit(unit="total_tokens", bucket=bucket)
+        return Scope(name=name, limits=(limit,), concurrency=self.concurrency)
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        async def wait() -> Any:
+            return await work()
+
+        return type(self).runner.run(wait())
 
     @rule(target=leases, names=st.sampled_from([("a",), ("b",), ("a", "b")]), tokens=st.integers(0, 50))
     def reserve(self, names, tokens):
+        if self.amounts is WIDE and not self.late:
+            names = names[:1]
         reservation = Reservation(
             id=f"r{next(numbers)}",
             organisation=self.organisation,
-            scopes=tuple(scope(name) for name in names),
+            scopes=tuple(self.scope(name) for name in names),
             cost=Cost(prompt_tokens=tokens),
         )
         fits = all(
-            self.taken[name] + tokens <= AMOUNTS[name] and len(self.running[name]) < CONCURRENCY
+            self.taken[name] + tokens <= self.amounts[name] and len(self.running[name]) < self.concurrency
             for name in names
         )
-        decision = self.do(self.store.reserve(reservation))
+        decision = self.do(lambda: self.store.reserve(reservation))
         assert isinstance(decision, Lease if fits else Refusal)
         if fits:
             for name in names:
@@ -81,14 +93,14 @@ class QuotaMachine(RuleBasedStateMachine):
     def reserve_again(self, lease):
         """A repeated command (its reply was lost) changes nothing."""
         if lease is not None:
-            assert isinstance(self.do(self.store.reserve(lease.reservation)), Lease)
+            assert isinstance(self.do(lambda: self.store.reserve(lease.reservation)), Lease)
 
     @rule(lease=consumes(leases), used=st.integers(0, 60), times=st.integers(1, 2))
     def settle(self, lease, used, times):
         if lease is None:
             return
         for _ in range(times):
-            self.do(self.store.settle(lease, Cost(prompt_tokens=used)))
+            self.do(lambda: self.store.settle(lease, Cost(prompt_tokens=used)))
         self.ended(lease, used)
 
     @rule(lease=consumes(leases), times=st.integers(1, 2))
@@ -96,7 +108,7 @@ class QuotaMachine(RuleBasedStateMachine):
         if lease is None:
             return
         for _ in range(times):
-            self.do(self.store.release(lease))
+            self.do(lambda: self.store.release(lease))
         self.ended(lease, 0)
 
     def ended(self, lease: Lease, used: int) -> None:
@@ -106,50 +118,120 @@ class QuotaMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_left_is_what_was_not_taken(self):
-        for name in AMOUNTS:
-            if len(self.running[name]) < CONCURRENCY:
+        if self.late:
+            # Two accounts of one process that share a scope see each other's spending a second later.
+            self.give_back()
+        for name in self.amounts:
+            if len(self.running[name]) < self.concurrency:
                 probe = Reservation(
                     id=f"probe{next(numbers)}",
                     organisation=self.organisation,
-                    scopes=(scope(name),),
+                    scopes=(self.scope(name),),
                     cost=Cost(prompt_tokens=0),
                 )
-                decision = self.do(self.store.reserve(probe))
+                decision = self.do(partial(self.store.reserve, probe))
                 if isinstance(decision, Lease):
-                    self.do(self.store.release(decision))
+                    self.do(partial(self.store.release, decision))
                 # Settling may take more than there is; the debt is paid before anybody else is let in.
-                assert decision.standings[0].remaining == max(0, AMOUNTS[name] - self.taken[name])
+                assert decision.standings[0].remaining == max(0, self.amounts[name] - self.taken[name])
+
+    @rule()
+    def give_back(self):
+        if isinstance(self.store, EscrowQuotaStore):
+            self.do(lambda: self.store.give_back())
 
 
-@pytest.mark.parametrize("kind", ["local", "redis"])
-def test_quotas_keep_exact_accounts(kind, valkey):
+@pytest.mark.parametrize(
+    ("kind", "amounts", "concurrency", "late"),
+    [
+        ("local", NARROW, 3, False),
+        ("redis", NARROW, 3, False),
+        ("escrow", NARROW, 3, False),
+        ("escrow", WIDE, 40, False),
+        ("escrow", WIDE, 40, True),
+    ],
+)
+def test_quotas_keep_exact_accounts(kind, amounts, concurrency, late, valkey):
     with asyncio.Runner() as runner:
-        scripts: list[ScriptCaller] = []
+
+        async def open_scripts() -> ScriptCaller:
+            return ScriptCaller(connect(valkey.url))
+
+        scripts = runner.run(open_scripts())
 
         def new_store() -> QuotaStore:
             if kind == "local":
                 return LocalQuotaStore(time.monotonic)
-            if not scripts:
+            shared = RedisQuotaStore(scripts, timeout_seconds=10.0)
+            return shared if kind == "redis" else EscrowQuotaStore(shared, time.monotonic)
 
-                async def open_scripts() -> ScriptCaller:
-                    return ScriptCaller(connect(valkey.url))
-
-                scripts.append(runner.run(open_scripts()))
-            return RedisQuotaStore(scripts[0], timeout_seconds=10.0)
-
-        machine = type("Machine", (QuotaMachine,), {"new_store": staticmethod(new_store), "runner": runner})
-        examples = 60 if kind == "local" else 25
+        parts = {
+            "new_store": staticmethod(new_store),
+            "runner": runner,
+            "amounts": amounts,
+            "concurrency": concurrency,
+            "late": late,
+        }
         run_state_machine_as_test(
-            machine,
+            type("Machine", (QuotaMachine,), parts),
             settings=settings(
-                max_examples=examples,
-                stateful_step_count=25,
+                max_examples=60 if kind == "local" else 20,
+                stateful_step_count=40 if amounts is WIDE else 25,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
             ),
         )
+        runner.run(scripts.close())
+
+
+def test_several_processes_with_escrow_never_sell_too_much(valkey):
+    """Random traffic on three of them; the sum of what they granted stays within the limits at every moment."""
+
+    async def play(seed: int) -> None:
+        chance = random.Random(seed)
+        scripts = [ScriptCaller(connect(valkey.url)) for _ in range(3)]
+        stores = [EscrowQuotaStore(RedisQuotaStore(s, timeout_seconds=10.0), time.monotonic) for s in scripts]
+        bucket = Bucket(amount=20_000, period_seconds=LONG)
+        scope = Scope(name="s", limits=(Limit(unit="total_tokens", bucket=bucket),), concurrency=60)
+        organisation, used, running = f"several{next(numbers)}", 0, {}
+        granted = 0
+
+        async def one(number: int) -> None:
+            nonlocal used, granted
+            await asyncio.sleep(chance.random())
+            store, tokens = chance.choice(stores), chance.randint(1, 200)
+            reservation = Reservation(
+                id=f"r{seed}-{number}",
+                organisation=organisation,
+                scopes=(scope,),
+                cost=Cost(prompt_tokens=tokens),
+            )
+            decision = await store.reserve(reservation)
+            if isinstance(decision, Refusal):
+                return
+            granted += 1
+            used, running[number] = used + tokens, tokens
+            assert used <= 20_000
+            assert len(running) <= 60
+            await asyncio.sleep(chance.random() / 50)
+            actual = chance.randint(0, tokens)
+            used += actual - running.pop(number)
+            await store.settle(decision, Cost(prompt_tokens=actual))
+
+        await asyncio.gather(*(one(number) for number in range(600)))
+        assert granted > 150
+        for store in stores:
+            await store.give_back()
+        probe = Reservation(
+            id=f"probe{seed}", organisation=organisation, scopes=(scope,), cost=Cost(prompt_tokens=0)
+        )
+        last = await RedisQuotaStore(scripts[0], timeout_seconds=10.0).reserve(probe)
+        assert last.standings[0].remaining == 20_000 - used
         for each in scripts:
-            runner.run(each.close())
+            await each.close()
+
+    for seed in range(4):
+        asyncio.run(play(seed))
 
 
 @given(

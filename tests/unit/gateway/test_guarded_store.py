@@ -32,14 +32,15 @@ class Flaky(LocalQuotaStore):
         self.check()
         return await super().reserve(reservation)
 
-    async def settle(self, lease, actual):
-        self.check()
-        self.settled.append(lease.reservation.id)
-        await super().settle(lease, actual)
-
-    async def release(self, lease):
-        self.check()
-        await super().release(lease)
+    def settle(self, lease, actual):
+        ended = asyncio.get_running_loop().create_future()
+        if self.away:
+            ended.set_exception(QuotaUnavailable("away"))
+        else:
+            self.settled.append(lease.reservation.id)
+            super().settle(lease, actual)
+            ended.set_result(None)
+        return ended
 
     async def renew(self, leases):
         self.check()
