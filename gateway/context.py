@@ -1,14 +1,13 @@
 """RequestContext: who asks, what, since when, under which id. Made once, read by every step."""
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.model import Model
 from gateway.request import InferenceRequest
 from gateway.tenants.tenant import Tenant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`received_at`: seconds on the monotonic clock."""
 
     id: str

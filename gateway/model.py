@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from gateway.request import InferenceRequest
 from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedPrompt:
+class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One prompt: token ids, or canonical text where there is no tokenizer."""
 
     tokens: Tokens | None

@@ -1,7 +1,6 @@
 """InferenceRequest: what a client wants, whatever wire it came on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +14,7 @@ class Surface(StrEnum):
     COMPLETIONS = "completions"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the gateway knows of a request.
 
     `fields`: the client's top-level fields as raw JSON, less those that the gateway owns. `prompt`: chat messages,

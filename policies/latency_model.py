@@ -9,7 +9,7 @@ Large prompts tell the slope, small ones the constant; each sample moves its par
 and by no more than a factor of two, so that one stalled request does not turn the ranking over.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from workers.worker import Speed
 

@@ -38,8 +38,7 @@ class StreamBroken(Exception):
     """The answer broke off after its first byte."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCall:
+class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request as a worker gets it.
 
     `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each

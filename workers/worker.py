@@ -1,7 +1,8 @@
 """A worker as the rest of the house sees it: its health, its load, and what it can do, at one moment."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from radix_cache.match import WorkerId
 
@@ -15,8 +16,7 @@ class Health(StrEnum):
     DRAINING = "draining"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class Speed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How fast a worker computes, as measured from its answers.
 
     `ms_per_token`: prefill time of one uncached token. `fixed_ms`: what every request costs besides.
@@ -28,8 +28,7 @@ class Speed:
     step_ms: float = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSnapshot:
+class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One worker at one moment.
 
     `tokens_queued`: estimated uncached prompt tokens that were sent and have not brought a first token.

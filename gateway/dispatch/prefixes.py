@@ -1,6 +1,6 @@
 """A request's prompt as blocks in its tenant's namespace."""
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.context import RequestContext
 from gateway.errors import PromptTooLong
@@ -9,11 +9,10 @@ from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import BlockHasher, Hashes
 from radix_cache.namespace import Namespace, hasher_for
 
-HASHERS_MAX = 100_000
+SPACES_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptBlocks:
+class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What routing and quotas need of a prompt, and nothing of its text.
 
     `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks.
@@ -37,31 +36,25 @@ class Prefixes:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self._hashers: dict[Namespace, BlockHasher] = {}
+        self._spaces: dict[tuple[str, str], tuple[Namespace, BlockHasher]] = {}
 
     async def of(self, ctx: RequestContext) -> PromptBlocks:
         """The request's blocks. Raises BadRequest and PromptTooLong."""
         prompts = await ctx.model.encoder.encode(ctx.request)
-        prompt_tokens = sum(map(len, prompts))
-        _check_length(ctx, max(map(len, prompts)))
-        namespace = _namespace(ctx.model, ctx.tenant)
-        return PromptBlocks(
-            namespace=namespace,
-            hashes=prompts[0].hashes(self._hasher(namespace)),
-            prompt_tokens=prompt_tokens,
-        )
+        lengths = list(map(len, prompts))
+        _check_length(ctx, max(lengths))
+        namespace, hasher = self._space(ctx.model, ctx.tenant)
+        return PromptBlocks(namespace=namespace, hashes=prompts[0].hashes(hasher), prompt_tokens=sum(lengths))
 
-    def _hasher(self, namespace: Namespace) -> BlockHasher:
-        hasher = self._hashers.get(namespace)
-        if hasher is None:
-            if len(self._hashers) >= HASHERS_MAX:
-                self._hashers.clear()
-            hasher = self._hashers[namespace] = hasher_for(namespace, self._secret)
-        return hasher
-
-
-def _namespace(model: Model, tenant: Tenant) -> Namespace:
-    return Namespace(model=model.name, block_size=model.block_size, group=tenant.group)
+    def _space(self, model: Model, tenant: Tenant) -> tuple[Namespace, BlockHasher]:
+        """The namespace of a tenant's group at a model, and its hasher."""
+        space = self._spaces.get((model.name, tenant.group))
+        if space is None:
+            if len(self._spaces) >= SPACES_MAX:
+                self._spaces.clear()
+            namespace = Namespace(model=model.name, block_size=model.block_size, group=tenant.group)
+            space = self._spaces[model.name, tenant.group] = namespace, hasher_for(namespace, self._secret)
+        return space
 
 
 def _check_length(ctx: RequestContext, prompt_tokens: int) -> None:

@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import ceil
 
+import msgspec
+
 from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.fleet import Fleet, Worker
@@ -48,8 +50,7 @@ OUTPUT_COST = 2.0
 HEADER_NAMES = {REQUESTS: "requests", TOTAL_TOKENS: "tokens"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A place that was given: where, why, and since when."""
 
     worker: Worker

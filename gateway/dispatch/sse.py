@@ -51,8 +51,11 @@ class FrameFilter:
             self._tail = b""
         if not chunk.endswith(b"\n\n"):
             chunk = self._whole_frames(chunk)
-        if _USAGE.search(chunk) is not None:
-            chunk = b"".join(self._kept(frame) for frame in _split(chunk))
+        found = _USAGE.search(chunk)
+        if found is not None:
+            # Frames before it need no look.
+            start = _end_of_frames(chunk, found.start())
+            chunk = chunk[:start] + b"".join(self._kept(frame) for frame in _split(chunk[start:]))
         self.frames += chunk.count(b"\n\n") + chunk.count(b"\n\r\n") - chunk.endswith(_DONE)
         return chunk
 
@@ -63,8 +66,7 @@ class FrameFilter:
 
     def _whole_frames(self, data: bytes) -> bytes:
         """Keeps back what follows the last frame end."""
-        lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\n\r\n")
-        cut = max(lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
+        cut = _end_of_frames(data, len(data))
         self._tail = data[cut:]
         if len(self._tail) > FRAME_BYTES_MAX:
             raise FrameTooLarge
@@ -82,6 +84,12 @@ class FrameFilter:
         if decoded.usage is not None:
             self.usage = decoded.usage
         return b"" if decoded.choices == [] and not self._wants_usage else frame
+
+
+def _end_of_frames(data: bytes, before: int) -> int:
+    """Where the last whole frame before this place ends."""
+    lf, crlf = data.rfind(b"\n\n", 0, before), data.rfind(b"\n\r\n", 0, before)
+    return max(lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
 
 
 def _split(data: bytes) -> list[bytes]:

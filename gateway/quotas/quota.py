@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from policies.gcra import Bucket
 
 LEASE_SECONDS = 60.0
@@ -52,8 +54,7 @@ class Scope:
     concurrency: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a request takes: expected when reserving, actual when settling. Tokens of prompt and output."""
 
     prompt_tokens: int
@@ -66,8 +67,7 @@ class Cost:
         return self.requests if unit == REQUESTS else self.prompt_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`id`: request and attempt. All scopes belong to one `organisation`, whose counters live together."""
 
     id: str
@@ -76,8 +76,7 @@ class Reservation:
     cost: Cost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One limit after a decision: what is left of it, and in how many seconds it is whole again."""
 
     unit: str
@@ -86,8 +85,7 @@ class Standing:
     reset_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is held for one request until it is settled or released."""
 
     reservation: Reservation

@@ -131,10 +131,16 @@ class RequestMetrics:
             "model",
         )
         self._children: dict[tuple[str, str], _TenantModel] = {}
+        self._outcomes: dict[tuple[str, str, str], Counter] = {}
+        self._workers: dict[str, _Worker] = {}
 
     def observe(self, record: RequestRecord) -> None:
         tenant, model = record.tenant or NOBODY, record.model or NOBODY
-        self.requests.labels(tenant, model, record.code).inc()
+        outcome = self._outcomes.get((tenant, model, record.code))
+        if outcome is None:
+            outcome = self.requests.labels(tenant, model, record.code)
+            self._outcomes[tenant, model, record.code] = outcome
+        outcome.inc()
         if record.worker is None:
             return
         child = self._children.get((tenant, model))
@@ -153,10 +159,13 @@ class RequestMetrics:
         if record.answered:
             child.prompt_tokens.inc(record.prompt_tokens)
             child.cached_tokens.inc(record.cached_tokens or 0)
-            self.worker_requests.labels(record.worker).inc()
-            self.worker_prompt_tokens.labels(record.worker).inc(record.prompt_tokens)
-            self.worker_cached_tokens.labels(record.worker).inc(record.cached_tokens or 0)
-            self.worker_predicted_tokens.labels(record.worker).inc(record.predicted_tokens)
+            worker = self._workers.get(record.worker)
+            if worker is None:
+                worker = self._workers[record.worker] = _Worker(self, record.worker)
+            worker.requests.inc()
+            worker.prompt_tokens.inc(record.prompt_tokens)
+            worker.cached_tokens.inc(record.cached_tokens or 0)
+            worker.predicted_tokens.inc(record.predicted_tokens)
 
 
 class _TenantModel:
@@ -171,6 +180,16 @@ class _TenantModel:
         self.prompt_tokens = of.prompt_tokens.labels(tenant, model)
         self.cached_tokens = of.cached_tokens.labels(tenant, model)
         self.output_tokens = of.output_tokens.labels(tenant, model)
+
+
+class _Worker:
+    """Bound children of one worker."""
+
+    def __init__(self, of: RequestMetrics, worker: str) -> None:
+        self.requests = of.worker_requests.labels(worker)
+        self.prompt_tokens = of.worker_prompt_tokens.labels(worker)
+        self.cached_tokens = of.worker_cached_tokens.labels(worker)
+        self.predicted_tokens = of.worker_predicted_tokens.labels(worker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ the operator page) gets the record, and only that.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -34,8 +33,7 @@ class Usage(msgspec.Struct, frozen=True):
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request that has ended. Times are seconds; None where it did not get that far.
 
     `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on the

@@ -1,10 +1,9 @@
 """Trace: where one request stands in its distributed trace."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a request stands in its trace. `parent_id`: the caller's span, 0 if it sent none."""
 
     trace_id: int

@@ -6,7 +6,7 @@
            +- first_byte   +- relay
 
 Ids are drawn when the request begins, so that the worker can join the trace; spans are made from the record when it
-has ended. A request that is not sampled costs a few random bits. Names follow OpenTelemetry's GenAI conventions
+has ended. A request that nobody traces costs nothing. Names follow OpenTelemetry's GenAI conventions
 (repository open-telemetry/semantic-conventions-genai, all "Development"); they stand in one place, here.
 """
 
@@ -42,8 +42,10 @@ class Tracing:
         self._resource = Resource.create({"service.name": "radixgate", "service.version": version})
         self._scope = InstrumentationScope("radixgate", version)
 
-    def begin(self, traceparent: str | None) -> Trace:
-        """Joins the caller's trace, whose sampling decision holds, or starts one."""
+    def begin(self, traceparent: str | None) -> Trace | None:
+        """Joins the caller's trace, whose sampling decision holds, or starts one; None where nobody traces."""
+        if traceparent is None and not self._sample_ratio:
+            return None
         found = _TRACEPARENT.match(traceparent) if traceparent is not None else None
         trace_id, parent_id, sampled = 0, 0, False
         if found is not None:

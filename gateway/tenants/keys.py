@@ -53,6 +53,17 @@ def key_id(presented: str) -> str | None:
     return public if presented.isascii() and _checksum(body) == presented[-CHECKSUM_LENGTH:] else None
 
 
+def claimed_id(presented: str) -> str:
+    """The public id of what has the shape of a key; empty for anything else.
+
+    The checksum is not looked at: a key with a wrong one has another digest.
+    """
+    dash = len(presented) - SECRET_LENGTH - CHECKSUM_LENGTH - 1
+    if dash < len(PREFIX) or presented[dash] != "-" or not presented.startswith(PREFIX):
+        return ""
+    return presented[len(PREFIX) : dash]
+
+
 def key_digest(presented: str, pepper: bytes) -> bytes:
     """HMAC-SHA-256 of the whole key as presented."""
     return hmac.digest(pepper, presented.encode(), hashlib.sha256)

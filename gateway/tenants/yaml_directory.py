@@ -9,7 +9,7 @@ from gateway.quotas.quota import REQUESTS, TOTAL_TOKENS, Limit, Scope
 from gateway.settings import Isolation, Settings
 from gateway.settings import Plan as PlanSettings
 from gateway.tenants.directory import UnknownKey
-from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id
+from gateway.tenants.keys import HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.tenant import Plan, Tenant
 from policies.gcra import Bucket
 
@@ -56,7 +56,7 @@ class YamlDirectory:
 
     def by_key(self, presented: str | None) -> Tenant:
         presented = presented or ""
-        entry = self._entries.get(key_id(presented) or "")
+        entry = self._entries.get(claimed_id(presented))
         # Compared also where there is nothing to compare with: an unknown id takes as long as a wrong secret.
         digest = entry.digest if entry is not None else NO_DIGEST
         right = hmac.compare_digest(key_digest(presented, self._pepper), digest)

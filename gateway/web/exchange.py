@@ -49,8 +49,12 @@ class HttpExchange:
         if (self._http.content_length or 0) > self._body_bytes_max:
             raise PayloadTooLarge(self._body_bytes_max)
         try:
-            async with asyncio.timeout(self._body_seconds_max):
+            # Most bodies have come with their headers: nothing to wait for, and no clock to set.
+            if self._http.content.is_eof():
                 body = await self._http.read()
+            else:
+                async with asyncio.timeout(self._body_seconds_max):
+                    body = await self._http.read()
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
         except web.HTTPRequestEntityTooLarge:
@@ -74,10 +78,14 @@ class HttpExchange:
         self.response = web.Response(
             status=status, body=body, content_type=content_type, headers=self._headers(headers)
         )
+        # Sent here and now: what is written down about the request afterwards keeps no client waiting.
+        await self.response.prepare(self._http)
+        await self.response.write_eof()
 
     async def fail(self, error: GatewayError) -> None:
         if not self.begun:
-            await self.answer(error.status, "application/json", error.body(), error.headers())
+            with suppress(ConnectionResetError):
+                await self.answer(error.status, "application/json", error.body(), error.headers())
             return
         assert self.response is not None
         # The stream ends here, without [DONE]. The connection stays: its headers have promised that already, and a

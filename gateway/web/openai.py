@@ -6,6 +6,7 @@ worker agree on passes untouched. Only the fields below are decoded, and the fie
 have its prompt counted as something else.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -49,6 +50,7 @@ GATEWAY_OWNED = frozenset(
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_AT = re.compile(r" - at `\$\.?(?P<field>[A-Za-z_]*)[^`]*`$")
 
 
 class StreamOptions(msgspec.Struct):
@@ -57,51 +59,72 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class _Common(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+
+
+class _Chat(_Common):
+    messages: list[dict[str, Any]] | None = None
+
+
+class _Completion(_Common):
+    prompt: str | list[Any] | None = None
+
+
+_READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
+    Surface.CHAT: msgspec.json.Decoder(_Chat),
+    Surface.COMPLETIONS: msgspec.json.Decoder(_Completion),
+}
+
+
 def decode(surface: Surface, body: bytes) -> InferenceRequest:
     """The request in a body. Raises BadRequest that names the field."""
     try:
-        raw = _FIELDS.decode(body)
+        fields = _FIELDS.decode(body)
+        read = _READERS[surface].decode(body)
+    except msgspec.ValidationError as err:
+        raise _refusal(str(err)) from err
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
-        raise BadRequest(f"The body is not a JSON object: {err}.") from err
-    fields = {name: value for name, value in raw.items() if name not in GATEWAY_OWNED}
-    options: StreamOptions | None = _field(fields, "stream_options", StreamOptions | None)
-    limits = _whole_numbers(fields, "max_tokens", "max_completion_tokens")
-    choices = max(_whole_numbers(fields, "n", "best_of"), default=1)
+        raise BadRequest(f"The body is not JSON: {err}.") from err
+    for name in GATEWAY_OWNED.intersection(fields):
+        del fields[name]
+    if not read.model or len(read.model) > MODEL_NAME_MAX:
+        raise BadRequest("The request must name a model.", param="model")
+    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens")
+    choices = max(_whole_numbers(read, "n", "best_of"), default=1)
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
     return InferenceRequest(
         surface=surface,
-        model=_model(fields),
+        model=read.model,
         fields=fields,
-        prompt=_messages(fields) if surface is Surface.CHAT else _prompts(fields),
-        stream=_field(fields, "stream", bool | None) or False,
-        include_usage=bool(options and options.include_usage),
+        prompt=_messages(read) if surface is Surface.CHAT else _prompts(read),
+        stream=bool(read.stream),
+        include_usage=bool(read.stream_options and read.stream_options.include_usage),
         choices=choices,
         # Both names may be sent; the larger one counts, or a tiny first one would be a way round the quota.
         output_tokens_max=max(limits, default=None),
     )
 
 
-def _model(fields: Mapping[str, msgspec.Raw]) -> str:
-    model: str | None = _field(fields, "model", str | None)
-    if not model or len(model) > MODEL_NAME_MAX:
-        raise BadRequest("The request must name a model.", param="model")
-    return model
-
-
-def _messages(fields: Mapping[str, msgspec.Raw]) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] | None = _field(fields, "messages", list[dict[str, Any]] | None)
-    if not messages:
+def _messages(read: _Chat) -> list[dict[str, Any]]:
+    if not read.messages:
         raise BadRequest("The request must have at least one message.", param="messages")
-    for at, message in enumerate(messages):
+    for at, message in enumerate(read.messages):
         if not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{at}] must have a role.", param="messages")
-    return messages
+    return read.messages
 
 
-def _prompts(fields: Mapping[str, msgspec.Raw]) -> list[str | list[int]]:
+def _prompts(read: _Completion) -> list[str | list[int]]:
     """One or many prompts, each a text or token ids."""
-    prompt: Any = _field(fields, "prompt", list[Any] | str | None)
+    prompt: Any = read.prompt
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         prompt = [prompt]
     try:
@@ -113,11 +136,11 @@ def _prompts(fields: Mapping[str, msgspec.Raw]) -> list[str | list[int]]:
     return prompts
 
 
-def _whole_numbers(fields: Mapping[str, msgspec.Raw], *names: str) -> list[int]:
+def _whole_numbers(read: _Common, *names: str) -> list[int]:
     """Those of the named fields that are set; each must be at least 1."""
     found = []
     for name in names:
-        value: int | None = _field(fields, name, int | None)
+        value: int | None = getattr(read, name)
         if value is not None:
             if value < 1:
                 raise BadRequest(f"{name} must be at least 1.", param=name)
@@ -125,12 +148,10 @@ def _whole_numbers(fields: Mapping[str, msgspec.Raw], *names: str) -> list[int]:
     return found
 
 
-def _field(fields: Mapping[str, msgspec.Raw], name: str, kind: Any) -> Any:
-    """One field, decoded; None where it is absent."""
-    raw = fields.get(name)
-    if raw is None:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
-        raise BadRequest(f"{name}: {str(err).rstrip('.')}.", param=name) from err
+def _refusal(message: str) -> BadRequest:
+    """msgspec says what is wrong and where; the client is told the field."""
+    at = _AT.search(message)
+    field = at["field"] if at is not None else ""
+    if not field:
+        return BadRequest(f"The body is not a JSON object of the expected shape: {message}.")
+    return BadRequest(f"{field}: {message}.", param=field)

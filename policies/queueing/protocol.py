@@ -11,12 +11,12 @@ Every registered policy passes tests/conformance/test_queue_policy.py.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One waiting request.
 
     `number`: order of arrival. `weight`: the tenant's share. `cost`: estimated cost units.
@@ -31,16 +31,14 @@ class Ticket:
     deadline: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCounters:
+class QueueCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the policy keeps between decisions: a virtual time, and a tag per tenant."""
 
     virtual_time: float = 0.0
-    tags: Mapping[str, float] = field(default_factory=dict)
+    tags: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The ticket that goes next, and the counters once it has gone."""
 
     ticket: Ticket

@@ -8,7 +8,6 @@ Every registered policy passes tests/conformance/test_routing_policy.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -21,8 +20,7 @@ class PolicyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Base of a policy's own settings (`routing.options`): typed, checked, refused with their path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteQuery:
+class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a policy may know of a request.
 
     `prompt_tokens`: its length. `output_tokens`: what it is expected to generate. `sequence`: how many requests
@@ -35,16 +33,14 @@ class RouteQuery:
     draw: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker that may serve, and how many leading prompt tokens it holds or is about to hold."""
 
     worker: WorkerSnapshot
     matched_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One ranked choice: who decodes, who prefills where that is split, and why.
 
     `cost_ms`: the policy's estimate, in milliseconds. `matched_tokens`: prompt tokens that it need not compute.

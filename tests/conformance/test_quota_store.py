@@ -5,6 +5,7 @@ import itertools
 import time
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gateway.quotas.escrow_store import EscrowQuotaStore
@@ -59,7 +60,9 @@ def ask():
 
 async def left(store, ask, *scopes):
     """What remains of every limit, seen without taking anything."""
-    lease = await store.reserve(replace(ask(*scopes, prompt=0), cost=Cost(prompt_tokens=0, requests=0)))
+    lease = await store.reserve(
+        msgspec.structs.replace(ask(*scopes, prompt=0), cost=Cost(prompt_tokens=0, requests=0))
+    )
     await store.release(lease)
     return [standing.remaining for standing in lease.standings]
 
@@ -188,7 +191,7 @@ async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask
     scope = Scope(name="t", limits=(REQUESTS,))
     for _ in range(5):
         await store.reserve(ask(scope))
-    other = replace(ask(scope), organisation="somebody else")
+    other = msgspec.structs.replace(ask(scope), organisation="somebody else")
     assert isinstance(await store.reserve(other), Lease)
 
 

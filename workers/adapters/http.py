@@ -43,24 +43,43 @@ def new_session() -> aiohttp.ClientSession:
 
 
 class HttpAnswer:
-    """WorkerAnswer over a response of which the first chunk has been read."""
+    """WorkerAnswer over a response of which the first chunk has been read.
 
-    def __init__(self, response: aiohttp.ClientResponse, first: bytes) -> None:
+    Silence is measured from the moment at which more is waited for: a client that reads slowly is not the worker's
+    fault. One timer watches a whole stream; it looks again when the answer could be overdue.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse, first: bytes, idle_seconds_max: float) -> None:
         self.status = response.status
         self.content_type = response.content_type
         self._response = response
         self._first = first
+        self._idle_seconds_max = idle_seconds_max
+        self._waiting_since: float | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        chunk, content = self._first, self._response.content
+        loop, content = asyncio.get_running_loop(), self._response.content
+        timer = loop.call_later(self._idle_seconds_max, self._watch, loop)
+        self._timer = timer
+        chunk = self._first
         try:
             while chunk:
                 yield chunk
+                self._waiting_since = loop.time()
                 chunk = await content.readany()
+                self._waiting_since = None
         except _LEFT_OVER as err:
             raise StreamBroken(f"{type(err).__name__}: {err}") from err
-        except TimeoutError as err:
-            raise StreamBroken("silent for too long") from err
+        finally:
+            self._timer.cancel()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        since = self._waiting_since
+        silent = loop.time() - since if since is not None else 0.0
+        if silent >= self._idle_seconds_max:
+            self._response.content.set_exception(aiohttp.SocketTimeoutError("silent for too long"))
+        else:
+            self._timer = loop.call_later(self._idle_seconds_max - silent, self._watch, loop)
 
 
 @asynccontextmanager
@@ -91,8 +110,8 @@ async def open_stream(
             raise WorkerUnreachable(f"{type(err).__name__}: {err}") from err
         if not first:
             raise WorkerUnreachable("an empty answer")
-        _allow_silence(response, call.idle_seconds_max)
-        yield HttpAnswer(response, first)
+        _end_of_first_wait(response)
+        yield HttpAnswer(response, first, call.idle_seconds_max)
     finally:
         # Read to its end, the connection has gone back to the pool already; else this hangs up.
         if response is not None:
@@ -121,9 +140,9 @@ def _is_ill(status: int) -> bool:
     return status >= 500 and status not in BUSY
 
 
-def _allow_silence(response: aiohttp.ClientResponse, seconds: float) -> None:
-    """From the first byte on another bound holds between two reads."""
+def _end_of_first_wait(response: aiohttp.ClientResponse) -> None:
+    """The bound on the first byte does not go on for the others: it would set a timer at every read."""
     connection = response.connection
     if connection is not None and connection.protocol is not None:
-        connection.protocol.read_timeout = seconds
+        connection.protocol.read_timeout = None
         connection.protocol.start_timeout()

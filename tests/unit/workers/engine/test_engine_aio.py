@@ -80,7 +80,7 @@ async def answer(front: AsyncEngine, name: str) -> list[Output]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - another thread makes it true
+        while not condition():
             await asyncio.sleep(0.002)
 
 

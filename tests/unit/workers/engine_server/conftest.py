@@ -52,7 +52,7 @@ class Client:
     async def until(self, **wanted: int) -> dict[str, Any]:
         """The loads, as soon as they are as wanted."""
         async with asyncio.timeout(5):
-            while wanted.items() - (now := await self.loads()).items():  # noqa: ASYNC110 - its own report is awaited
+            while wanted.items() - (now := await self.loads()).items():
                 await asyncio.sleep(0.005)
         return now
 
