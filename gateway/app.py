@@ -12,7 +12,6 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
-import aiohttp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry
 
@@ -49,7 +48,6 @@ from radix_cache.local_index import LocalIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import cache_salt
 from workers.adapter import WorkerTarget
-from workers.adapters.http import new_session
 from workers.adapters.registry import adapters
 
 log = logging.getLogger(__name__)
@@ -104,11 +102,11 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         leases = Leases(quotas)
         stack.push_async_callback(leases.close)
 
-        session = await stack.enter_async_context(new_session())
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
-        reservations = _dispatch(settings, session, catalogue, leases)
+        reservations = _dispatch(settings, catalogue, leases)
+        stack.callback(reservations.fleet.close)
 
         overview = Overview(time.monotonic)
         registry = CollectorRegistry(auto_describe=True)
@@ -146,9 +144,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         yield gateway
 
 
-def _dispatch(
-    settings: Settings, session: aiohttp.ClientSession, catalogue: Catalogue, leases: Leases
-) -> Reservations:
+def _dispatch(settings: Settings, catalogue: Catalogue, leases: Leases) -> Reservations:
     """Fleet, index, router, waiting rooms, and what holds them together."""
     index = LocalIndex(
         time.monotonic,
@@ -164,7 +160,7 @@ def _dispatch(
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
     events = FleetEvents(room=lambda: reservations.room_made(), emptied=index.forget, reported=reported)
-    fleet = Fleet((_worker(w, session) for w in settings.workers), events)
+    fleet = Fleet(map(_worker, settings.workers), events)
     for worker in fleet:
         catalogue.found(worker.models)
     queue = settings.queueing
@@ -201,7 +197,7 @@ def _dispatch(
     return reservations
 
 
-def _worker(settings: WorkerSettings, session: aiohttp.ClientSession) -> Worker:
+def _worker(settings: WorkerSettings) -> Worker:
     identity = WorkerId(settings.id)
     target = WorkerTarget(
         id=identity,
@@ -211,7 +207,7 @@ def _worker(settings: WorkerSettings, session: aiohttp.ClientSession) -> Worker:
     return Worker(
         id=identity,
         kind=settings.kind,
-        adapter=adapters()[settings.kind](session, target),
+        adapter=adapters()[settings.kind](target),
         models=frozenset(settings.models),
         models_fixed=bool(settings.models),
     )

@@ -165,9 +165,9 @@ def _resolve(value: Any, location: Location, base: Path, environment: Mapping[st
 
 def _convert(tree: dict[str, Any]) -> Settings:
     def decode(kind: type, value: Any) -> Any:
-        if kind is Secret and isinstance(value, str) and value:
+        if kind is Secret and isinstance(value, str) and value and value.isascii() and value.isprintable():
             return Secret(value)
-        raise ValueError("expected a text that is not empty")
+        raise ValueError("expected printable ASCII characters, at least one")
 
     try:
         return msgspec.convert(tree, Settings, strict=False, dec_hook=decode)

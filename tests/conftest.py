@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 
 from gateway.embedded_valkey import find_server
 from gateway.server import Serving, serving
@@ -21,6 +22,12 @@ from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
 
 SECRET = "a secret of the tests"
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests run on uvloop, as the gateway does; those marked `any_loop` also on asyncio's own."""
+    uv = {"uvloop": uvloop.new_event_loop}
+    return uv if item.get_closest_marker("any_loop") is None else {**uv, "asyncio": asyncio.new_event_loop}
 
 
 class ValkeyServer:

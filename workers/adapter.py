@@ -103,3 +103,7 @@ class WorkerAdapter(Protocol):
     async def probe(self) -> WorkerReport:
         """Asks whether it serves, and what. Raises WorkerUnreachable."""
         ...
+
+    def close(self) -> None:
+        """The gateway stops: lets go of idle connections."""
+        ...

@@ -123,6 +123,10 @@ class Fleet:
         self._events.reported(worker)
         self._move(worker, worker.health.answered())
 
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.adapter.close()
+
     def drain(self, worker: WorkerId) -> None:
         """No more requests go there."""
         self._move(self._workers[worker], self._workers[worker].health.drained())

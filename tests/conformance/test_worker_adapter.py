@@ -9,8 +9,9 @@ import pytest
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.adapter import StreamBroken, WorkerCall, WorkerTarget, WorkerUnreachable
-from workers.adapters.http import new_session
 from workers.adapters.registry import BUILT_IN
+
+pytestmark = pytest.mark.any_loop
 
 KNOWS_SALT = {"sglang", "embedded", "vllm"}
 
@@ -28,10 +29,9 @@ async def worker():
 
 @pytest.fixture
 async def adapter(kind, worker):
-    async with new_session() as session:
-        yield BUILT_IN[kind](
-            session, WorkerTarget(id=WorkerId("w"), url=worker.url, api_key="the worker's key")
-        )
+    made = BUILT_IN[kind](WorkerTarget(id=WorkerId("w"), url=worker.url, api_key="the worker's key"))
+    yield made
+    made.close()
 
 
 def call(**changes):

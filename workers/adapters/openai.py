@@ -6,11 +6,10 @@ left out: providers refuse what they do not know.
 
 from contextlib import AbstractAsyncContextManager
 
-import aiohttp
 import msgspec
 
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
-from workers.adapters.http import get_json, open_stream
+from workers.adapters.http import HttpWorker
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
 
@@ -29,14 +28,13 @@ class ModelList(msgspec.Struct):
 
 
 class OpenAIAdapter:
-    """See WorkerAdapter. `base`: path of the API below the worker's URL."""
+    """See WorkerAdapter."""
 
-    def __init__(self, session: aiohttp.ClientSession, target: WorkerTarget) -> None:
-        self.session = session
-        self.target = target
+    def __init__(self, target: WorkerTarget) -> None:
+        self.http = HttpWorker(target)
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
-        return open_stream(self.session, self.target, call, msgspec.json.encode(self.body(call)))
+        return self.http.stream(call, msgspec.json.encode(self.body(call)))
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         """The client's fields, and those that the gateway owns."""
@@ -48,9 +46,12 @@ class OpenAIAdapter:
     async def probe(self) -> WorkerReport:
         return WorkerReport(models=await self.models())
 
+    def close(self) -> None:
+        self.http.close()
+
     async def models(self) -> tuple[str, ...]:
         """Names of the models that it serves."""
-        listed: ModelList = await get_json(self.session, self.target, "v1/models", ModelList)
+        listed: ModelList = await self.http.get_json("v1/models", ModelList)
         return tuple(model.id for model in listed.data)
 
 

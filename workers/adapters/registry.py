@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-import aiohttp
-
 from workers.adapter import WorkerAdapter, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter
@@ -13,7 +11,7 @@ from workers.adapters.vllm import VllmAdapter
 
 GROUP = "radixgate.worker_adapters"
 
-NewAdapter = Callable[[aiohttp.ClientSession, WorkerTarget], WorkerAdapter]
+NewAdapter = Callable[[WorkerTarget], WorkerAdapter]
 
 BUILT_IN: Mapping[str, NewAdapter] = {
     "openai": OpenAIAdapter,

@@ -7,7 +7,6 @@ tokens are reported with `--enable-cache-report`.
 import msgspec
 
 from workers.adapter import WorkerCall, WorkerReport
-from workers.adapters.http import get_json
 from workers.adapters.openai import OpenAIAdapter, raw
 
 
@@ -30,8 +29,8 @@ class SglangAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        await get_json(self.session, self.target, "ready", None)
-        info: ServerInfo = await get_json(self.session, self.target, "server_info", ServerInfo)
+        await self.http.get_json("ready", None)
+        info: ServerInfo = await self.http.get_json("server_info", ServerInfo)
         return WorkerReport(
             models=await self.models(),
             kv_tokens_max=info.max_total_num_tokens,

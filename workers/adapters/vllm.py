@@ -6,7 +6,6 @@ Cached tokens are reported with `--enable-prompt-tokens-details`.
 import msgspec
 
 from workers.adapter import WorkerCall, WorkerReport
-from workers.adapters.http import get_json
 from workers.adapters.openai import OpenAIAdapter, raw
 
 
@@ -21,5 +20,5 @@ class VllmAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        await get_json(self.session, self.target, "health", None)
+        await self.http.get_json("health", None)
         return WorkerReport(models=await self.models())

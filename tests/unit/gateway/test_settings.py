@@ -142,7 +142,8 @@ def test_a_missing_file_is_one_line(tmp_path):
     [
         ("listen.port", "--set listen.port: expected PATH=VALUE, as in listen.port=9000"),
         ("workers.7.url=http://x", "$.workers[7]: there is no such element (--set workers.7.url)"),
-        ("deployment_secret=", "$.deployment_secret: expected a text that is not empty"),
+        ("deployment_secret=", "$.deployment_secret: expected printable ASCII characters, at least one"),
+        ("workers.0.api_key=a\nb", "$.workers[0].api_key: expected printable ASCII characters, at least one"),
     ],
 )
 def test_a_wrong_assignment_is_one_line(file, assignment, expected):

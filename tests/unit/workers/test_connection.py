@@ -1,0 +1,267 @@
+"""Connections to workers: HTTP cut anywhere, connections that die, and who may use one again."""
+
+import asyncio
+import random
+
+import pytest
+
+from workers.adapters import connection as module
+from workers.adapters.connection import Broken, ConnectionPool, Silent
+
+pytestmark = pytest.mark.any_loop
+
+REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 11\r\n\r\nhello world"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"6\r\nhello \r\n5\r\nworld\r\n0\r\n\r\n"
+)
+ENDLESS = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nhello world"
+
+
+class Peer:
+    """A server that answers every request with what `answer` writes; it counts connections and requests."""
+
+    def __init__(self, answer):
+        self.answer, self.connections, self.requests, self.writers = answer, 0, 0, []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.pool = ConnectionPool(f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/base")
+        return self
+
+    async def __aexit__(self, *_):
+        self.pool.close()
+        for writer in self.writers:
+            writer.transport.abort()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader, writer):
+        self.connections += 1
+        self.writers.append(writer)
+        try:
+            while True:
+                await reader.readexactly(len(REQUEST))
+                self.requests += 1
+                await self.answer(writer)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+
+    async def ask(self, seconds=5.0):
+        connection, body = await self.pool.send(REQUEST, seconds)
+        try:
+            while piece := await connection.read():
+                body += piece
+            return connection.status, connection.content_type, body
+        finally:
+            connection.release()
+
+
+def says(*parts, close=False, pause=0.0):
+    async def answer(writer):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause)
+        if close:
+            writer.close()
+
+    return answer
+
+
+@pytest.mark.parametrize(("text", "kind"), [(SIZED, "application/json"), (CHUNKED, "text/event-stream")])
+async def test_an_answer_may_come_in_any_pieces(text, kind):
+    chance = random.Random(7)
+    for _ in range(25):
+        cuts = sorted(chance.sample(range(1, len(text)), chance.randint(0, 12)))
+        parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        async with Peer(says(*parts, pause=0.0005)) as peer:
+            assert await peer.ask() == (200, kind, b"hello world")
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection():
+    async with Peer(says(ENDLESS, close=True)) as peer:
+        assert await peer.ask() == (200, "text/plain", b"hello world")
+        assert await peer.ask() == (200, "text/plain", b"hello world")
+        assert peer.connections == 2
+
+
+async def test_a_connection_is_used_again():
+    async with Peer(says(SIZED)) as peer:
+        for _ in range(5):
+            await peer.ask()
+        assert (peer.connections, peer.requests) == (1, 5)
+
+
+async def test_as_many_connections_as_requests_at_once():
+    async with Peer(says(SIZED, pause=0.01)) as peer:
+        await asyncio.gather(*(peer.ask() for _ in range(8)))
+        await asyncio.gather(*(peer.ask() for _ in range(8)))
+        assert peer.connections == 8
+
+
+async def test_a_worker_that_wants_its_connection_closed_gets_it_closed():
+    closing = SIZED.replace(b"200 OK\r\n", b"200 OK\r\nConnection: close\r\n")
+    async with Peer(says(closing)) as peer:
+        await peer.ask()
+        await peer.ask()
+        assert peer.connections == 2
+
+
+async def test_an_interim_answer_is_not_the_answer():
+    async with Peer(says(b"HTTP/1.1 100 Continue\r\n\r\n", SIZED, pause=0.01)) as peer:
+        assert (await peer.ask())[0] == 200
+        assert (await peer.ask())[2] == b"hello world"
+
+
+async def test_a_connection_that_died_in_the_pool_costs_no_request():
+    async with Peer(says(SIZED)) as peer:
+        await peer.ask()
+        peer.writers[0].transport.abort()
+        assert (await peer.ask())[0] == 200
+        assert peer.connections == 2
+
+
+async def test_a_connection_that_dies_as_a_request_arrives_costs_none_either():
+    answers = iter([says(SIZED), says(close=True), says(SIZED)])
+
+    async def answer(writer):
+        await next(answers)(writer)
+
+    async with Peer(answer) as peer:
+        await peer.ask()
+        assert (await peer.ask())[0] == 200
+        assert (peer.connections, peer.requests) == (2, 3)
+
+
+async def test_a_fresh_connection_that_breaks_is_not_tried_again():
+    async with Peer(says(close=True)) as peer:
+        with pytest.raises(Broken):
+            await peer.ask()
+        assert peer.requests == 1
+
+
+async def test_an_answer_that_has_begun_is_not_asked_for_again():
+    answers = iter([says(SIZED), says(SIZED[:30], close=True)])
+
+    async def answer(writer):
+        await next(answers)(writer)
+
+    async with Peer(answer) as peer:
+        await peer.ask()
+        with pytest.raises(Broken):
+            await peer.ask()
+        assert peer.requests == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+        CHUNKED[:-5],
+        SIZED[:-3],
+    ],
+)
+async def test_what_is_not_a_whole_http_answer_is_broken(text):
+    async with Peer(says(text, close=True)) as peer:
+        with pytest.raises(Broken):
+            await peer.ask()
+
+
+async def test_bytes_after_an_answer_spoil_the_connection():
+    async with Peer(says(SIZED + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")) as peer:
+        assert (await peer.ask())[2] == b"hello world"
+        assert (await peer.ask())[2] == b"hello world"
+        assert peer.connections == 2
+
+
+async def test_silence_before_the_first_byte_is_bounded():
+    async with Peer(says()) as peer:
+        with pytest.raises(Silent):
+            await peer.ask(seconds=0.05)
+
+
+async def test_a_head_alone_is_not_a_first_byte():
+    async with Peer(says(CHUNKED.partition(b"6\r\n")[0])) as peer:
+        with pytest.raises(Silent):
+            await peer.ask(seconds=0.05)
+
+
+async def test_nobody_there_is_broken():
+    async with Peer(says(SIZED)) as peer:
+        pool = peer.pool
+    with pytest.raises(Broken, match="cannot connect"):
+        await pool.send(REQUEST, 1.0)
+
+
+async def test_an_answer_that_is_left_early_hangs_up():
+    ended = asyncio.Event()
+
+    async def talk(writer):
+        writer.write(CHUNKED.partition(b"5\r\n")[0])
+        try:
+            while True:
+                writer.write(b"1\r\nx\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.005)
+        except ConnectionError:
+            ended.set()
+
+    async with Peer(talk) as peer:
+        connection, first = await peer.pool.send(REQUEST, 1.0)
+        assert first.startswith(b"hello ")
+        connection.release()
+        await asyncio.wait_for(ended.wait(), 2)
+
+
+async def test_being_cancelled_hangs_up():
+    async with Peer(says()) as peer:
+        asking = asyncio.create_task(peer.ask())
+        while not peer.requests:
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert len(peer.pool._idle) == 0
+
+
+async def test_idle_connections_are_let_go(monkeypatch):
+    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.04)
+    async with Peer(says(SIZED)) as peer:
+        await peer.ask()
+        assert len(peer.pool._idle) == 1
+        await asyncio.sleep(0.2)
+        assert len(peer.pool._idle) == 0
+        assert peer.pool._sweep is None
+
+
+async def test_a_reader_that_is_slow_stops_the_worker(monkeypatch):
+    monkeypatch.setattr(module, "BUFFERED_BYTES_MAX", 10_000)
+    sent = 0
+
+    async def flood(writer):
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        piece = b"3e8\r\n" + b"x" * 1000 + b"\r\n"
+        for _ in range(100_000):
+            writer.write(piece)
+            await writer.drain()
+            sent += 1
+
+    async with Peer(flood) as peer:
+        connection, first = await peer.pool.send(REQUEST, 1.0)
+        await asyncio.sleep(0.3)
+        before = sent
+        await asyncio.sleep(0.2)
+        assert sent == before
+        assert connection._buffered < 1_000_000
+        for _ in range(200):
+            assert await connection.read()
+        assert sent > before
+        connection.release()
+        assert first

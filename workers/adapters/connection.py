@@ -1,0 +1,276 @@
+"""HTTP/1.1 connections to one worker: as much of HTTP as a relay needs, and no more per chunk than that.
+
+    pool.send(request) --> Connection: head, then pieces of the body as they come --> back to the pool, or hung up
+
+The parser is llhttp (package httptools). What a general client does besides (redirects, cookies, proxies,
+decompression, a timer at every read) costs more than the rest of a request's way through the gateway.
+
+A connection that died in the pool costs no request: if a reused one breaks before a byte has come back, the request
+is sent once more on a fresh one. (Workers close idle connections after seconds; the pool lets go of them earlier.)
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+from urllib.parse import urlsplit
+
+from httptools import HttpParserError, HttpResponseParser
+
+CONNECT_SECONDS_MAX = 3.0
+KEEPALIVE_SECONDS = 4.0
+"""Shorter than the five seconds after which uvicorn-based engines close an idle connection."""
+
+IDLE_CONNECTIONS_MAX = 512
+BUFFERED_BYTES_MAX = 256 * 1024
+"""Beyond this the worker is read no further until the client has caught up."""
+
+HEADERS_MAX = 128
+
+
+class Broken(OSError):
+    """The connection failed, or what came over it is not HTTP."""
+
+
+class Silent(Broken):
+    """Nothing came for too long."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time. Made by the pool; methods without underscore are for its user."""
+
+    def __init__(self, released: Callable[["Connection"], None]) -> None:
+        self._released = released
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost: Broken | None = None
+        self._paused = False
+        self.idle_since = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Ready for the next answer."""
+        self.status = 0
+        self.content_type = ""
+        self.untouched = True
+        self._headers = 0
+        self._sized = False
+        self._head_done = False
+        self._complete = False
+        self._reusable = False
+        self._pieces: list[bytes] = []
+        self._buffered = 0
+
+    # For its user
+
+    def send(self, request: bytes) -> None:
+        """Writes a whole request."""
+        self._begin()
+        assert self._transport is not None
+        self._transport.write(request)
+
+    async def first(self, seconds: float) -> bytes:
+        """Waits for the head and the first piece of the body, which may be empty. Raises Broken, Silent."""
+        self._timer = self._loop.call_later(seconds, self._expire)
+        try:
+            while not self._head_done:
+                await self._more()
+            return await self.read()
+        finally:
+            self._timer.cancel()
+
+    async def read(self) -> bytes:
+        """The next piece of the body; empty at its end. Raises Broken."""
+        while not self._pieces:
+            if self._complete:
+                return b""
+            await self._more()
+        pieces, self._pieces, self._buffered = self._pieces, [], 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def fail(self, error: Broken) -> None:
+        """Hangs up; whoever waits, and whoever reads on, gets the error."""
+        self._lost = self._lost or error
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+
+    def release(self) -> None:
+        """Done with this answer: an unread rest means hanging up, so that the worker stops."""
+        if self._reusable and self._lost is None and not self._pieces:
+            self._released(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        self._lost = self._lost or Broken("closed")
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def usable(self) -> bool:
+        """Could another request be sent?"""
+        return self._lost is None and self._transport is not None and not self._transport.is_closing()
+
+    async def _more(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._lost is not None and not self._pieces and not self._complete:
+            raise self._lost
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _expire(self) -> None:
+        self.fail(Silent("no first byte in time"))
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass.
+
+    def data_received(self, data: bytes) -> None:
+        if self._complete and self.status >= 200:
+            # Nobody has asked for this.
+            self.fail(Broken("bytes after the end of an answer"))
+            return
+        self.untouched = False
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as err:
+            self._reusable = False
+            if not self._complete:
+                self.fail(Broken(f"not HTTP: {err}"))
+            self._wake()
+            return
+        if self._buffered > BUFFERED_BYTES_MAX and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._head_done and not self._sized and exc is None:
+            self._complete = True  # An answer without a length ends with its connection.
+        self._lost = self._lost or Broken(f"hung up{f': {exc}' if exc is not None else ''}")
+        self._wake()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            # Another answer, that nobody has asked for: this connection is not to be trusted any more.
+            raise Broken("more than one answer")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        if self._headers > HEADERS_MAX:
+            raise Broken("too many headers")
+        name = name.lower()
+        if name == b"content-type":
+            self.content_type = value.partition(b";")[0].strip().decode("latin-1").lower()
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._sized = True
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self._head_done = self.status >= 200
+
+    def on_body(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._buffered += len(data)
+
+    def on_message_complete(self) -> None:
+        # An interim answer (1xx) announces another one.
+        self._complete = self._head_done
+        self._reusable = self._head_done and self._parser.should_keep_alive()
+
+
+class ConnectionPool:
+    """Connections to one worker: opened when there is none idle, kept for a while."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls is not None else 80)
+        self._idle: deque[Connection] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self.host = parts.netloc.rpartition("@")[2]
+        self.base = parts.path.rstrip("/")
+
+    async def send(self, request: bytes, first_byte_seconds_max: float) -> tuple[Connection, bytes]:
+        """Sends a request; the connection with the head of the answer read, and the first piece of its body.
+
+        Raises Broken, Silent. On every error, cancellation included, the connection is hung up.
+        """
+        while True:
+            connection = self._take()
+            fresh = connection is None
+            if connection is None:
+                connection = await self._open()
+            connection.send(request)
+            try:
+                return connection, await connection.first(first_byte_seconds_max)
+            except Broken as err:
+                connection.close()
+                if fresh or not connection.untouched or isinstance(err, Silent):
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def _open(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._keep), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError as err:
+            raise Broken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err
+        except OSError as err:
+            raise Broken(f"cannot connect: {err.strerror or err}") from err
+        return connection
+
+    def _keep(self, connection: Connection) -> None:
+        if len(self._idle) >= IDLE_CONNECTIONS_MAX or not connection.usable:
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(KEEPALIVE_SECONDS, self._let_go)
+
+    def _let_go(self) -> None:
+        """Closes what has been idle for too long; looks again while any is idle."""
+        loop = asyncio.get_running_loop()
+        while self._idle and loop.time() - self._idle[0].idle_since >= KEEPALIVE_SECONDS:
+            self._idle.popleft().close()
+        self._sweep = loop.call_later(KEEPALIVE_SECONDS / 2, self._let_go) if self._idle else None
