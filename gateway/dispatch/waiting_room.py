@@ -104,7 +104,8 @@ class WaitingRoom(Generic[Placed]):
     def room_made(self) -> None:
         """Gives out what room there is now, in the order of the policy."""
         while self._waiting:
-            tickets = [waiter.ticket for waiter in self._waiting.values()]
+            # Who was cancelled a moment ago still stands here until its task runs; it has no use for a turn.
+            tickets = [waiter.ticket for waiter in self._waiting.values() if not waiter.turn.done()]
             turn = self._policy.next(self._counters, tickets, self._clock())
             if turn is None:
                 return
@@ -124,7 +125,8 @@ class WaitingRoom(Generic[Placed]):
     def close(self, error: Exception) -> None:
         """Sends everybody away."""
         for waiter in self._waiting.values():
-            waiter.turn.set_exception(error)
+            if not waiter.turn.done():
+                waiter.turn.set_exception(error)
         self._waiting.clear()
 
     def _leave(self, waiter: _Waiter[Placed]) -> None:

@@ -228,7 +228,7 @@ class ConnectionPool:
                 connection.close()
                 if fresh or not connection.untouched or isinstance(err, Silent):
                     raise
-            except BaseException:
+            except asyncio.CancelledError:
                 connection.close()
                 raise
 

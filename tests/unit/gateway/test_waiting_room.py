@@ -204,3 +204,27 @@ async def test_a_closed_room_sends_everybody_away(clock):
     with pytest.raises(ShuttingDown):
         await waiting
     assert len(room) == 0
+
+
+async def test_a_turn_that_comes_while_its_owner_is_leaving_goes_to_the_next(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    leaving, next_one = (asyncio.create_task(enter(room, desk, name)) for name in "ab")
+    await settle()
+    leaving.cancel()
+    desk.free = 1
+    room.room_made()  # before the cancelled task has run
+    assert await next_one == 0
+    assert leaving.cancelled() and len(room) == 0 and desk.free == 0
+
+
+async def test_closing_while_somebody_is_leaving_hurts_nobody(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    leaving, staying = (asyncio.create_task(enter(room, desk, name)) for name in "ab")
+    await settle()
+    leaving.cancel()
+    room.close(ShuttingDown())
+    with pytest.raises(ShuttingDown):
+        await staying
+    assert len(room) == 0
