@@ -28,15 +28,14 @@ from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
-from gateway.quotas.escrow_store import EscrowQuotaStore
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.redis_scripts import ScriptCaller, connect
 from gateway.secret_store import deployment_secret
 from gateway.settings import Settings
 from gateway.settings import Worker as WorkerSettings
+from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.tracing import Tracing, batching
@@ -44,9 +43,10 @@ from gateway.tenants.directory import TenantDirectory
 from gateway.tenants.keys import pepper
 from gateway.tenants.yaml_directory import OpenDirectory, YamlDirectory
 from policies.registry import queue_policy, routing_policy
-from radix_cache.local_index import LocalIndex
+from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import cache_salt
+from radix_cache.shared.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
 
@@ -54,8 +54,6 @@ log = logging.getLogger(__name__)
 
 ENCODING_THREADS = 2
 EXPORT_SECONDS_MAX = 2.0
-INDEX_BYTES_PER_BLOCK = 64
-"""Measured upper bound, with several workers per block: see `make bench-index`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +66,7 @@ class Gateway:
     overview: Overview
     registry: CollectorRegistry
     quotas: GuardedQuotaStore
+    index: SharedIndexParts
     valkey: EmbeddedValkey | None
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
@@ -93,19 +92,20 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         stack.push_async_callback(asyncio.to_thread, tracing.close)
 
         valkey = await _valkey(settings, stack)
-        scripts = ScriptCaller(connect(valkey.url if valkey is not None else settings.redis.url))
+        redis_url = valkey.url if valkey is not None else settings.redis.url
+        scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
-        shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000)
-        escrow = EscrowQuotaStore(shared, time.monotonic)
-        stack.push_async_callback(escrow.give_back)
-        quotas = GuardedQuotaStore(escrow, LocalQuotaStore(time.monotonic), scripts.ping)
+        shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix)
+        quotas = GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), scripts.ping, time.monotonic)
         leases = Leases(quotas)
         stack.push_async_callback(leases.close)
 
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
-        reservations = _dispatch(settings, catalogue, leases)
+        shared_index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
+        stack.push_async_callback(shared_index.close)
+        reservations = _dispatch(settings, catalogue, leases, shared_index.index)
         stack.callback(reservations.fleet.close)
 
         overview = Overview(time.monotonic)
@@ -128,12 +128,16 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             overview=overview,
             registry=registry,
             quotas=quotas,
+            index=shared_index,
             valkey=valkey,
         )
-        registry.register(StateCollector(gauges(gateway.fleet, reservations, reservations.index, quotas)))
+        registry.register(StateCollector(gauges(gateway.fleet, reservations, shared_index, quotas)))
 
         stack.push_async_callback(supervisor.close)
+        supervisor.start("index", shared_index.reader.follow)
+        await shared_index.whole()
         for name, loop in (
+            ("index keeper", shared_index.keeper.run),
             ("probes", reservations.fleet.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
@@ -144,17 +148,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         yield gateway
 
 
-def _dispatch(settings: Settings, catalogue: Catalogue, leases: Leases) -> Reservations:
-    """Fleet, index, router, waiting rooms, and what holds them together."""
-    index = LocalIndex(
-        time.monotonic,
-        blocks_max=max(1, settings.index.memory_bytes_max // INDEX_BYTES_PER_BLOCK),
-        predicted_seconds=settings.index.predicted_seconds,
-        idle_seconds_max=settings.index.idle_seconds_max,
-    )
+def _dispatch(settings: Settings, catalogue: Catalogue, leases: Leases, index: PrefixIndex) -> Reservations:
+    """Fleet, router, waiting rooms, and what holds them together."""
 
     def reported(worker: Worker) -> None:
         catalogue.found(worker.models)
+        index.enrol(worker.id, worker.report.instance or "")
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.reservations import Reservations
 from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import Gauge
-from radix_cache.index import PrefixIndex
 from workers.worker import Health
 
 
 def gauges(
-    fleet: Fleet, reservations: Reservations, index: PrefixIndex, quotas: GuardedQuotaStore
+    fleet: Fleet, reservations: Reservations, index: SharedIndexParts, quotas: GuardedQuotaStore
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -51,7 +51,26 @@ def gauges(
         single("leases", "Quota leases held by this gateway.", lambda: len(reservations.leases)),
         single("redis_up", "1: quotas are shared; 0: this gateway decides alone.", lambda: not quotas.away),
         single("quota_local_decisions", "Made without Redis.", lambda: quotas.local_decisions, counter=True),
-        single("index_blocks", "Blocks in the prefix index.", lambda: index.stats().blocks),
-        single("index_nodes", "Nodes of the prefix index.", lambda: index.stats().nodes),
-        single("index_predictions", "Predictions under way.", lambda: index.stats().predictions),
+        single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),
+        single("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.copy.nodes)),
+        single(
+            "index_predictions",
+            "Predictions under way, of all gateways.",
+            lambda: index.index.copy.predictions,
+        ),
+        single(
+            "index_up", "1: the copy of the index follows Redis; 0: it stands still.", lambda: index.reader.up
+        ),
+        single(
+            "index_keeper", "1: this gateway keeps the index within its bounds.", lambda: index.keeper.keeping
+        ),
+        single(
+            "index_gaps", "Changes that were missed and read again.", lambda: index.reader.gaps, counter=True
+        ),
+        single(
+            "index_snapshots", "Shards that were read whole.", lambda: index.reader.snapshots, counter=True
+        ),
+        single(
+            "index_refused", "Changes that Redis did not take.", lambda: index.index.refused, counter=True
+        ),
     )

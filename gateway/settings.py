@@ -77,7 +77,7 @@ class Admin(Branch, frozen=True, kw_only=True):
 
 
 class RedisServer(Branch, frozen=True, kw_only=True):
-    """Quotas and leases live here."""
+    """Quotas, leases and the prefix index live here."""
 
     url: Annotated[
         str,
@@ -89,6 +89,13 @@ class RedisServer(Branch, frozen=True, kw_only=True):
     timeout_ms: Annotated[
         Positive, Meta(description="How long a request waits for Redis before it is decided locally.")
     ] = 50
+    prefix: Annotated[
+        str,
+        Meta(
+            description="What all keys begin with; another one for each deployment that shares a Redis.",
+            pattern="^[A-Za-z0-9:_.-]{1,64}$",
+        ),
+    ] = "rg"
 
 
 class Model(Branch, frozen=True, kw_only=True):

@@ -57,8 +57,12 @@ class PrefixIndex(Protocol):
         """`worker` has room for so many blocks: what it used least recently is taken from it beyond that."""
         ...
 
+    def enrol(self, worker: WorkerId, instance: str) -> None:
+        """`worker` serves, as this instance (empty: it does not say). Another one than before holds nothing."""
+        ...
+
     def forget(self, worker: WorkerId) -> None:
-        """`worker` holds nothing: it restarted, cleared its cache, or left. One step."""
+        """`worker` holds nothing: it cleared its cache, or left. One step."""
         ...
 
     def stats(self) -> IndexStats:

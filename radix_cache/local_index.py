@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from radix_cache.blocks import Hashes
 from radix_cache.index import IndexStats
-from radix_cache.match import PrefixMatch, WorkerId
+from radix_cache.match import KnownMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.tree import RadixTree
 
@@ -43,6 +43,7 @@ class LocalIndex:
         self._pending: RadixTree[Prediction] = RadixTree()
         self._expiries: OrderedDict[Prediction, float] = OrderedDict()  # soonest first
         self._capacity: dict[WorkerId, int] = {}
+        self._instances: dict[WorkerId, str] = {}
         self._idle_check_at = clock()
 
     def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
@@ -51,7 +52,7 @@ class LocalIndex:
         for (worker, _), blocks in self._pending.match(hashes).items():
             if blocks > pending.get(worker, 0):
                 pending[worker] = blocks
-        return PrefixMatch(confirmed=self._confirmed.match(hashes), pending=pending)
+        return KnownMatch(confirmed=self._confirmed.match(hashes), pending=pending)
 
     def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
         now = self._clock()
@@ -84,6 +85,11 @@ class LocalIndex:
     def bound(self, worker: WorkerId, blocks_max: int) -> None:
         self._capacity[worker] = blocks_max
         self._confirmed.evict(worker, blocks_max)
+
+    def enrol(self, worker: WorkerId, instance: str) -> None:
+        if self._instances.setdefault(worker, instance) != instance:
+            self._instances[worker] = instance
+            self.forget(worker)
 
     def forget(self, worker: WorkerId) -> None:
         self._confirmed.forget(worker)

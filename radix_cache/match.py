@@ -1,7 +1,7 @@
 """PrefixMatch: how many leading blocks of one prompt each worker holds."""
 
 from collections.abc import Mapping
-from typing import NewType
+from typing import NewType, Protocol
 
 import msgspec
 
@@ -9,19 +9,29 @@ WorkerId = NewType("WorkerId", str)
 """Names one serving process, as in the settings (`workers[].id`)."""
 
 
-class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Leading blocks by worker; a worker that holds none is absent.
+class PrefixMatch(Protocol):
+    """Leading blocks by worker; who holds none is absent. Ask before the next await: it may read a tree."""
 
-    `confirmed`: the worker is known to hold them. `pending`: a request that brings them is on its way to
-    that worker, so they will be there by the time another request could use them.
-    """
+    @property
+    def confirmed(self) -> Mapping[WorkerId, int]:
+        """What workers are known to hold."""
+        ...
+
+    @property
+    def pending(self) -> Mapping[WorkerId, int]:
+        """A request that brings them is on its way there: they will be held by the time another could use them."""
+        ...
+
+    def blocks(self, worker: WorkerId) -> int:
+        """Leading blocks that `worker` holds or is about to hold."""
+        ...
+
+
+class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A PrefixMatch that was found out in full."""
 
     confirmed: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     pending: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
 
     def blocks(self, worker: WorkerId) -> int:
-        """Leading blocks that `worker` holds or is about to hold."""
         return max(self.confirmed.get(worker, 0), self.pending.get(worker, 0))
-
-
-NO_MATCH = PrefixMatch()

@@ -96,7 +96,7 @@ class RadixTree(Generic[Holder]):
         found: dict[Tenure[Holder], int] = {}
         at, blocks = 0, len(hashes)
         while at < blocks and (node := self._nodes.get(hashes[at])) is not None:
-            common = _common(node.run, hashes, at)
+            common = common_blocks(node.run, hashes, at)
             for tenure, count in node.counts.items():
                 if tenure.alive and found.get(tenure, 0) == at:
                     found[tenure] = at + (count if count < common else common)
@@ -123,7 +123,7 @@ class RadixTree(Generic[Holder]):
                 common = node.end - at
                 self._credit(node, tenure, len(node.run), use)
             else:
-                common = _common(node.run, hashes, at)
+                common = common_blocks(node.run, hashes, at)
                 if common < len(node.run) and at + common < blocks:
                     node = self._split(node, common)
                 self._credit(node, tenure, common, use)
@@ -137,7 +137,7 @@ class RadixTree(Generic[Holder]):
             return
         at = 0
         while (node := self._nodes.get(hashes[at])) is not None:
-            common = _common(node.run, hashes, at)
+            common = common_blocks(node.run, hashes, at)
             if blocks < at + common:
                 self._cut(node, tenure, max(blocks - at, 0))
                 return
@@ -314,7 +314,7 @@ class RadixTree(Generic[Holder]):
         self._cut(node, tenure, max(node.counts[tenure] - blocks, 0))
 
 
-def _common(run: Hashes, hashes: Hashes, at: int) -> int:
+def common_blocks(run: Hashes, hashes: Hashes, at: int) -> int:
     """How many leading blocks of `run` the query has from `at` on; at least one is known to agree."""
     limit = min(len(run), len(hashes) - at)
     if run[limit - 1] == hashes[at + limit - 1]:

@@ -145,13 +145,14 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
     ) -> AsyncIterator[RunningGateway]:
         named = tenants or {"acme": {}, "globex": {}}
         keys = {tenant: new_key(pepper(SECRET.encode())) for tenant in named}
-        # Counters live in one Valkey for all tests: an organisation per test keeps them apart.
+        # One Valkey serves all tests: names of its own keep each apart.
         unique = f"{tmp_path.parent.name}-{tmp_path.name}"[-50:].replace("_", "-")
         tree = {
             "listen.port": "0",
             "admin.port": "0",
             "redis.url": valkey.url,
             "redis.timeout_ms": "2000",
+            "redis.prefix": unique,
             "state_directory": str(tmp_path),
             "deployment_secret": SECRET,
             "drain.notice_seconds": "0",

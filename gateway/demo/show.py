@@ -57,8 +57,8 @@ async def _play(stage: Stage, workers: int, scale: Scale, json_file: Path | None
     runs: dict[str, Any] = {}
     for policy in POLICIES:
         with console.status(f"starting the gateway with policy {policy}"):
-            await stage.start_gateway(policy)
             await stage.flush_workers()
+            await stage.start_gateway(policy)
         runs[policy] = await _one_run(stage, policy, sessions, scale, console)
     console.print()
     console.print(table(runs))

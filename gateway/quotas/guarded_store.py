@@ -5,31 +5,58 @@
        |                              +-- each gateway grants the full limits by itself: open, and said so
        +-- one failure: that one request is decided locally
 
-What could not be settled meanwhile is kept, up to a bound, and settled afterwards; settling is idempotent.
+The local store goes on from where the shared one was last seen, so that who had nothing left there has nothing
+here. What was used on local grants is charged to the shared store as soon as that is possible, and what could not
+be settled meanwhile is settled then; both are kept up to a bound, and repeating them changes nothing.
 """
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.quotas.quota import DONE, Cost, Lease, QuotaStore, QuotaUnavailable, Refusal, Reservation
-from gateway.redis_scripts import RedisDown
+import msgspec
+
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.quota import (
+    DONE,
+    Cost,
+    Lease,
+    QuotaStore,
+    QuotaUnavailable,
+    Refusal,
+    Reservation,
+    Standing,
+)
+from radix_cache.shared.scripts import RedisDown
 
 log = logging.getLogger(__name__)
 
 FAILURES_MAX = 3
 PING_SECONDS = 0.25
 UNSETTLED_MAX = 10_000
+SEEN_MAX = 10_000
+NOTHING = Cost(prompt_tokens=0, requests=0)
 
 
 class GuardedQuotaStore:
-    """See QuotaStore; raises nothing but what the local store raises. `ping` raises RedisDown while it is away."""
+    """See QuotaStore; raises nothing but what the local store raises.
 
-    def __init__(self, shared: QuotaStore, local: QuotaStore, ping: Callable[[], Awaitable[None]]) -> None:
+    `ping` raises RedisDown while it is away. `clock`: the local store's.
+    """
+
+    def __init__(
+        self,
+        shared: QuotaStore,
+        local: LocalQuotaStore,
+        ping: Callable[[], Awaitable[None]],
+        clock: Callable[[], float],
+    ) -> None:
         self._shared = shared
         self._local = local
         self._ping = ping
+        self._clock = clock
+        self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[Standing, ...]]] = OrderedDict()
         self._failures = 0
         self._granted_locally: set[str] = set()
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
@@ -44,8 +71,12 @@ class GuardedQuotaStore:
                 self._failed(err)
             else:
                 self._failures = 0
+                self._see(reservation, decision.standings)
                 return decision
         self.local_decisions += 1
+        seen = self._seen.pop(_account(reservation), None)
+        if seen is not None:
+            self._local.adopt(reservation, *seen)
         decision = await self._local.reserve(reservation)
         if isinstance(decision, Lease):
             self._granted_locally.add(reservation.id)
@@ -68,6 +99,10 @@ class GuardedQuotaStore:
 
     async def run(self) -> None:
         """While Redis is away, asks for it; and settles what was left over once it is back."""
+        try:
+            await self._ping()
+        except RedisDown as err:
+            self._go_away(err)
         while True:
             await asyncio.sleep(PING_SECONDS)
             if not self.away and not self._unsettled:
@@ -88,7 +123,14 @@ class GuardedQuotaStore:
     def _end(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
         if lease.reservation.id in self._granted_locally:
             self._granted_locally.discard(lease.reservation.id)
-            return _ended(self._local, lease, actual)
+            if actual is None:
+                return self._local.release(lease)
+            self._local.settle(lease, actual)
+            # The shared store has not heard of it, and has perhaps been told to forget its name.
+            forgotten = msgspec.structs.replace(
+                lease.reservation, id=f"{lease.reservation.id}/local", cost=NOTHING
+            )
+            lease = Lease(reservation=forgotten)
         if self.away:
             self._unsettled.append((lease, actual))
             return DONE
@@ -110,8 +152,22 @@ class GuardedQuotaStore:
     def _failed(self, err: BaseException | None) -> None:
         self._failures += 1
         if not self.away and self._failures >= FAILURES_MAX:
-            self.away = True
-            log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
+            self._go_away(err)
+
+    def _go_away(self, err: BaseException | None) -> None:
+        self.away = True
+        log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
+
+    def _see(self, reservation: Reservation, standings: tuple[Standing, ...]) -> None:
+        account = _account(reservation)
+        self._seen[account] = self._clock(), standings
+        self._seen.move_to_end(account)
+        if len(self._seen) > SEEN_MAX:
+            self._seen.popitem(last=False)
+
+
+def _account(reservation: Reservation) -> tuple[str, ...]:
+    return (reservation.organisation, *(scope.name for scope in reservation.scopes))
 
 
 def _ended(store: QuotaStore, lease: Lease, actual: Cost | None) -> Awaitable[None]:

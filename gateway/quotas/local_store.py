@@ -75,6 +75,13 @@ class LocalQuotaStore:
                 for account in self._scopes(lease.reservation):
                     account.running[lease.reservation.id] = until
 
+    def adopt(self, reservation: Reservation, seen_at: float, standings: Sequence[Standing]) -> None:
+        """What another store said of these limits at that moment: no bucket is fuller than that."""
+        for (account, limit), standing in zip(self._buckets(reservation), standings, strict=False):
+            full_at = seen_at + standing.reset_seconds
+            if full_at > account.full_at.get(limit.name, 0.0):
+                account.full_at[limit.name] = full_at
+
     def _end(self, lease: Lease, actual: Cost | None) -> None:
         now, reservation = self._clock(), lease.reservation
         held = self._held.pop(reservation.id, None) is not None

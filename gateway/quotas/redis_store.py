@@ -5,14 +5,11 @@ Keys of one organisation share a hash tag, so that all its scopes are decided in
     rg:{acme}:lease:<reservation id>     held | ended
     rg:{acme}:full:<scope>               hash: limit name -> microsecond at which the bucket is full again
     rg:{acme}:running:<scope>            sorted set: reservation id -> millisecond at which its lease ends
-    rg:{acme}:slots:<scope>              hash: holder of escrow -> its slots and the millisecond at which they end
-    rg:{acme}:holder:<holder>            sequence of the holder's last change
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gateway.quotas.quota import (
     CONCURRENCY,
@@ -25,8 +22,8 @@ from gateway.quotas.quota import (
     Scope,
     Standing,
 )
-from gateway.redis_scripts import Answer, RedisDown, Script, ScriptCaller
 from gateway.within import within
+from radix_cache.shared.scripts import Answer, RedisDown, Script, ScriptCaller
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
 GRANTED, ENDED = 1, -1
@@ -35,45 +32,24 @@ CLOCK_FORGETTING = 0.01
 Argument = str | int | float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A change of what `holder` has in escrow of an account (see adjust.lua).
-
-    `units`: for every limit of every scope, in order, how many more are debited (fewer, if negative). `slots`: how
-    many it holds afterwards. `forced`: charged even beyond a limit, because it has been used already.
-    """
-
-    holder: str
-    sequence: int
-    organisation: str
-    scopes: tuple[Scope, ...]
-    units: tuple[int, ...]
-    slots: int
-    forced: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adjusted:
-    """`done`, or refused as a whole; and how the limits stand now."""
-
-    done: bool
-    standings: tuple[Standing, ...]
-
-
 class RedisQuotaStore:
     """See QuotaStore. A decision that takes longer than `timeout_seconds` is QuotaUnavailable, and undone."""
 
     def __init__(
-        self, scripts: ScriptCaller, timeout_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        scripts: ScriptCaller,
+        timeout_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        prefix: str = "rg",
     ) -> None:
         self._scripts = scripts
         self._timeout_seconds = timeout_seconds
         self._clock = clock
+        self._prefix = prefix
         self._server_ahead_ms: float | None = None
         self._reserve = Script.read("gateway.quotas", "reserve")
         self._finish = Script.read("gateway.quotas", "finish")
         self._renew = Script.read("gateway.quotas", "renew")
-        self._adjust = Script.read("gateway.quotas", "adjust")
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
         arguments: list[Argument] = [reservation.id, LEASE_MS, self._latest_ms()]
@@ -83,7 +59,7 @@ class RedisQuotaStore:
                 period_us = int(limit.bucket.period_seconds * 1e6)
                 cost = reservation.cost.of(limit.unit)
                 arguments += [limit.name, int(limit.bucket.amount), period_us, cost]
-        called = self._scripts.call(self._reserve, _keys(reservation), arguments)
+        called = self._scripts.call(self._reserve, self._keys(reservation), arguments)
         try:
             answer = await within(called, self._timeout_seconds)
         except RedisDown as err:
@@ -102,28 +78,9 @@ class RedisQuotaStore:
     def release(self, lease: Lease) -> "asyncio.Future[None]":
         return self._end(lease.reservation, None)
 
-    async def adjust(self, change: Change) -> Adjusted:
-        """Changes what a holder has in escrow. Raises QuotaUnavailable; what was changed is then unknown."""
-        arguments: list[Argument] = [change.holder, LEASE_MS, change.sequence, int(change.forced)]
-        units = iter(change.units)
-        for scope in change.scopes:
-            arguments += [scope.concurrency or 0, change.slots, len(scope.limits)]
-            for limit in scope.limits:
-                period_us = int(limit.bucket.period_seconds * 1e6)
-                arguments += [limit.name, int(limit.bucket.amount), period_us, next(units)]
-        keys = _scope_keys(change.organisation, f"holder:{change.holder}", change.scopes)
-        try:
-            answer = await self._scripts.call(self._adjust, keys, arguments)
-        except RedisDown as err:
-            raise QuotaUnavailable(str(err)) from err
-        if not isinstance(answer, list):
-            raise QuotaUnavailable("Redis gave an answer of another shape")
-        outcome, _, *pairs = answer
-        return Adjusted(done=outcome == GRANTED, standings=_standings(change.scopes, pairs))
-
     async def renew(self, leases: Sequence[Lease]) -> None:
         calls = [
-            self._scripts.call(self._renew, _keys(lease.reservation), [lease.reservation.id, LEASE_MS])
+            self._scripts.call(self._renew, self._keys(lease.reservation), [lease.reservation.id, LEASE_MS])
             for lease in leases
         ]
         for result in await asyncio.gather(*calls, return_exceptions=True):
@@ -175,11 +132,18 @@ class RedisQuotaStore:
                 period_us = int(limit.bucket.period_seconds * 1e6)
                 change = used - reservation.cost.of(limit.unit)
                 arguments += [limit.name, int(limit.bucket.amount), period_us, change]
-        return self._scripts.call(self._finish, _keys(reservation), arguments)
+        return self._scripts.call(self._finish, self._keys(reservation), arguments)
 
     def _give_back(self, reservation: Reservation) -> None:
         """Sends a release that nobody waits for. It is sent after the reserve, and leaves a tombstone."""
         self._ending(reservation, None).add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _keys(self, reservation: Reservation) -> list[str]:
+        tag = f"{self._prefix}:{{{reservation.organisation}}}"
+        keys = [f"{tag}:lease:{reservation.id}"]
+        for scope in reservation.scopes:
+            keys += [f"{tag}:full:{scope.name}", f"{tag}:running:{scope.name}"]
+        return keys
 
     def _learn_clock(self, server_ms: int) -> None:
         """How far the server's clock is ahead. An answer that lay unread makes it look less, so the most counts."""
@@ -195,18 +159,6 @@ class RedisQuotaStore:
         if self._server_ahead_ms is None:
             return 0
         return int(self._clock() * 1000 + self._server_ahead_ms + self._timeout_seconds * 1000) + 1
-
-
-def _keys(reservation: Reservation) -> list[str]:
-    return _scope_keys(reservation.organisation, f"lease:{reservation.id}", reservation.scopes)
-
-
-def _scope_keys(organisation: str, first: str, scopes: Sequence[Scope]) -> list[str]:
-    tag = f"rg:{{{organisation}}}"
-    keys = [f"{tag}:{first}"]
-    for scope in scopes:
-        keys += [f"{tag}:full:{scope.name}", f"{tag}:running:{scope.name}", f"{tag}:slots:{scope.name}"]
-    return keys
 
 
 def _standings(scopes: Sequence[Scope], pairs: Sequence[int]) -> tuple[Standing, ...]:

@@ -98,6 +98,7 @@ def readiness(gateway: Gateway) -> dict[str, object]:
         "draining": not gateway.doors.ready,
         "workers": workers,
         "redis": "away" if gateway.quotas.away else "shared",
+        "index": "following" if gateway.index.reader.up else "standing still",
         "failing_loops": [name for name, state in gateway.supervisor.loops.items() if state.failing],
     }
 
@@ -118,7 +119,7 @@ def shown(gateway: Gateway) -> dict[str, object]:
             {"id": tenant, **overview.shown(tally)} for tenant, tally in sorted(overview.tenants.items())
         ],
         "waiting": {model: len(room) for model, room in reservations.rooms().items()},
-        "index": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
+        "prefixes": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
         "leases": len(reservations.leases),
     }
 

@@ -1,13 +1,16 @@
-"""What every PrefixIndex promises."""
+"""What every PrefixIndex promises: in one process, and in Redis, seen by who wrote and by another replica."""
 
 from array import array
+from uuid import uuid4
 
 import pytest
 
 from radix_cache.local_index import LocalIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
+from radix_cache.shared.keys import Keys
 from tests.fakes.clock import FakeClock
+from tests.fakes.replica import replica
 
 SPACE = Namespace(model="m", block_size=16)
 W, V = WorkerId("w"), WorkerId("v")
@@ -22,120 +25,219 @@ def clock():
     return FakeClock()
 
 
-@pytest.fixture(params=["local"])
-def index(request, clock):
-    return LocalIndex(clock, blocks_max=1000, predicted_seconds=10, idle_seconds_max=100, predictions_max=4)
+class Local:
+    """One process's own index, which needs no time to settle."""
+
+    def __init__(self, clock, **bounds):
+        self.writer = LocalIndex(clock, **bounds)
+
+    async def settle(self):
+        pass
+
+    async def close(self):
+        pass
+
+    def __getattr__(self, name):
+        return getattr(self.writer, name)
 
 
-def test_nothing_matches_in_an_empty_index(index):
+class Shared:
+    """Changes go through one replica; matches are asked of it, or of the other one."""
+
+    def __init__(self, replicas, reader):
+        self.replicas = replicas
+        self.asked = replicas[reader].index
+
+    async def settle(self):
+        for each in self.replicas:
+            await each.settled()
+
+    async def close(self):
+        for each in self.replicas:
+            await each.close()
+
+    def match(self, namespace, hashes):
+        return self.asked.match(namespace, hashes)
+
+    def stats(self):
+        return self.asked.stats()
+
+    def __getattr__(self, name):
+        return getattr(self.replicas[0].index, name)
+
+
+@pytest.fixture(params=["local", "shared", "shared, another replica"])
+async def new_index(request, clock, valkey):
+    """Makes the index with the given bounds."""
+    made = []
+
+    async def new(**bounds):
+        bounds = {"blocks_max": 1000, "predicted_seconds": 10, "idle_seconds_max": 100, **bounds}
+        if request.param == "local":
+            made.append(Local(clock, **bounds))
+        else:
+            keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
+            replicas = [await replica(valkey.url, keys, clock, **bounds) for _ in range(2)]
+            for each in replicas:
+                each.index.enrol(W, "instance 1")
+                each.index.enrol(V, "")
+                await each.settled()
+            made.append(Shared(replicas, reader=0 if request.param == "shared" else 1))
+        return made[-1]
+
+    yield new
+    for index in made:
+        await index.close()
+
+
+@pytest.fixture
+async def index(new_index):
+    return await new_index()
+
+
+async def test_nothing_matches_in_an_empty_index(index):
     match = index.match(SPACE, path(1, 2, 3))
     assert (match.confirmed, match.pending) == ({}, {})
     assert match.blocks(W) == 0
 
 
-def test_a_dispatched_path_is_pending_at_once(index):
+async def test_a_dispatched_path_is_pending_at_once(index):
     index.record(SPACE, path(1, 2, 3), W, "r1")
+    await index.settle()
     match = index.match(SPACE, path(1, 2, 9))
     assert (match.confirmed, match.pending) == ({}, {W: 2})
     assert match.blocks(W) == 2
 
 
-def test_a_confirmed_path_is_confirmed_and_no_longer_pending(index):
+async def test_a_confirmed_path_is_confirmed_and_no_longer_pending(index):
     index.record(SPACE, path(1, 2, 3), W, "r1")
     index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    await index.settle()
     match = index.match(SPACE, path(1, 2, 3))
     assert (match.confirmed, match.pending) == ({W: 3}, {})
 
 
-def test_only_the_writer_withdraws_a_prediction(index):
+async def test_only_the_writer_withdraws_a_prediction(index):
     index.record(SPACE, path(1, 2, 3), W, "r1")
     index.record(SPACE, path(1, 2), W, "r2")
     index.withdraw(W, "r2")
     index.withdraw(W, "nobody")
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).pending == {W: 3}
     index.withdraw(W, "r1")
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).pending == {}
 
 
-def test_the_deepest_prediction_counts(index):
+async def test_the_deepest_prediction_counts(index):
     index.record(SPACE, path(1, 2), W, "r1")
     index.record(SPACE, path(1, 2, 3), W, "r2")
     index.record(SPACE, path(1), V, "r3")
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).pending == {W: 3, V: 1}
 
 
-def test_predictions_expire_each_in_its_time(index, clock):
+async def test_predictions_expire_each_in_its_time(index, clock):
     index.record(SPACE, path(1, 2, 3), W, "r1")
+    await index.settle()
     clock.advance(6)
     index.record(SPACE, path(1, 2), W, "r2")
     clock.advance(4)
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).pending == {W: 2}
     clock.advance(6)
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).pending == {}
 
 
-def test_a_confirmed_path_does_not_expire_with_its_prediction(index, clock):
+async def test_a_confirmed_path_does_not_expire_with_its_prediction(index, clock):
     index.record(SPACE, path(1, 2, 3), W, "r1")
     index.confirm(SPACE, path(1, 2, 3), W, "r1")
     clock.advance(11)
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
 
 
-def test_predictions_are_bounded_and_the_oldest_gives_way(index):
+async def test_predictions_are_bounded_and_the_oldest_gives_way(new_index):
+    index = await new_index(predictions_max=4)
     for number in range(5):
         index.record(SPACE, path(number, number), W, f"r{number}")
-    assert index.stats().predictions == 4
+    await index.settle()
     assert index.match(SPACE, path(0, 0)).pending == {}
     assert index.match(SPACE, path(4, 4)).pending == {W: 2}
 
 
-def test_shortening_leaves_the_beginning(index):
+async def test_shortening_leaves_the_beginning(index):
     index.confirm(SPACE, path(1, 2, 3), W, "r1")
     index.shorten(SPACE, path(1, 2, 3), W, 1)
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 1}
 
 
-def test_forgetting_a_worker_forgets_its_predictions_too(index):
+async def test_forgetting_a_worker_forgets_its_predictions_too(index):
     index.confirm(SPACE, path(1, 2, 3), W, "r1")
     index.record(SPACE, path(7, 8), W, "r2")
     index.confirm(SPACE, path(1, 2, 3), V, "r3")
     index.forget(W)
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {V: 3}
     assert index.match(SPACE, path(7, 8)).pending == {}
 
 
-def test_a_bounded_worker_keeps_what_it_used_last(index):
+async def test_a_bounded_worker_keeps_what_it_used_last(index):
     index.bound(W, 3)
     index.confirm(SPACE, path(1, 2), W, "r1")
     index.confirm(SPACE, path(5, 6), W, "r2")
+    await index.settle()
     assert index.match(SPACE, path(5, 6)).confirmed == {W: 2}
     assert index.match(SPACE, path(1, 2)).confirmed == {W: 1}
 
 
-def test_a_bound_also_cuts_what_is_there(index):
+async def test_a_bound_also_cuts_what_is_there(index):
     index.confirm(SPACE, path(1, 2, 3), W, "r1")
     index.bound(W, 2)
+    await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
 
 
-def test_unused_blocks_are_forgotten(index, clock):
+async def test_unused_blocks_are_forgotten(index, clock):
     index.confirm(SPACE, path(1, 2), W, "r1")
     clock.advance(101)
     index.confirm(SPACE, path(5, 6), W, "r2")
+    await index.settle()
     assert index.match(SPACE, path(1, 2)).confirmed == {}
 
 
-def test_the_whole_index_is_bounded(clock):
-    index = LocalIndex(clock, blocks_max=4, predicted_seconds=10, idle_seconds_max=100)
+async def test_the_whole_index_is_bounded(new_index, clock):
+    index = await new_index(blocks_max=4)
     index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    await index.settle()
     clock.advance(1)
     index.confirm(SPACE, path(5, 6, 7), V, "r2")
-    assert index.stats().blocks == 4
+    await index.settle()
+    assert index.stats().blocks <= 4
     assert index.match(SPACE, path(5, 6, 7)).confirmed == {V: 3}
 
 
-def test_an_empty_path_is_no_error(index):
+async def test_an_empty_path_is_no_error(index):
     index.record(SPACE, path(), W, "r1")
     index.confirm(SPACE, path(), W, "r1")
     index.shorten(SPACE, path(), W, 0)
+    await index.settle()
     assert index.match(SPACE, path()).confirmed == {}
+
+
+async def test_another_instance_of_a_worker_holds_nothing(index):
+    index.enrol(W, "instance 1")
+    await index.settle()
+    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    await index.settle()
+    index.enrol(W, "instance 1")
+    await index.settle()
+    assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
+    index.enrol(W, "instance 2")
+    await index.settle()
+    assert index.match(SPACE, path(1, 2, 3)).confirmed == {}
+    index.confirm(SPACE, path(1, 2), W, "r2")
+    await index.settle()
+    assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}

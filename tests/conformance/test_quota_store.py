@@ -8,12 +8,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gateway.quotas.escrow_store import EscrowQuotaStore
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope, tightest
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.redis_scripts import ScriptCaller, connect
 from policies.gcra import Bucket
+from radix_cache.shared.scripts import ScriptCaller
 
 numbers = itertools.count()
 
@@ -25,20 +24,19 @@ WIDE = Scope(
     ),
     concurrency=200,
 )
-"""Wide enough for a store to hold something in advance."""
+"""Wide enough for many at one time."""
 
 REQUESTS = Limit(unit="requests", bucket=Bucket(amount=5, period_seconds=3600))
 TOKENS = Limit(unit="total_tokens", bucket=Bucket(amount=1000, period_seconds=3600))
 
 
-@pytest.fixture(params=["local", "redis", "escrow"])
+@pytest.fixture(params=["local", "redis"])
 async def store(request, valkey):
     if request.param == "local":
         yield LocalQuotaStore(time.monotonic)
         return
-    scripts = ScriptCaller(connect(valkey.url))
-    shared = RedisQuotaStore(scripts, timeout_seconds=5.0)
-    yield shared if request.param == "redis" else EscrowQuotaStore(shared, time.monotonic)
+    scripts = ScriptCaller(valkey.url)
+    yield RedisQuotaStore(scripts, timeout_seconds=5.0)
     await scripts.close()
 
 

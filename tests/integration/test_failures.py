@@ -41,7 +41,7 @@ async def test_a_worker_that_comes_back_is_used_again_and_starts_with_an_empty_c
     async with ScriptedWorker() as worker, gateway(worker) as running:
         index = running.here.gateway.services.reservations.index
         assert await status_of(running, text="long " * 500) == 200
-        assert index.stats().blocks > 0
+        await running.until(lambda: index.stats().blocks > 0)
         port = int(worker.url.rsplit(":", 1)[1])
         await worker.stop()
         await running.until(lambda: health(running) == ["down"], seconds=10)
@@ -56,8 +56,7 @@ async def test_a_restart_between_two_probes_is_noticed(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         at = running.here.gateway.services.reservations
         assert await status_of(running, text="long " * 500) == 200
-        (blocks,) = [at.index.stats().blocks]
-        assert blocks > 0
+        await running.until(lambda: at.index.stats().blocks > 0)
         worker.instance = "second"
         (only,) = at.fleet
         await at.fleet.probe(only)

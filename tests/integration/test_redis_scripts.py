@@ -1,13 +1,15 @@
 """Scripts on a real Valkey: batched, loaded when unknown, failed cleanly when it is away."""
 
 import asyncio
+import signal
 
 import pytest
+import redis.asyncio as redis
 
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Reservation, Scope
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.redis_scripts import RedisDown, Script, ScriptCaller, connect
 from policies.gcra import Bucket
+from radix_cache.shared.scripts import RedisDown, Script, ScriptCaller
 
 ECHO = Script.of("#!lua\nreturn tonumber(ARGV[1])")
 SLOW = Script.of("#!lua\nlocal n = 0\nfor i = 1, tonumber(ARGV[1]) do n = n + i end\nreturn n % 7")
@@ -16,7 +18,7 @@ BROKEN = Script.of("#!lua\nreturn redis.call('NOPE')")
 
 @pytest.fixture
 async def scripts(own_valkey):
-    caller = ScriptCaller(connect(own_valkey.url))
+    caller = ScriptCaller(own_valkey.url)
     yield caller
     await caller.close()
 
@@ -59,7 +61,8 @@ async def test_a_caller_that_leaves_disturbs_nobody(scripts):
 
 
 async def test_too_many_waiting_calls_are_refused(scripts, monkeypatch):
-    monkeypatch.setattr("gateway.redis_scripts.CALLS_WAITING_MAX", 3)
+    await scripts.call(ECHO, [], [1])
+    monkeypatch.setattr("radix_cache.shared.scripts.CALLS_WAITING_MAX", 3)
     calls = [scripts.call(ECHO, [], [1]) for _ in range(5)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome).__name__ for outcome in outcomes] == ["int"] * 3 + ["RedisDown"] * 2
@@ -109,3 +112,72 @@ async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeyp
     await dying.renew([lease])
     await asyncio.sleep(0.1)
     assert isinstance(await living.reserve(ask("c")), Lease)
+
+
+async def test_answers_come_in_the_order_of_the_calls(scripts):
+    order = []
+    for number in range(50):
+        script = SLOW if number % 7 == 0 else ECHO
+        scripts.call(script, [], [number * 100]).add_done_callback(
+            lambda _, number=number: order.append(number)
+        )
+    await scripts.call(ECHO, [], [0])
+    assert order == list(range(50))
+
+
+async def test_calls_under_way_when_the_connection_breaks_are_made_again(scripts, own_valkey):
+    assert await scripts.call(ECHO, [], [1]) == 1
+    calls = [scripts.call(ECHO, [], [number]) for number in range(20)]
+    scripts._line._transport.abort()
+    assert await asyncio.gather(*calls) == list(range(20))
+
+
+async def test_scripts_that_were_flushed_are_loaded_again(scripts, own_valkey):
+    assert await scripts.call(ECHO, [], [1]) == 1
+    async with redis.from_url(own_valkey.url) as client:
+        await client.script_flush()
+    assert await asyncio.gather(*(scripts.call(ECHO, [], [number]) for number in range(5))) == list(range(5))
+
+
+async def test_a_server_that_falls_silent_fails_the_calls(scripts, own_valkey, monkeypatch):
+    monkeypatch.setattr("radix_cache.shared.line.SILENCE_SECONDS_MAX", 0.2)
+    assert await scripts.call(ECHO, [], [1]) == 1
+    own_valkey.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(RedisDown, match="no answer"):
+            await scripts.call(ECHO, [], [1])
+    finally:
+        own_valkey.process.send_signal(signal.SIGCONT)
+    assert await scripts.call(ECHO, [], [2]) == 2
+
+
+async def test_a_password_and_a_database_are_given(own_valkey):
+    async with redis.from_url(own_valkey.url) as client:
+        await client.config_set("requirepass", "s e/cret")
+    where = ScriptCaller(f"unix://:s%20e%2Fcret@{own_valkey.socket}?db=3")
+    database = Script.of("#!lua\nredis.call('SET', KEYS[1], 'x') return 3")
+    assert await where.call(database, ["here"], []) == 3
+    await where.close()
+    async with redis.from_url(own_valkey.url, password="s e/cret", db=3) as client:
+        assert await client.get("here") == b"x"
+    wrong = ScriptCaller(f"unix://:wrong@{own_valkey.socket}")
+    with pytest.raises(RedisDown, match="AUTH"):
+        await wrong.call(ECHO, [], [1])
+    await wrong.close()
+
+
+async def test_a_lease_that_redis_has_lost_is_there_again_after_its_heartbeat(scripts, own_valkey):
+    store = RedisQuotaStore(scripts, 10.0)
+    endless = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=3600))
+    scope = Scope(name="t", limits=(endless,), concurrency=1)
+
+    def ask(name):
+        return Reservation(id=name, organisation="lost", scopes=(scope,), cost=Cost(prompt_tokens=1))
+
+    lease = await store.reserve(ask("a"))
+    async with redis.from_url(own_valkey.url) as client:
+        await client.flushall()
+    await store.renew([lease])
+    assert not isinstance(await store.reserve(ask("b")), Lease)
+    await store.settle(lease, Cost(prompt_tokens=1))
+    assert isinstance(await store.reserve(ask("c")), Lease)

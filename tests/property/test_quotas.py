@@ -20,20 +20,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gateway.quotas.escrow_store import EscrowQuotaStore
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaStore, Refusal, Reservation, Scope
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.redis_scripts import ScriptCaller, connect
 from policies.gcra import Bucket
+from radix_cache.shared.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 
 LONG = 1e7
 """Seconds. Over a test nothing refills, so that sums can be exact."""
 
-NARROW = {"a": 40, "b": 100}
-WIDE = {"a": 4000, "b": 10_000}
-"""Wide enough for a process to hold something in escrow."""
+AMOUNTS = {"a": 40, "b": 100}
+CONCURRENCY = 3
 
 numbers = itertools.count()
 
@@ -42,9 +40,6 @@ class QuotaMachine(RuleBasedStateMachine):
     """One organisation with two scopes. The model is what was taken from each, and who runs."""
 
     leases = Bundle("leases")
-    amounts: dict[str, int]
-    concurrency: int
-    late: bool
     new_store: Callable[[], QuotaStore]
     runner: asyncio.Runner
 
@@ -52,13 +47,13 @@ class QuotaMachine(RuleBasedStateMachine):
         super().__init__()
         self.store = type(self).new_store()
         self.organisation = f"property{next(numbers)}"
-        self.taken = dict.fromkeys(self.amounts, 0)
-        self.running: dict[str, set[str]] = {name: set() for name in self.amounts}
+        self.taken = dict.fromkeys(AMOUNTS, 0)
+        self.running: dict[str, set[str]] = {name: set() for name in AMOUNTS}
 
     def scope(self, name: str) -> Scope:
-        bucket = Bucket(amount=self.amounts[name], period_seconds=LONG)
+        bucket = Bucket(amount=AMOUNTS[name], period_seconds=LONG)
         limit = Limit(unit="total_tokens", bucket=bucket)
-        return Scope(name=name, limits=(limit,), concurrency=self.concurrency)
+        return Scope(name=name, limits=(limit,), concurrency=CONCURRENCY)
 
     def do(self, work: Callable[[], Any]) -> Any:
         async def wait() -> Any:
@@ -68,8 +63,6 @@ class QuotaMachine(RuleBasedStateMachine):
 
     @rule(target=leases, names=st.sampled_from([("a",), ("b",), ("a", "b")]), tokens=st.integers(0, 50))
     def reserve(self, names, tokens):
-        if self.amounts is WIDE and not self.late:
-            names = names[:1]
         reservation = Reservation(
             id=f"r{next(numbers)}",
             organisation=self.organisation,
@@ -77,7 +70,7 @@ class QuotaMachine(RuleBasedStateMachine):
             cost=Cost(prompt_tokens=tokens),
         )
         fits = all(
-            self.taken[name] + tokens <= self.amounts[name] and len(self.running[name]) < self.concurrency
+            self.taken[name] + tokens <= AMOUNTS[name] and len(self.running[name]) < CONCURRENCY
             for name in names
         )
         decision = self.do(lambda: self.store.reserve(reservation))
@@ -118,11 +111,8 @@ class QuotaMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_left_is_what_was_not_taken(self):
-        if self.late:
-            # Two accounts of one process that share a scope see each other's spending a second later.
-            self.give_back()
-        for name in self.amounts:
-            if len(self.running[name]) < self.concurrency:
+        for name in AMOUNTS:
+            if len(self.running[name]) < CONCURRENCY:
                 probe = Reservation(
                     id=f"probe{next(numbers)}",
                     organisation=self.organisation,
@@ -133,50 +123,28 @@ class QuotaMachine(RuleBasedStateMachine):
                 if isinstance(decision, Lease):
                     self.do(partial(self.store.release, decision))
                 # Settling may take more than there is; the debt is paid before anybody else is let in.
-                assert decision.standings[0].remaining == max(0, self.amounts[name] - self.taken[name])
-
-    @rule()
-    def give_back(self):
-        if isinstance(self.store, EscrowQuotaStore):
-            self.do(lambda: self.store.give_back())
+                assert decision.standings[0].remaining == max(0, AMOUNTS[name] - self.taken[name])
 
 
-@pytest.mark.parametrize(
-    ("kind", "amounts", "concurrency", "late"),
-    [
-        ("local", NARROW, 3, False),
-        ("redis", NARROW, 3, False),
-        ("escrow", NARROW, 3, False),
-        ("escrow", WIDE, 40, False),
-        ("escrow", WIDE, 40, True),
-    ],
-)
-def test_quotas_keep_exact_accounts(kind, amounts, concurrency, late, valkey):
+@pytest.mark.parametrize("kind", ["local", "redis"])
+def test_quotas_keep_exact_accounts(kind, valkey):
     with asyncio.Runner() as runner:
 
         async def open_scripts() -> ScriptCaller:
-            return ScriptCaller(connect(valkey.url))
+            return ScriptCaller(valkey.url)
 
         scripts = runner.run(open_scripts())
 
         def new_store() -> QuotaStore:
             if kind == "local":
                 return LocalQuotaStore(time.monotonic)
-            shared = RedisQuotaStore(scripts, timeout_seconds=10.0)
-            return shared if kind == "redis" else EscrowQuotaStore(shared, time.monotonic)
+            return RedisQuotaStore(scripts, timeout_seconds=10.0)
 
-        parts = {
-            "new_store": staticmethod(new_store),
-            "runner": runner,
-            "amounts": amounts,
-            "concurrency": concurrency,
-            "late": late,
-        }
         run_state_machine_as_test(
-            type("Machine", (QuotaMachine,), parts),
+            type("Machine", (QuotaMachine,), {"new_store": staticmethod(new_store), "runner": runner}),
             settings=settings(
                 max_examples=60 if kind == "local" else 20,
-                stateful_step_count=40 if amounts is WIDE else 25,
+                stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
             ),
@@ -184,13 +152,13 @@ def test_quotas_keep_exact_accounts(kind, amounts, concurrency, late, valkey):
         runner.run(scripts.close())
 
 
-def test_several_processes_with_escrow_never_sell_too_much(valkey):
+def test_several_processes_never_sell_too_much(valkey):
     """Random traffic on three of them; the sum of what they granted stays within the limits at every moment."""
 
     async def play(seed: int) -> None:
         chance = random.Random(seed)
-        scripts = [ScriptCaller(connect(valkey.url)) for _ in range(3)]
-        stores = [EscrowQuotaStore(RedisQuotaStore(s, timeout_seconds=10.0), time.monotonic) for s in scripts]
+        scripts = [ScriptCaller(valkey.url) for _ in range(3)]
+        stores = [RedisQuotaStore(s, timeout_seconds=10.0) for s in scripts]
         bucket = Bucket(amount=20_000, period_seconds=LONG)
         scope = Scope(name="s", limits=(Limit(unit="total_tokens", bucket=bucket),), concurrency=60)
         organisation, used, running = f"several{next(numbers)}", 0, {}
@@ -220,8 +188,6 @@ def test_several_processes_with_escrow_never_sell_too_much(valkey):
 
         await asyncio.gather(*(one(number) for number in range(600)))
         assert granted > 150
-        for store in stores:
-            await store.give_back()
         probe = Reservation(
             id=f"probe{seed}", organisation=organisation, scopes=(scope,), cost=Cost(prompt_tokens=0)
         )

@@ -108,6 +108,8 @@ class AsyncEngine:
         self.info: EngineInfo = engine.info
         self.limits: Limits = engine.limits
         self.tokenizer: Tokenizer = engine.tokenizer
+        self.flushes = 0
+        """How often the cache was emptied."""
         self._engine = engine
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._streams: dict[str, OutputStream] = {}
@@ -168,7 +170,9 @@ class AsyncEngine:
     async def flush_cache(self) -> bool:
         """Forget every cached prefix; False when requests run or wait."""
         self._must_be_alive()
-        return await self._ask(_Flush)
+        flushed: bool = await self._ask(_Flush)
+        self.flushes += flushed
+        return flushed
 
     # In the event loop
 

@@ -45,7 +45,7 @@ async def server_info(request: web.Request) -> web.Response:
             "dtype": info.dtype,
             "device": info.device,
             "version": _version(),
-            "instance_id": worker.instance_id,
+            "instance_id": worker.instance,
             "pid": getpid(),
         }
     )

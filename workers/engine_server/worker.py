@@ -70,9 +70,14 @@ class Worker:
     prompts: Prompts
     live: LiveRequests = field(default_factory=LiveRequests)
     instance_id: str = field(default_factory=lambda: secrets.token_hex(16))
-    """New with every start: who sees another one knows that the cache is empty."""
+    """New with every start."""
     created: int
     """Unix seconds of the start."""
+
+    @property
+    def instance(self) -> str:
+        """New with every start and every flush: who sees another one knows that the cache was emptied."""
+        return f"{self.instance_id}.{self.engine.flushes}"
 
     @property
     def ready(self) -> bool:

@@ -1,7 +1,7 @@
 #!lua
 -- Ends a lease once: moves every bucket by the change from the reserved to the actual cost, frees concurrency.
 --
--- KEYS  1: lease; then for every scope: its buckets, its running leases, its slots (as in reserve.lua)
+-- KEYS  1: lease; then for every scope: its buckets, its running leases (as in reserve.lua)
 -- ARGV  1: lease id  2: tombstone ms  3: 1 settles, 0 releases
 --       then for every scope: number of limits, and for every limit: name, amount, period in us, change of cost
 -- Gives 1 if this call ended it, 0 if it had ended before.
@@ -17,7 +17,7 @@ if state == 'ended' then
 end
 local moves = settles or state == 'held'
 local arg = 4
-for key = 2, #KEYS, 3 do
+for key = 2, #KEYS, 2 do
   local limits, full = tonumber(ARGV[arg]), 0
   arg = arg + 1
   for _ = 1, limits do

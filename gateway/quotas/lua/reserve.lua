@@ -2,7 +2,7 @@
 -- Takes a cost from every limit of every scope, or nothing at all. GCRA as in policies/gcra.py.
 --
 -- KEYS  1: lease; then for every scope: its buckets (hash, limit name -> tat in us), its running leases (zset,
---       id -> ms), its slots in escrow (hash, holder -> "count ms")
+--       id -> ms)
 -- ARGV  1: lease id  2: lease ms  3: latest server time in ms, 0 for any
 --       then for every scope: concurrency (0: any), number of limits, and for every limit: name, amount,
 --       period in us, cost
@@ -24,7 +24,7 @@ local again = state == 'held'
 local writes, standings = {}, {}
 local worst_scope, worst_limit, worst_wait = 0, 0, 0
 local arg, scope, conflict = 4, 0, false
-for key = 2, #KEYS, 3 do
+for key = 2, #KEYS, 2 do
   scope = scope + 1
   local concurrency, limits = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   arg = arg + 2
@@ -47,10 +47,6 @@ for key = 2, #KEYS, 3 do
   end
   if concurrency > 0 and not again then
     local running = redis.call('ZCOUNT', KEYS[key + 1], '(' .. now_ms, '+inf')
-    for _, slots in ipairs(redis.call('HVALS', KEYS[key + 2])) do
-      local count, until_ms = string.match(slots, '(%d+) (%d+)')
-      if tonumber(until_ms) > now_ms then running = running + tonumber(count) end
-    end
     if running >= concurrency and (not conflict or (worst_wait >= 0 and worst_wait < 1000000)) then
       worst_scope, worst_limit, worst_wait, conflict = scope, 0, 1000000, true
     end
@@ -77,7 +73,7 @@ for key, tat in pairs(full) do
   -- A bucket that is full again needs no memory.
   redis.call('PEXPIRE', key, math.ceil((tat - now) / 1000) + 1000)
 end
-for key = 3, #KEYS, 3 do
+for key = 3, #KEYS, 2 do
   redis.call('ZREMRANGEBYSCORE', KEYS[key], '-inf', now_ms)
   redis.call('ZADD', KEYS[key], now_ms + lease_ms, id)
   redis.call('PEXPIRE', KEYS[key], lease_ms)

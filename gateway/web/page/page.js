@@ -51,7 +51,7 @@ function show(state) {
   figure("hit", share(state.all.minute.hit_ratio));
   figure("ttft", millis(state.all.ttft_ms_p50));
   figure("waiting", Object.values(state.waiting).reduce((sum, waiting) => sum + waiting, 0));
-  figure("blocks", number.format(state.index.blocks));
+  figure("blocks", number.format(state.prefixes.blocks));
   fill("workers", state.workers.map(workerRow));
   fill("tenants", state.tenants.map(tenantRow));
 }

@@ -10,8 +10,8 @@ from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope
-from gateway.redis_scripts import RedisDown
 from policies.gcra import Bucket
+from radix_cache.shared.scripts import RedisDown
 
 LIMIT = Limit(unit="requests", bucket=Bucket(amount=3, period_seconds=3600))
 
@@ -58,7 +58,7 @@ def shared():
 
 @pytest.fixture
 def store(shared):
-    return GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.ping)
+    return GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic)
 
 
 def ask(number, limits=(LIMIT,)):
@@ -123,12 +123,39 @@ async def test_what_could_not_be_settled_is_settled_once_when_it_is_back(store, 
     watching.cancel()
 
 
-async def test_a_lease_is_ended_where_it_was_given(store, shared):
+async def test_what_was_used_on_a_local_grant_is_charged_where_all_see_it(store, shared):
     shared.away = True
     lease = await store.reserve(ask(1))
     shared.away = False
     await store.settle(lease, Cost(prompt_tokens=1))
+    assert shared.settled == ["r1/local"]
+    assert (await shared.reserve(ask(2))).standings[0].remaining == 1
+
+
+async def test_a_local_grant_that_was_not_used_is_charged_nowhere(store, shared):
+    shared.away = True
+    lease = await store.reserve(ask(1))
+    shared.away = False
+    await store.release(lease)
     assert shared.settled == []
+    assert (await shared.reserve(ask(2))).standings[0].remaining == 2
+
+
+async def test_who_had_nothing_left_has_nothing_left_while_redis_is_away(store, shared):
+    for number in range(3):
+        await store.reserve(ask(number))
+    assert isinstance(await store.reserve(ask(4)), Refusal)
+    shared.away = True
+    assert isinstance(await store.reserve(ask(5)), Refusal)
+    assert store.local_decisions == 1
+
+
+async def test_a_redis_that_is_away_at_the_start_is_known_at_once(store, shared, caplog):
+    shared.away = True
+    watching = asyncio.create_task(store.run())
+    await until(lambda: store.away)
+    assert "Redis is away" in caplog.text
+    watching.cancel()
 
 
 async def test_leases_are_renewed_where_they_were_given(store, shared):

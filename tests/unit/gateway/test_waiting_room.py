@@ -215,7 +215,8 @@ async def test_a_turn_that_comes_while_its_owner_is_leaving_goes_to_the_next(clo
     desk.free = 1
     room.room_made()  # before the cancelled task has run
     assert await next_one == 0
-    assert leaving.cancelled() and len(room) == 0 and desk.free == 0
+    assert leaving.cancelled()
+    assert len(room) == desk.free == 0
 
 
 async def test_closing_while_somebody_is_leaving_hurts_nobody(clock):

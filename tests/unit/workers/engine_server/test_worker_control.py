@@ -23,7 +23,7 @@ async def test_the_server_says_what_it_is(serving: Serve, model: Path) -> None:
     async with serving(served_model_name="org/tiny", max_running_requests=7) as client:
         status, info = await client.get("/server_info")
         assert status == 200
-        assert len(info.pop("instance_id")) == 32
+        assert len(info.pop("instance_id")) == 34
         assert info.pop("version")
         assert {
             "model_path": str(model),
@@ -44,14 +44,16 @@ async def test_the_server_says_what_it_is(serving: Serve, model: Path) -> None:
         assert (200, entry) == await client.get("/v1/models/org/tiny")
 
 
-async def test_the_instance_id_is_new_with_every_start_and_with_nothing_else(serving: Serve) -> None:
+async def test_the_instance_id_is_new_with_every_start_and_every_flush(serving: Serve) -> None:
     seen = []
     for _ in range(2):
         async with serving() as client:
-            seen.append((await client.get("/server_info"))[1]["instance_id"])
+            seen += [(await client.get("/server_info"))[1]["instance_id"] for _ in range(2)]
             await client.post("/flush_cache", {})
-            assert seen[-1] == (await client.get("/server_info"))[1]["instance_id"]
-    assert seen[0] != seen[1]
+            seen.append((await client.get("/server_info"))[1]["instance_id"])
+    assert seen[0] == seen[1]
+    assert seen[3] == seen[4]
+    assert len(set(seen)) == 4
 
 
 async def test_loads_have_sglangs_names(client: Client) -> None:

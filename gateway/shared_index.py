@@ -1,0 +1,71 @@
+"""The parts of the shared prefix index, put together for one gateway process."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from gateway.settings import Index
+from radix_cache.shared.copy import TreeCopy
+from radix_cache.shared.index import SharedIndex
+from radix_cache.shared.keeper import Keeper
+from radix_cache.shared.keys import Keys
+from radix_cache.shared.reader import Reader
+from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.shared.store import TreeStore
+
+log = logging.getLogger(__name__)
+
+BYTES_PER_BLOCK = 64
+"""Of the process and of Redis alike, upper bound at usual runs: see `make bench-index`."""
+
+WHOLE_SECONDS_MAX = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedIndexParts:
+    """`index` answers and is told; `reader.follow` and `keeper.run` are its loops."""
+
+    index: SharedIndex
+    reader: Reader
+    keeper: Keeper
+    scripts: ScriptCaller
+
+    @classmethod
+    def at(cls, redis_url: str, prefix: str, settings: Index) -> "SharedIndexParts":
+        """The index in this Redis. Nothing is connected yet."""
+        blocks_max = max(1, settings.memory_bytes_max // BYTES_PER_BLOCK)
+        scripts = ScriptCaller(redis_url)
+        keys = Keys(prefix=prefix)
+        store = TreeStore(scripts, keys)
+        copy = TreeCopy(time.monotonic, settings.predicted_seconds)
+        index = SharedIndex(
+            store,
+            copy,
+            time.monotonic,
+            blocks_max=blocks_max,
+            predicted_seconds=settings.predicted_seconds,
+            idle_seconds_max=settings.idle_seconds_max,
+        )
+        reader = Reader(redis_url, keys, copy, changed=index.seen, checked=index.checked)
+        keeper = Keeper(
+            redis_url,
+            store,
+            copy,
+            blocks_max=blocks_max,
+            idle_seconds_max=settings.idle_seconds_max,
+            whole=lambda: reader.up,
+        )
+        return cls(index=index, reader=reader, keeper=keeper, scripts=scripts)
+
+    async def whole(self) -> None:
+        """Waits until the copy shows the whole tree, or Redis turns out to be away; for a bounded time."""
+        try:
+            await asyncio.wait_for(self.reader.ready.wait(), WHOLE_SECONDS_MAX)
+        except TimeoutError:
+            log.warning("the prefix index is not loaded after %g s; serving without", WHOLE_SECONDS_MAX)
+
+    async def close(self) -> None:
+        await self.scripts.close()
+        await self.reader.close()
+        await self.keeper.close()

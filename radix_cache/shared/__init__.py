@@ -1,0 +1,4 @@
+"""The prefix index of all gateways: one tree in Redis, a read copy in every process.
+
+Read in this order: keys, lua/tree.lua, records, copy, scripts, store, reader, keeper, index.
+"""

@@ -1,0 +1,312 @@
+"""PrefixIndex of all gateways: asks the read copy, tells Redis, and remembers what Redis has not heard yet.
+
+              match                       record, confirm, shorten, forget
+                |                                     |
+        +-------v--------+   messages   +-------+  scripts   +---------+
+        |   read copy    |<-------------| Redis |<-----------|  store  |
+        +----------------+              +-------+            +---------+
+        |      own       |  predictions of this process, and what it has sent and not seen in the copy yet
+        +----------------+
+        |      away      |  what was learnt while Redis was away; sent when it is back
+        +----------------+
+
+A match takes the largest of the three. Nothing here waits for Redis, and no request fails because it is away.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from radix_cache.blocks import Hashes
+from radix_cache.index import IndexStats
+from radix_cache.local_index import LocalIndex
+from radix_cache.match import PrefixMatch, WorkerId
+from radix_cache.namespace import Namespace
+from radix_cache.shared.copy import Node, TreeCopy
+from radix_cache.shared.keys import NamespaceId, namespace_id
+from radix_cache.shared.scripts import Answer
+from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
+
+log = logging.getLogger(__name__)
+
+UNSENT_MAX = 8192
+UNSEEN_MAX = 65536
+INSTANCE_CHARACTERS_MAX = 200
+USED_SECONDS = 60
+CAPACITY_SLACK = 20
+"""A worker that is over its capacity loses a twentieth of it at once, so that this is seldom."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    shard: int
+    identity: bytes
+
+
+class LargestMatch:
+    """See PrefixMatch: of several, whichever knows of more."""
+
+    __slots__ = ("_matches",)
+
+    def __init__(self, *matches: PrefixMatch) -> None:
+        self._matches = matches
+
+    @property
+    def confirmed(self) -> dict[WorkerId, int]:
+        return _largest(match.confirmed.items() for match in self._matches)
+
+    @property
+    def pending(self) -> dict[WorkerId, int]:
+        return _largest(match.pending.items() for match in self._matches)
+
+    def blocks(self, worker: WorkerId) -> int:
+        return max(match.blocks(worker) for match in self._matches)
+
+
+class SharedIndex:
+    """See PrefixIndex. `checked` and `seen` are called by the reader; call the rest from the event loop's thread.
+
+    `blocks_max`: of this process's own knowledge; the tree in Redis is bounded by the keeper.
+    """
+
+    def __init__(
+        self,
+        store: TreeStore,
+        copy: TreeCopy,
+        clock: Callable[[], float],
+        *,
+        blocks_max: int,
+        predicted_seconds: float,
+        idle_seconds_max: float,
+        predictions_max: int = 65536,
+    ) -> None:
+        self.store = store
+        self.copy = copy
+        self.refused = 0
+        """Changes that Redis did not take, in all."""
+
+        def local() -> LocalIndex:
+            return LocalIndex(
+                clock,
+                blocks_max=blocks_max,
+                predicted_seconds=predicted_seconds,
+                idle_seconds_max=idle_seconds_max,
+                predictions_max=predictions_max,
+            )
+
+        self._new_local = local
+        self._own = local()
+        self._away: LocalIndex | None = None
+        self._predictions_max = predictions_max
+        self._predicted_ms = int(predicted_seconds * 1000)
+        self._sent: dict[tuple[WorkerId, str], _Sent] = {}
+        self._unseen: dict[int, deque[tuple[int, WorkerId, str]]] = {}
+        self._unsent: deque[tuple[Namespace, Hashes, WorkerId]] = deque(maxlen=UNSENT_MAX)
+        self._enrolling: dict[WorkerId, str] = {}
+        self._capacity: dict[WorkerId, int] = {}
+        self._cutting: set[WorkerId] = set()
+        self._number = 0
+
+    # Asking.
+
+    def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
+        known: PrefixMatch = self.copy.match(hashes)
+        own = self._own.match(namespace, hashes)
+        if self._away is not None:
+            return LargestMatch(known, own, self._away.match(namespace, hashes))
+        return LargestMatch(known, own) if own.pending else known
+
+    def stats(self) -> IndexStats:
+        return IndexStats(
+            nodes=len(self.copy.nodes), blocks=self.copy.blocks, predictions=self._own.stats().predictions
+        )
+
+    # Telling.
+
+    def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        self._own.record(namespace, hashes, worker, writer)
+        tenure = self.copy.tenures.get(worker)
+        if not hashes or tenure is None or self.copy.match(hashes).held(worker) == len(hashes):
+            return  # Nothing that others do not know.
+        self._withdraw_sent(worker, writer)
+        if len(self._sent) >= self._predictions_max:
+            self._withdraw_sent(*next(iter(self._sent)))
+        space = namespace_id(namespace)
+        identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
+        self._sent[worker, writer] = _Sent(self.store.keys.shard(space), identity)
+        _ignored(self.store.predict(namespace, hashes, tenure, identity, self._predicted_ms))
+
+    def withdraw(self, worker: WorkerId, writer: str) -> None:
+        self._own.withdraw(worker, writer)
+        self._withdraw_sent(worker, writer)
+
+    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        self._own.withdraw(worker, writer)
+        tenure = self.copy.tenures.get(worker)
+        if tenure is None:
+            self._learn(namespace, hashes, worker)
+            return
+        used_since = self.copy.server_seconds() - USED_SECONDS
+        if self.copy.match(hashes).fresh(worker, len(hashes), used_since):
+            self._withdraw_sent(worker, writer)
+            return
+        sent = self._sent.pop((worker, writer), None)
+        held = self.store.hold(
+            namespace,
+            hashes,
+            tenure,
+            prediction=sent.identity if sent is not None else b"",
+            fresh_seconds=USED_SECONDS,
+        )
+        # Until the copy shows it, it is ours to remember.
+        self._number += 1
+        claim = f"held {self._number}"
+        self._own.record(namespace, hashes, worker, claim)
+
+        def answered(answer: "asyncio.Future[Answer]") -> None:
+            if answer.cancelled() or answer.exception() is not None:
+                self.refused += 1
+                self._own.withdraw(worker, claim)
+                self._learn(namespace, hashes, worker)
+                return
+            result = answer.result()
+            assert isinstance(result, list)
+            self._await_sight(self.store.keys.shard(namespace_id(namespace)), result[0], worker, claim)
+            self._within_capacity(worker)
+
+        held.add_done_callback(answered)
+
+    def shorten(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
+        if self._away is not None:
+            self._away.shorten(namespace, hashes, worker, blocks)
+        tenure = self.copy.tenures.get(worker)
+        if tenure is None or blocks >= len(hashes):
+            return
+        node = self.copy.at(hashes, blocks)
+        below = self.copy.below(node, tenure)[:NODES_PER_CALL_MAX] if node is not None else []
+        _ignored(self.store.shorten(namespace, hashes, tenure, blocks, below))
+
+    def bound(self, worker: WorkerId, blocks_max: int) -> None:
+        if self._capacity.get(worker) != blocks_max:
+            self._capacity[worker] = blocks_max
+            self._own.bound(worker, blocks_max)
+        self._within_capacity(worker)
+
+    def enrol(self, worker: WorkerId, instance: str) -> None:
+        instance = instance[:INSTANCE_CHARACTERS_MAX]
+        known = self.copy.instances.get(worker)
+        if (known is not None and instance in ("", known)) or worker in self._enrolling:
+            return
+        if known:
+            self.copy.dismiss(worker)
+        self._call_registry(worker, self.store.tenure(worker, instance), instance)
+
+    def forget(self, worker: WorkerId) -> None:
+        tenure = self.copy.tenures.get(worker)
+        self._own.forget(worker)
+        if self._away is not None:
+            self._away.forget(worker)
+        self._unsent = deque((item for item in self._unsent if item[2] != worker), maxlen=UNSENT_MAX)
+        if tenure is not None:
+            instance = self.copy.instances.get(worker, "")
+            self.copy.dismiss(worker)
+            self._call_registry(worker, self.store.tenure(worker, ends=tenure), instance)
+
+    # From the reader.
+
+    def seen(self) -> None:
+        """The copy has moved on: what it shows by now need not be remembered here."""
+        for shard, waiting in self._unseen.items():
+            known = self.copy.shards.get(shard)
+            while waiting and known is not None and waiting[0][0] <= known.sequence:
+                _, worker, claim = waiting.popleft()
+                self._own.withdraw(worker, claim)
+
+    def checked(self) -> None:
+        """Redis is there and the copy is whole: it is told what it has missed."""
+        self.seen()
+        if not self._unsent and self._away is None:
+            return
+        unsent, self._unsent = self._unsent, deque(maxlen=UNSENT_MAX)
+        self._away = None
+        log.info("telling Redis of %d paths that were learnt while it was away", len(unsent))
+        for namespace, hashes, worker in unsent:
+            self.confirm(namespace, hashes, worker, "")
+
+    # Further down.
+
+    def _learn(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
+        """Redis does not know; we do."""
+        if self._away is None:
+            self._away = self._new_local()
+        self._away.confirm(namespace, hashes, worker, "")
+        self._unsent.append((namespace, hashes, worker))
+
+    def _await_sight(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
+        known = self.copy.shards.get(shard)
+        if known is not None and known.sequence >= sequence:
+            self._own.withdraw(worker, claim)
+        else:
+            # What is never seen goes when its prediction ends.
+            self._unseen.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))
+
+    def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
+        sent = self._sent.pop((worker, writer), None)
+        if sent is not None:
+            _ignored(self.store.withdraw(sent.shard, [sent.identity]))
+
+    def _within_capacity(self, worker: WorkerId) -> None:
+        room, tenure = self._capacity.get(worker), self.copy.tenures.get(worker)
+        if room is None or tenure is None or worker in self._cutting:
+            return
+        excess = self.copy.held.get(tenure, 0) - room
+        if excess <= 0:
+            return
+        by_space: dict[NamespaceId, list[tuple[Node, int, int]]] = {}
+        for node, keep in self.copy.stale(tenure, excess + room // CAPACITY_SLACK):
+            by_space.setdefault(node.namespace, []).append((node, tenure, keep))
+        self._cutting.add(worker)
+        last: asyncio.Future[Answer] | None = None
+        for namespace, cuts in by_space.items():
+            last = self._cut(namespace, cuts)
+        if last is not None:
+            last.add_done_callback(lambda _: self._cutting.discard(worker))
+
+    def _cut(
+        self, namespace: NamespaceId, cuts: list[tuple[Node, int, int]]
+    ) -> "asyncio.Future[Answer] | None":
+        last = None
+        for at in range(0, len(cuts), NODES_PER_CALL_MAX):
+            last = self.store.cut(namespace, cuts[at : at + NODES_PER_CALL_MAX])
+            _ignored(last)
+        return last
+
+    def _call_registry(self, worker: WorkerId, call: "asyncio.Future[Answer]", instance: str) -> None:
+        self._enrolling[worker] = instance
+
+        def answered(answer: "asyncio.Future[Answer]") -> None:
+            self._enrolling.pop(worker, None)
+            if not answer.cancelled() and answer.exception() is None:
+                result = answer.result()
+                assert isinstance(result, int)
+                # The message says the same, a moment later.
+                self.copy.enrol(worker, result, instance)
+
+        call.add_done_callback(answered)
+
+
+def _ignored(call: "asyncio.Future[Answer]") -> None:
+    """Fire and forget. The reader and the metrics say when Redis is away."""
+    call.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def _largest(matches: Iterable[Iterable[tuple[WorkerId, int]]]) -> dict[WorkerId, int]:
+    largest: dict[WorkerId, int] = {}
+    for match in matches:
+        for worker, blocks in match:
+            if blocks > largest.get(worker, 0):
+                largest[worker] = blocks
+    return largest

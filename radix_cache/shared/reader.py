@@ -1,0 +1,259 @@
+"""Keeps the read copy true: snapshot, listen, catch up; where something was missed, read that shard anew.
+
+    connect -- listen to all shards -- compare tips -- (shards that differ: catch up, else snapshot) --> ready
+                                          ^                                                                |
+                                          |  every `check_seconds`, and whenever an entry does not fit     |
+                                          +----------------------------------------------------------------+
+
+Changes arrive as messages and are applied as they come. A message that was lost shows in the next one of its shard,
+or, on a shard where nothing happens, in the next comparison of tips. What Redis has forgotten (a flush, a failover
+that lost the last writes) shows in the same way, since every change names the one before it.
+"""
+
+import asyncio
+import logging
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from radix_cache.blocks import Hashes
+from radix_cache.match import WorkerId
+from radix_cache.shared.copy import Gap, TreeCopy
+from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
+from radix_cache.shared.line import Address, LineLost, Reply
+from radix_cache.shared.records import (
+    Entry,
+    Head,
+    Holders,
+    decode_head,
+    decode_holders,
+    decode_prediction,
+    decode_tenure,
+)
+from radix_cache.shared.scripts import RedisDown, connect
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 2.0
+SCAN_COUNT = 512
+AGAIN_SECONDS = 0.1
+INBOX_MAX = 65536
+CATCH_UP_MAX = 2048
+SNAPSHOT_ATTEMPTS_MAX = 5
+NONE = bytes(8)
+
+
+class Reader:
+    """`follow` for as long as the process lives.
+
+    `changed`: called after every batch of changes. `checked`: called whenever the copy has been found whole.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        copy: TreeCopy,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        checked: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        check_seconds: float = CHECK_SECONDS,
+    ) -> None:
+        self.ready = asyncio.Event()
+        self.up = False
+        self.snapshots = 0
+        self.gaps = 0
+        self._client = connect(url)
+        self._address = Address(url)
+        self._keys = keys
+        self._copy = copy
+        self._changed = changed
+        self._checked = checked
+        self._clock = clock
+        self._check_seconds = check_seconds
+        self._shards = [REGISTRY, *range(keys.shards)]
+        self._numbers = {keys.tag(shard).encode(): shard for shard in self._shards}
+        self._registry_tip = b""
+        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._bell = asyncio.Event()
+        self._heard = False
+
+    async def follow(self) -> None:
+        """Keeps the copy true, with pauses while Redis is away."""
+        while True:
+            try:
+                await self._listen()
+            except (RedisError, RedisDown, LineLost, OSError) as err:
+                if self.up or not self.ready.is_set():
+                    log.warning("the prefix index has lost Redis and answers from its copy (%s)", err)
+                    self.ready.set()
+                self.up = False
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _listen(self) -> None:
+        """Until the connection is lost."""
+        self._inbox.clear()
+        line = await self._address.open(lambda _: self._bell.set(), self._hear)
+        timer: asyncio.TimerHandle | None = None
+        try:
+            line.tell(["SSUBSCRIBE", *self._numbers])
+            due = True
+            self._heard = True
+
+            def check() -> None:
+                nonlocal due
+                due = True
+                self._bell.set()
+
+            while line.open:
+                if due:
+                    if not self._heard:
+                        raise RedisDown("nothing is heard from it")
+                    self._heard, due = False, False
+                    line.tell(["PING"])
+                    await self._compare()
+                    if not self.up:
+                        log.info("the prefix index follows Redis")
+                    self.up = True
+                    self.ready.set()
+                    self._checked()
+                    timer = asyncio.get_running_loop().call_later(self._check_seconds, check)
+                while self._inbox:
+                    number, data = self._inbox.popleft()
+                    await self._told(number, Entry.decode(data))
+                self._changed()
+                await self._bell.wait()
+                self._bell.clear()
+            raise RedisDown("the connection was lost")
+        finally:
+            if timer is not None:
+                timer.cancel()
+            line.close()
+
+    def _hear(self, message: Reply) -> None:
+        self._heard = True
+        if message[0] == b"smessage":
+            if len(self._inbox) >= INBOX_MAX:
+                self._inbox.popleft()  # It shows as a gap, and is read from the log.
+            self._inbox.append((self._numbers[message[1]], message[2]))
+            self._bell.set()
+
+    async def _told(self, number: int, entry: Entry) -> None:
+        if number == REGISTRY:
+            if entry.before == self._registry_tip:
+                self._copy.enrol(*entry.tenure())
+                self._registry_tip = entry.tip
+            elif entry.tip != self._registry_tip:
+                await self._read_registry()
+            return
+        try:
+            self._copy.apply(number, entry)
+        except Gap:
+            await self._recover(number)
+
+    async def _compare(self) -> None:
+        """Reads anew what differs. The registry first: without it nobody holds anything."""
+        seconds, microseconds = await self._client.time()
+        self._copy.server_ahead = seconds + microseconds / 1e6 - self._clock()
+        pipeline = self._client.pipeline(transaction=False)
+        for shard in self._shards:
+            pipeline.hmget(self._keys.meta(shard), "tip", "sequence")
+        tips = await pipeline.execute()
+        for shard, (tip, sequence) in zip(self._shards, tips, strict=True):
+            if shard == REGISTRY:
+                if (tip or NONE) != self._registry_tip:
+                    await self._read_registry()
+            else:
+                known = self._copy.shards.get(shard)
+                if known is None or not known.loaded or (tip or NONE) != known.tip:
+                    await self._recover(shard, (tip or NONE, int(sequence or 0)))
+
+    async def _read_registry(self) -> None:
+        # The tip first: a change in between is then met again, and changes nothing.
+        tip = await self._ask("HGET", self._keys.meta(REGISTRY), "tip")
+        tenures = await self._ask("HGETALL", self._keys.workers)
+        for worker in set(self._copy.tenures) - {WorkerId(name.decode()) for name in tenures}:
+            self._copy.dismiss(worker)
+        for name, value in tenures.items():
+            self._copy.enrol(WorkerId(name.decode()), *decode_tenure(value))
+        self._registry_tip = tip or NONE
+
+    async def _recover(self, number: int, stands: tuple[bytes, int] | None = None) -> None:
+        """From the log if it goes back far enough, else from a snapshot."""
+        if stands is None:
+            tip, sequence = await self._ask("HMGET", self._keys.meta(number), "tip", "sequence")
+            stands = tip or NONE, int(sequence or 0)
+        shard = self._copy.shards.get(number)
+        if shard is not None and shard.loaded:
+            if shard.tip == stands[0]:
+                return  # The message was old news.
+            self.gaps += 1
+            if 0 < stands[1] - shard.sequence <= CATCH_UP_MAX:
+                try:
+                    for entry in await self._entries_after(number, shard.sequence):
+                        self._copy.apply(number, entry)
+                    return
+                except Gap:
+                    pass
+        await self._snapshot(number)
+
+    async def _snapshot(self, number: int) -> None:
+        for _ in range(SNAPSHOT_ATTEMPTS_MAX):
+            try:
+                await self._take_snapshot(number)
+                self.snapshots += 1
+                return
+            except Gap:
+                continue  # The log was cut, or Redis lost its memory, while we read.
+        raise RedisDown(f"shard {number} changes faster than it can be read")
+
+    async def _take_snapshot(self, number: int) -> None:
+        keys = self._keys
+        tip, sequence = await self._ask("HMGET", keys.meta(number), "tip", "sequence")
+        names: dict[NamespaceId, bytes] = await self._ask("HGETALL", keys.names(number))
+        nodes: list[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]] = []
+        for namespace in names:
+            fields: dict[bytes, bytes] = {}
+            cursor = 0
+            while True:
+                cursor, page = await self._ask("HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT)
+                fields.update(page)
+                if cursor == 0:
+                    break
+            nodes.extend((namespace, *node) for node in _assembled(fields))
+        foretold: dict[bytes, bytes] = await self._ask("HGETALL", keys.predictions(number))
+        predictions = [decode_prediction(identity, value) for identity, value in foretold.items()]
+        since = int(sequence or 0)
+        entries = await self._entries_after(number, since)
+        self._copy.load(number, tip or NONE, since, names, nodes, predictions, entries)
+
+    async def _entries_after(self, number: int, sequence: int) -> list[Entry]:
+        found = await self._ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
+        return [Entry.decode(fields[b"e"]) for _, fields in found]
+
+    async def _ask(self, *command: str | int) -> Any:
+        """One read. Replicas are never asked: they may be behind."""
+        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def _assembled(fields: dict[bytes, bytes]) -> Iterator[tuple[Head, Hashes, dict[int, Holders]]]:
+    """The nodes of one tree. Who was met half written is left out: the log has it."""
+    chunks: dict[bytes, dict[int, Holders]] = {}
+    for name, value in fields.items():
+        if name[:1] == b"H":
+            chunks.setdefault(name[1:9], {})[int.from_bytes(name[9:11], "little")] = decode_holders(value)
+    for name, value in fields.items():
+        run = fields.get(b"R" + name[1:9])
+        if name[:1] == b"N" and run is not None:
+            head = decode_head(int.from_bytes(name[1:9], "little"), value)
+            hashes: Hashes = array("Q", run[8:])
+            if len(hashes) == head.length:
+                yield head, hashes, chunks.get(name[1:9], {})

@@ -1,0 +1,184 @@
+"""What a change of a shard looks like on the wire: one entry of its log, one message of its channel.
+
+    entry     tip 8 bytes | tip of the change before | sequence u64 | namespace id 8 bytes | records
+    records   n  key, u16 bytes of head and holders, u16 blocks of run (0: as it was), run      a node, whole
+              h  key, u16 chunk, u16 bytes, holders                                             its further holders
+              x  key                                                                            a node is gone
+              p  id 16 bytes, u32 bytes, tenure u32, deadline in server ms u64, hashes          a prediction
+              w  id 16 bytes                                                                    it is over
+              m  u16 bytes, name                                                                a namespace is new
+              c                                                                                 it is empty
+    registry  t  u16 bytes, worker id, tenure u32, its instance          in place of namespace and records
+
+Everything is absolute: applying an entry twice, or after a snapshot that has it already, changes nothing.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct, iter_unpack
+
+from radix_cache.blocks import Hashes
+from radix_cache.match import WorkerId
+from radix_cache.shared.keys import NamespaceId
+
+NONE = bytes(8)
+HEAD = Struct("<QIIIIBQQQ")
+ENTRY = Struct("<8s8sQ")
+_SIZES = Struct("<HH")
+_U16 = Struct("<H")
+_U32 = Struct("<I")
+PREDICTION = Struct("<IQ")
+
+Holders = dict[int, int]
+"""Leading blocks of one node by tenure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A node but for its run and its further holders. See lua/tree.lua."""
+
+    key: int
+    sequence: int
+    depth: int
+    length: int
+    children: int
+    used: int
+    level: int
+    next: int
+    above: int
+    holders: Holders
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """`run`: None where it is as it was."""
+
+    head: Head
+    run: Hashes | None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersChanged:
+    key: int
+    chunk: int
+    holders: Holders
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """`deadline_ms`: in the server's time."""
+
+    id: bytes
+    tenure: int
+    deadline_ms: int
+    hashes: Hashes
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionOver:
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceNew:
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceCleared:
+    pass
+
+
+Record = (
+    NodeChanged | HoldersChanged | NodeGone | Predicted | PredictionOver | NamespaceNew | NamespaceCleared
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change. `before`: the tip that must be there for it to fit."""
+
+    tip: bytes
+    before: bytes
+    sequence: int
+    body: bytes
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Entry":
+        tip, before, sequence = ENTRY.unpack_from(data)
+        return cls(tip, before, sequence, data[ENTRY.size :])
+
+    @property
+    def namespace(self) -> NamespaceId:
+        return NamespaceId(self.body[:8])
+
+    def tenure(self) -> tuple[WorkerId, int, str]:
+        """Of an entry of the registry: a worker, its tenure from now on, and whose it is."""
+        size = _U16.unpack_from(self.body, 1)[0]
+        return WorkerId(self.body[3 : 3 + size].decode()), *decode_tenure(self.body[3 + size :])
+
+    def records(self) -> Iterator[Record]:
+        """Of any other entry, in order."""
+        data, at = self.body, 8
+        while at < len(data):
+            kind, at = data[at], at + 1
+            if kind == 110:  # n
+                key = int.from_bytes(data[at : at + 8], "little")
+                size = _U16.unpack_from(data, at + 8)[0]
+                at += 10
+                head = decode_head(key, data[at : at + size])
+                at += size
+                blocks = _U16.unpack_from(data, at)[0]
+                at += 2
+                yield NodeChanged(head, array("Q", data[at : at + 8 * blocks]) if blocks else None)
+                at += 8 * blocks
+            elif kind == 104:  # h
+                key = int.from_bytes(data[at : at + 8], "little")
+                chunk, size = _SIZES.unpack_from(data, at + 8)
+                at += 12
+                yield HoldersChanged(key, chunk, decode_holders(data[at : at + size]))
+                at += size
+            elif kind == 120:  # x
+                yield NodeGone(int.from_bytes(data[at : at + 8], "little"))
+                at += 8
+            elif kind == 112:  # p
+                size = _U32.unpack_from(data, at + 16)[0]
+                yield decode_prediction(data[at : at + 16], data[at + 20 : at + 20 + size])
+                at += 20 + size
+            elif kind == 119:  # w
+                yield PredictionOver(data[at : at + 16])
+                at += 16
+            elif kind == 109:  # m
+                size = _U16.unpack_from(data, at)[0]
+                yield NamespaceNew(data[at + 2 : at + 2 + size])
+                at += 2 + size
+            elif kind == 99:  # c
+                yield NamespaceCleared()
+            else:
+                raise ValueError(f"unknown record {chr(kind)!r}: another version writes this index")
+
+
+def decode_head(key: int, data: bytes) -> Head:
+    sequence, depth, length, children, used, level, _last, next_, above = HEAD.unpack_from(data)
+    holders = decode_holders(data[HEAD.size :])
+    return Head(key, sequence, depth, length, children, used, level, next_, above, holders)
+
+
+def decode_holders(data: bytes) -> Holders:
+    return dict(iter_unpack("<II", data))
+
+
+def decode_prediction(identity: bytes, data: bytes) -> Predicted:
+    tenure, deadline_ms = PREDICTION.unpack_from(data)
+    return Predicted(identity, tenure, deadline_ms, array("Q", data[PREDICTION.size :]))
+
+
+def decode_tenure(data: bytes) -> tuple[int, str]:
+    """A worker's tenure, and the instance that has it (empty: it does not say)."""
+    return _U32.unpack_from(data)[0], data[4:].decode()

@@ -1,0 +1,119 @@
+"""The tree in Redis, by its verbs. Each is one short script: atomic, bounded, harmless when repeated.
+
+Calls go out in the order in which they are made, many to one round trip. Whoever calls may wait for the answer (the
+shard's sequence after the change) or not; it raises RedisDown.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from struct import Struct
+
+from radix_cache.blocks import Hashes
+from radix_cache.namespace import Namespace
+from radix_cache.shared.copy import Node
+from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId, namespace_id
+from radix_cache.shared.scripts import Answer, Argument, Script, ScriptCaller
+
+PACKAGE = "radix_cache.shared"
+HOLD, SHORTEN, CUT, EVICT, PREDICT, WITHDRAW, CLEAR = (
+    Script.read(PACKAGE, "tree", verb)
+    for verb in ("hold", "shorten", "cut", "evict", "predict", "withdraw", "clear")
+)
+TENURE = Script.read(PACKAGE, "tenure")
+
+LOG_ENTRIES = 4096
+PREDICTIONS_MAX = 4096
+NODES_PER_CALL_MAX = 128
+
+_CUT = Struct("<QII")
+_EVICT = Struct("<QI")
+
+
+class TreeStore:
+    """`new_tip` names changes: eight bytes that nobody else makes. `log_entries`: kept in a shard's log, about."""
+
+    def __init__(
+        self,
+        scripts: ScriptCaller,
+        keys: Keys,
+        *,
+        new_tip: Callable[[], bytes] = lambda: os.urandom(8),
+        log_entries: int = LOG_ENTRIES,
+    ) -> None:
+        self.keys = keys
+        self._scripts = scripts
+        self._new_tip = new_tip
+        self._log_entries = log_entries
+
+    def hold(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        tenure: int,
+        *,
+        above: int = 0,
+        depth: int = 0,
+        prediction: bytes = b"",
+        fresh_seconds: int = 60,
+    ) -> "asyncio.Future[Answer]":
+        """The tenure has these blocks. What continues a path has a node `above` it and begins at `depth`.
+
+        `fresh_seconds`: a use that soon after another is not written down.
+        """
+        above_key = above.to_bytes(8, "little")
+        more = (tenure, above_key, depth, hashes.tobytes(), prediction, fresh_seconds)
+        return self._call(HOLD, namespace_id(namespace), namespace.packed(), *more)
+
+    def shorten(
+        self, namespace: Namespace, hashes: Hashes, tenure: int, blocks: int, below: Iterable[Node] = ()
+    ) -> "asyncio.Future[Answer]":
+        """The tenure has at most the first `blocks` of the path. `below`: what hangs there, the deepest first."""
+        keys = b"".join(node.key.to_bytes(8, "little") for node in below)
+        more = (tenure, blocks, hashes.tobytes(), keys)
+        return self._call(SHORTEN, namespace_id(namespace), namespace.packed(), *more)
+
+    def cut(self, namespace: NamespaceId, cuts: Iterable[tuple[Node, int, int]]) -> "asyncio.Future[Answer]":
+        """Of each (node, tenure, blocks) the tenure keeps no more; the deepest first, NODES_PER_CALL_MAX."""
+        packed = b"".join(_CUT.pack(node.key, tenure, keep) for node, tenure, keep in cuts)
+        return self._call(CUT, namespace, b"", packed)
+
+    def evict(self, namespace: NamespaceId, nodes: Iterable[Node]) -> "asyncio.Future[Answer]":
+        """These leaves go, unless somebody has used them meanwhile. NODES_PER_CALL_MAX."""
+        packed = b"".join(_EVICT.pack(node.key, node.used) for node in nodes)
+        return self._call(EVICT, namespace, b"", packed)
+
+    def predict(
+        self, namespace: Namespace, hashes: Hashes, tenure: int, identity: bytes, milliseconds: int
+    ) -> "asyncio.Future[Answer]":
+        """A request brings this path to the tenure. `identity`: 16 bytes, the writer's own."""
+        more = (identity, tenure, milliseconds, hashes.tobytes(), PREDICTIONS_MAX)
+        return self._call(PREDICT, namespace_id(namespace), namespace.packed(), *more)
+
+    def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[Answer]":
+        """Predictions of a shard that did not come true."""
+        return self._call(WITHDRAW, NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
+
+    def clear(self, namespace: NamespaceId) -> "asyncio.Future[Answer]":
+        """The namespace is empty."""
+        return self._call(CLEAR, namespace, b"")
+
+    def tenure(self, worker: str, instance: str = "", ends: int = 0) -> "asyncio.Future[Answer]":
+        """The worker's tenure: a new one if there is none, if `ends` is it, or if another instance has it."""
+        keys = [self.keys.workers, self.keys.log(REGISTRY), self.keys.meta(REGISTRY)]
+        tip, channel = self._new_tip(), self.keys.tag(REGISTRY)
+        return self._scripts.call(TENURE, keys, [tip, channel, worker, instance, ends, self._log_entries])
+
+    def _call(
+        self, script: Script, namespace: NamespaceId, name: bytes, *more: Argument
+    ) -> "asyncio.Future[Answer]":
+        names, shard = self.keys, self.keys.shard(namespace)
+        keys = [
+            names.tree(namespace),
+            names.log(shard),
+            names.meta(shard),
+            names.names(shard),
+            names.predictions(shard),
+        ]
+        head: list[Argument] = [self._new_tip(), names.tag(shard), namespace, self._log_entries, name]
+        return self._scripts.call(script, keys, [*head, *more])

@@ -1,0 +1,79 @@
+"""A replica of the shared index as a gateway has it, and a way to wait for all that it was told."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from radix_cache.shared.copy import TreeCopy
+from radix_cache.shared.index import SharedIndex
+from radix_cache.shared.keeper import Keeper
+from radix_cache.shared.keys import Keys
+from radix_cache.shared.reader import Reader
+from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.shared.store import TreeStore
+
+
+@dataclass
+class Replica:
+    index: SharedIndex
+    reader: Reader
+    keeper: Keeper
+    scripts: ScriptCaller
+    reading: "asyncio.Task[None]"
+
+    async def settled(self) -> None:
+        """All that was told has arrived, the tree is tidied, and the copy shows it."""
+        await self.arrived()
+        self.keeper._rounds = 0
+        await self.keeper.tidy()
+        await self.arrived()
+
+    async def arrived(self) -> None:
+        """What was told until now is in Redis, and the copy shows it."""
+        keys = self.index.store.keys
+        for _ in range(2):  # Answers may lead to further calls.
+            await self.scripts.ping()
+            while self.scripts.busy:
+                await asyncio.sleep(0.001)
+        for number in range(keys.shards):
+            for _ in range(2000):
+                tip = await self.keeper._client.hget(keys.meta(number), "tip") or bytes(8)
+                shard = self.index.copy.shards.get(number)
+                if shard is not None and shard.loaded and shard.tip == tip:
+                    break
+                await asyncio.sleep(0.002)
+            else:
+                raise AssertionError(f"shard {number} does not settle")
+        self.index.seen()
+
+    async def close(self) -> None:
+        self.reading.cancel()
+        await asyncio.gather(self.reading, return_exceptions=True)
+        await self.scripts.close()
+        await self.reader.close()
+        await self.keeper.close()
+
+
+async def replica(
+    url: str, keys: Keys, clock: Callable[[], float], *, check_seconds: float = 0.2, **bounds: Any
+) -> Replica:
+    """A replica that knows the whole tree."""
+    scripts = ScriptCaller(url)
+    store = TreeStore(scripts, keys)
+    copy = TreeCopy(clock, bounds["predicted_seconds"])
+    index = SharedIndex(store, copy, clock, **bounds)
+    reader = Reader(
+        url, keys, copy, changed=index.seen, checked=index.checked, clock=clock, check_seconds=check_seconds
+    )
+    keeper = Keeper(
+        url,
+        store,
+        copy,
+        blocks_max=bounds["blocks_max"],
+        idle_seconds_max=bounds["idle_seconds_max"],
+        whole=lambda: reader.up,
+    )
+    reading = asyncio.create_task(reader.follow())
+    await asyncio.wait_for(reader.ready.wait(), 5)
+    return Replica(index, reader, keeper, scripts, reading)
