@@ -47,9 +47,9 @@ class SharedIndexParts:
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
         )
-        reader = Reader(redis_url, keys, copy, changed=index.seen, checked=index.checked)
+        reader = Reader(redis_url, scripts, keys, copy, changed=index.seen, checked=index.checked)
         keeper = Keeper(
-            redis_url,
+            scripts,
             store,
             copy,
             blocks_max=blocks_max,
@@ -67,5 +67,3 @@ class SharedIndexParts:
 
     async def close(self) -> None:
         await self.scripts.close()
-        await self.reader.close()
-        await self.keeper.close()

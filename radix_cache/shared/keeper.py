@@ -10,11 +10,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from redis.exceptions import RedisError
-
 from radix_cache.shared.copy import Node, TreeCopy
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.scripts import RedisDown, connect
+from radix_cache.shared.scripts import RedisDown, ScriptCaller
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 
 log = logging.getLogger(__name__)
@@ -33,7 +31,7 @@ class Keeper:
 
     def __init__(
         self,
-        url: str,
+        redis: ScriptCaller,
         store: TreeStore,
         copy: TreeCopy,
         *,
@@ -44,7 +42,7 @@ class Keeper:
     ) -> None:
         """`whole`: does the copy show all there is? Nothing is tidied by a copy that does not."""
         self.keeping = False
-        self._client = connect(url)
+        self._redis = redis
         self._store = store
         self._copy = copy
         self._blocks_max = blocks_max
@@ -62,12 +60,9 @@ class Keeper:
                     await self.tidy()
                 else:
                     self._copy.lapsed.clear()
-            except (RedisDown, RedisError, OSError) as err:
+            except RedisDown as err:
                 self.keeping = False
                 log.debug("the keeper waits for Redis: %s", err)
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
     async def tidy(self) -> None:
         """One round. Raises RedisDown."""
@@ -81,11 +76,11 @@ class Keeper:
     async def _leased(self) -> bool:
         """Ours, or ours from now on, or somebody else's."""
         key = self._store.keys.keeper
-        if await self._client.set(key, self._identity, nx=True, px=LEASE_MS):
+        if await self._redis.ask("SET", key, self._identity, "NX", "PX", LEASE_MS) is not None:
             return True
-        if await self._client.get(key) != self._identity:
+        if await self._redis.ask("GET", key) != self._identity:
             return False
-        return bool(await self._client.pexpire(key, LEASE_MS))
+        return bool(await self._redis.ask("PEXPIRE", key, LEASE_MS))
 
     async def _withdraw_lapsed(self) -> None:
         self._copy.expire()

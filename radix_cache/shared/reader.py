@@ -16,9 +16,6 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
-
-from redis.exceptions import RedisError
 
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
@@ -34,7 +31,7 @@ from radix_cache.shared.records import (
     decode_prediction,
     decode_tenure,
 )
-from radix_cache.shared.scripts import RedisDown, connect
+from radix_cache.shared.scripts import RedisDown, ScriptCaller
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +53,7 @@ class Reader:
     def __init__(
         self,
         url: str,
+        redis: ScriptCaller,
         keys: Keys,
         copy: TreeCopy,
         *,
@@ -68,7 +66,7 @@ class Reader:
         self.up = False
         self.snapshots = 0
         self.gaps = 0
-        self._client = connect(url)
+        self._redis = redis
         self._address = Address(url)
         self._keys = keys
         self._copy = copy
@@ -88,15 +86,12 @@ class Reader:
         while True:
             try:
                 await self._listen()
-            except (RedisError, RedisDown, LineLost, OSError) as err:
+            except (RedisDown, LineLost) as err:
                 if self.up or not self.ready.is_set():
                     log.warning("the prefix index has lost Redis and answers from its copy (%s)", err)
                     self.ready.set()
                 self.up = False
             await asyncio.sleep(AGAIN_SECONDS)
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
     async def _listen(self) -> None:
         """Until the connection is lost."""
@@ -161,12 +156,12 @@ class Reader:
 
     async def _compare(self) -> None:
         """Reads anew what differs. The registry first: without it nobody holds anything."""
-        seconds, microseconds = await self._client.time()
-        self._copy.server_ahead = seconds + microseconds / 1e6 - self._clock()
-        pipeline = self._client.pipeline(transaction=False)
-        for shard in self._shards:
-            pipeline.hmget(self._keys.meta(shard), "tip", "sequence")
-        tips = await pipeline.execute()
+        seconds, microseconds = await self._redis.ask("TIME")
+        self._copy.server_ahead = int(seconds) + int(microseconds) / 1e6 - self._clock()
+        asked = [
+            self._redis.ask("HMGET", self._keys.meta(shard), "tip", "sequence") for shard in self._shards
+        ]
+        tips = await asyncio.gather(*asked)
         for shard, (tip, sequence) in zip(self._shards, tips, strict=True):
             if shard == REGISTRY:
                 if (tip or NONE) != self._registry_tip:
@@ -178,8 +173,8 @@ class Reader:
 
     async def _read_registry(self) -> None:
         # The tip first: a change in between is then met again, and changes nothing.
-        tip = await self._ask("HGET", self._keys.meta(REGISTRY), "tip")
-        tenures = await self._ask("HGETALL", self._keys.workers)
+        tip = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tip")
+        tenures = _pairs(await self._redis.ask("HGETALL", self._keys.workers))
         for worker in set(self._copy.tenures) - {WorkerId(name.decode()) for name in tenures}:
             self._copy.dismiss(worker)
         for name, value in tenures.items():
@@ -189,7 +184,7 @@ class Reader:
     async def _recover(self, number: int, stands: tuple[bytes, int] | None = None) -> None:
         """From the log if it goes back far enough, else from a snapshot."""
         if stands is None:
-            tip, sequence = await self._ask("HMGET", self._keys.meta(number), "tip", "sequence")
+            tip, sequence = await self._redis.ask("HMGET", self._keys.meta(number), "tip", "sequence")
             stands = tip or NONE, int(sequence or 0)
         shard = self._copy.shards.get(number)
         if shard is not None and shard.loaded:
@@ -217,31 +212,30 @@ class Reader:
 
     async def _take_snapshot(self, number: int) -> None:
         keys = self._keys
-        tip, sequence = await self._ask("HMGET", keys.meta(number), "tip", "sequence")
-        names: dict[NamespaceId, bytes] = await self._ask("HGETALL", keys.names(number))
+        tip, sequence = await self._redis.ask("HMGET", keys.meta(number), "tip", "sequence")
+        found = _pairs(await self._redis.ask("HGETALL", keys.names(number)))
+        names = {NamespaceId(identity): name for identity, name in found.items()}
         nodes: list[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]] = []
         for namespace in names:
             fields: dict[bytes, bytes] = {}
-            cursor = 0
+            cursor = b"0"
             while True:
-                cursor, page = await self._ask("HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT)
-                fields.update(page)
-                if cursor == 0:
+                cursor, page = await self._redis.ask(
+                    "HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT
+                )
+                fields.update(_pairs(page))
+                if cursor == b"0":
                     break
             nodes.extend((namespace, *node) for node in _assembled(fields))
-        foretold: dict[bytes, bytes] = await self._ask("HGETALL", keys.predictions(number))
+        foretold = _pairs(await self._redis.ask("HGETALL", keys.predictions(number)))
         predictions = [decode_prediction(identity, value) for identity, value in foretold.items()]
         since = int(sequence or 0)
         entries = await self._entries_after(number, since)
         self._copy.load(number, tip or NONE, since, names, nodes, predictions, entries)
 
     async def _entries_after(self, number: int, sequence: int) -> list[Entry]:
-        found = await self._ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
-        return [Entry.decode(fields[b"e"]) for _, fields in found]
-
-    async def _ask(self, *command: str | int) -> Any:
-        """One read. Replicas are never asked: they may be behind."""
-        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
+        return [Entry.decode(entry) for _, (_, entry) in found]
 
 
 def _assembled(fields: dict[bytes, bytes]) -> Iterator[tuple[Head, Hashes, dict[int, Holders]]]:
@@ -257,3 +251,8 @@ def _assembled(fields: dict[bytes, bytes]) -> Iterator[tuple[Head, Hashes, dict[
             hashes: Hashes = array("Q", run[8:])
             if len(hashes) == head.length:
                 yield head, hashes, chunks.get(name[1:9], {})
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    """A hash as Redis replies with it: name, value, name, value."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))

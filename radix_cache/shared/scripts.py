@@ -11,17 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import hiredis
-import redis.asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from radix_cache.shared.line import Address, Line, LineLost, Reply
 
 CALLS_WAITING_MAX = 10_000
-CONNECTIONS_MAX = 16
-SOCKET_SECONDS_MAX = 2.0
 
 Answer = list[int] | int
 Argument = str | bytes | int | float
@@ -29,18 +25,6 @@ Argument = str | bytes | int | float
 
 class RedisDown(Exception):
     """Redis did not answer, or answered with an error."""
-
-
-def connect(url: str) -> "redis.Redis":
-    """A general client for redis://, rediss:// or unix:// with bounded waits: for reading, off the hot path."""
-    client: redis.Redis = redis.from_url(
-        url,
-        socket_timeout=SOCKET_SECONDS_MAX,
-        socket_connect_timeout=SOCKET_SECONDS_MAX,
-        retry=Retry(NoBackoff(), 1),
-        max_connections=CONNECTIONS_MAX,
-    )
-    return client
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +48,9 @@ class Script:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    script: Script
-    keys: Sequence[str]
-    arguments: Sequence[Argument]
-    answer: "asyncio.Future[Answer]"
+    command: Sequence[Argument]
+    script: Script | None
+    answer: "asyncio.Future[Any]"
     repeated: bool = False
 
 
@@ -92,7 +75,14 @@ class ScriptCaller:
         self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]
     ) -> "asyncio.Future[Answer]":
         """The script's answer, or RedisDown."""
-        call = _Call(script, keys, arguments, asyncio.get_running_loop().create_future())
+        return self._make(["EVALSHA", script.sha, len(keys), *keys, *arguments], script)
+
+    def ask(self, *command: Argument) -> "asyncio.Future[Any]":
+        """The reply to a plain command that may be repeated: bytes, int, None, a list of these; or RedisDown."""
+        return self._make(command, None)
+
+    def _make(self, command: Sequence[Argument], script: Script | None) -> "asyncio.Future[Any]":
+        call = _Call(command, script, asyncio.get_running_loop().create_future())
         if self._closed:
             _fail(call, RedisDown("closed"))
         elif len(self._waiting) + self._under_way >= CALLS_WAITING_MAX:
@@ -103,18 +93,7 @@ class ScriptCaller:
 
     async def ping(self) -> None:
         """Raises RedisDown unless Redis answers."""
-        try:
-            line = self._line
-            if line is None:
-                line = await self._address.open()
-                reply = await line.reply(["PING"])
-                line.close()
-            else:
-                reply = await line.reply(["PING"])
-        except LineLost as err:
-            raise RedisDown(str(err)) from err
-        if isinstance(reply, hiredis.ReplyError):
-            raise RedisDown(str(reply))
+        await self.ask("PING")
 
     async def close(self) -> None:
         self._closed = True
@@ -134,13 +113,10 @@ class ScriptCaller:
             return
         self._under_way += 1
         script = call.script
-        if script.sha not in self._loaded:
+        if script is not None and script.sha not in self._loaded:
             self._loaded.add(script.sha)
             line.ask(["SCRIPT", "LOAD", script.text], _heard)
-        line.ask(
-            ["EVALSHA", script.sha, len(call.keys), *call.keys, *call.arguments],
-            lambda reply: self._answered(call, reply),
-        )
+        line.ask(call.command, lambda reply: self._answered(call, reply))
 
     def _answered(self, call: _Call, reply: Reply | LineLost) -> None:
         self._under_way -= 1
@@ -151,7 +127,7 @@ class ScriptCaller:
                 call.repeated = True
                 self._send(call)
         elif isinstance(reply, hiredis.ReplyError):
-            if str(reply).startswith("NOSCRIPT") and not call.repeated:
+            if call.script is not None and not call.repeated and str(reply).startswith("NOSCRIPT"):
                 call.repeated = True
                 self._loaded.discard(call.script.sha)
                 self._send(call)

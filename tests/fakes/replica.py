@@ -38,7 +38,7 @@ class Replica:
                 await asyncio.sleep(0.001)
         for number in range(keys.shards):
             for _ in range(2000):
-                tip = await self.keeper._client.hget(keys.meta(number), "tip") or bytes(8)
+                tip = await self.scripts.ask("HGET", keys.meta(number), "tip") or bytes(8)
                 shard = self.index.copy.shards.get(number)
                 if shard is not None and shard.loaded and shard.tip == tip:
                     break
@@ -51,8 +51,6 @@ class Replica:
         self.reading.cancel()
         await asyncio.gather(self.reading, return_exceptions=True)
         await self.scripts.close()
-        await self.reader.close()
-        await self.keeper.close()
 
 
 async def replica(
@@ -64,10 +62,17 @@ async def replica(
     copy = TreeCopy(clock, bounds["predicted_seconds"])
     index = SharedIndex(store, copy, clock, **bounds)
     reader = Reader(
-        url, keys, copy, changed=index.seen, checked=index.checked, clock=clock, check_seconds=check_seconds
+        url,
+        scripts,
+        keys,
+        copy,
+        changed=index.seen,
+        checked=index.checked,
+        clock=clock,
+        check_seconds=check_seconds,
     )
     keeper = Keeper(
-        url,
+        scripts,
         store,
         copy,
         blocks_max=bounds["blocks_max"],
