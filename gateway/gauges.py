@@ -71,6 +71,12 @@ def gauges(
             "index_snapshots", "Shards that were read whole.", lambda: index.reader.snapshots, counter=True
         ),
         single(
+            "index_corrections",
+            "Answers whose worker had cached less than the index knew; it was cut back.",
+            lambda: index.index.corrections,
+            counter=True,
+        ),
+        single(
             "index_refused", "Changes that Redis did not take.", lambda: index.index.refused, counter=True
         ),
     )

@@ -49,6 +49,17 @@ class PrefixIndex(Protocol):
         """`worker` holds this path now; the writer's prediction, if any, is done."""
         ...
 
+    def report(
+        self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
+    ) -> None:
+        """The worker says that it held the first `blocks` of the path when the writer's request came.
+
+        Call it after `confirm` and before `withdraw`. If less was held than had been confirmed at `record`, the
+        rest had gone, with all that continued it; the path itself is there again. What may have been confirmed
+        anew in between is left alone.
+        """
+        ...
+
     def shorten(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
         """`worker` holds at most the first `blocks` of the path and nothing beyond it."""
         ...

@@ -43,6 +43,7 @@ class LocalIndex:
         self._pending: RadixTree[Prediction] = RadixTree()
         self._expiries: OrderedDict[Prediction, float] = OrderedDict()  # soonest first
         self._capacity: dict[WorkerId, int] = {}
+        self._held_before: dict[Prediction, int] = {}
         self._instances: dict[WorkerId, str] = {}
         self._idle_check_at = clock()
 
@@ -59,18 +60,26 @@ class LocalIndex:
         self._expire(now)
         self.withdraw(worker, writer)
         if len(self._expiries) >= self._predictions_max:
-            self._pending.forget(self._expiries.popitem(last=False)[0])
+            self.withdraw(*next(iter(self._expiries)))
         self._expiries[worker, writer] = now + self._predicted_seconds
         self._pending.record(hashes, (worker, writer), now)
         self._pending.shrink(self._blocks_max)
+        self._held_before[worker, writer] = self._confirmed.match(hashes).get(worker, 0)
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
-        if self._expiries.pop((worker, writer), None) is not None:
-            self._pending.forget((worker, writer))
+        self._held_before.pop((worker, writer), None)
+        self._unpredict((worker, writer))
+
+    def report(
+        self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
+    ) -> None:
+        if blocks < self._held_before.get((worker, writer), 0):
+            self._confirmed.shorten(hashes, worker, blocks)
+            self._confirmed.record(hashes, worker, self._clock())
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
         now = self._clock()
-        self.withdraw(worker, writer)
+        self._unpredict((worker, writer))
         self._confirmed.record(hashes, worker, now)
         if worker in self._capacity:
             self._confirmed.evict(worker, self._capacity[worker])
@@ -103,6 +112,10 @@ class LocalIndex:
             predictions=len(self._expiries),
         )
 
+    def _unpredict(self, prediction: Prediction) -> None:
+        if self._expiries.pop(prediction, None) is not None:
+            self._pending.forget(prediction)
+
     def _expire(self, now: float) -> None:
         while self._expiries and next(iter(self._expiries.values())) <= now:
-            self._pending.forget(self._expiries.popitem(last=False)[0])
+            self.withdraw(*next(iter(self._expiries)))

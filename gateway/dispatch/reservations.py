@@ -183,6 +183,7 @@ class Held:
         try:
             yield placed
         finally:
+            self._report(placed)
             index.withdraw(placed.worker.id, self._ctx.id)
             self._by.leave(placed)
 
@@ -212,6 +213,17 @@ class Held:
             raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
         if len(self._tried) >= self._by.bounds.attempts_max:
             raise WorkerError from cause
+
+    def _report(self, placed: Placed) -> None:
+        """What the worker had cached, for whoever had foretold it; where tokens are the worker's own."""
+        usage, prompt = self._progress.usage, self._prompt
+        if usage is None or usage.cached_tokens is None or not self._ctx.model.encoder.exact:
+            return
+        size = prompt.namespace.block_size
+        possible = (prompt.prompt_tokens - 1) // size
+        if len(prompt.hashes) - possible in (0, 1) and usage.cached_tokens // size < possible:
+            held = usage.cached_tokens // size
+            self._by.index.report(prompt.namespace, prompt.hashes, placed.worker.id, self._ctx.id, held)
 
     async def _turn(self) -> Placed:
         progress, by = self._progress, self._by

@@ -41,6 +41,14 @@ CAPACITY_SLACK = 20
 
 
 @dataclass(frozen=True, slots=True)
+class _Before:
+    """What was known of a path and its worker when a request left."""
+
+    held: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Sent:
     shard: int
     identity: bytes
@@ -87,6 +95,8 @@ class SharedIndex:
         self.copy = copy
         self.refused = 0
         """Changes that Redis did not take, in all."""
+        self.corrections = 0
+        """Reports of workers that had less than was known of them."""
 
         def local() -> LocalIndex:
             return LocalIndex(
@@ -102,6 +112,7 @@ class SharedIndex:
         self._away: LocalIndex | None = None
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
+        self._before: dict[tuple[WorkerId, str], _Before] = {}
         self._sent: dict[tuple[WorkerId, str], _Sent] = {}
         self._unseen: dict[int, deque[tuple[int, WorkerId, str]]] = {}
         self._unsent: deque[tuple[Namespace, Hashes, WorkerId]] = deque(maxlen=UNSENT_MAX)
@@ -129,17 +140,26 @@ class SharedIndex:
     def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
         self._own.record(namespace, hashes, worker, writer)
         tenure = self.copy.tenures.get(worker)
-        if not hashes or tenure is None or self.copy.match(hashes).held(worker) == len(hashes):
+        if not hashes or tenure is None:
+            return
+        space = namespace_id(namespace)
+        shard = self.copy.shards.get(self.store.keys.shard(space))
+        held = self.copy.match(hashes).held(worker)
+        if held and shard is not None:
+            if len(self._before) >= self._predictions_max:
+                del self._before[next(iter(self._before))]
+            self._before[worker, writer] = _Before(held, shard.sequence)
+        if held == len(hashes):
             return  # Nothing that others do not know.
         self._withdraw_sent(worker, writer)
         if len(self._sent) >= self._predictions_max:
             self._withdraw_sent(*next(iter(self._sent)))
-        space = namespace_id(namespace)
         identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
         self._sent[worker, writer] = _Sent(self.store.keys.shard(space), identity)
         _ignored(self.store.predict(namespace, hashes, tenure, identity, self._predicted_ms))
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
+        self._before.pop((worker, writer), None)
         self._own.withdraw(worker, writer)
         self._withdraw_sent(worker, writer)
 
@@ -178,6 +198,19 @@ class SharedIndex:
             self._within_capacity(worker)
 
         held.add_done_callback(answered)
+
+    def report(
+        self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
+    ) -> None:
+        before, tenure = self._before.get((worker, writer)), self.copy.tenures.get(worker)
+        if before is None or tenure is None or blocks >= before.held:
+            return
+        node = self.copy.at(hashes, blocks)
+        if node is None or node.sequence > before.sequence:
+            return  # Gone already, or somebody has touched it since: what was reported is no news of that.
+        self.corrections += 1
+        self.shorten(namespace, hashes, worker, blocks)
+        _ignored(self.store.hold(namespace, hashes, tenure))
 
     def shorten(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
         if self._away is not None:

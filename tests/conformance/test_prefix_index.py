@@ -241,3 +241,29 @@ async def test_another_instance_of_a_worker_holds_nothing(index):
     index.confirm(SPACE, path(1, 2), W, "r2")
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
+
+
+async def test_a_worker_that_had_less_than_was_known_loses_what_hung_below(index):
+    index.confirm(SPACE, path(1, 2, 3, 4), W, "r1")
+    index.confirm(SPACE, path(1, 2, 8, 9), W, "r2")
+    await index.settle()
+    index.record(SPACE, path(1, 2, 3, 4), W, "r3")
+    index.confirm(SPACE, path(1, 2, 3, 4), W, "r3")
+    index.report(SPACE, path(1, 2, 3, 4), W, "r3", 1)
+    index.withdraw(W, "r3")
+    await index.settle()
+    assert index.match(SPACE, path(1, 2, 3, 4)).confirmed == {W: 4}
+    assert index.match(SPACE, path(1, 2, 8, 9)).confirmed == {W: 2}
+
+
+async def test_a_worker_that_had_what_was_known_or_more_keeps_everything(index):
+    index.confirm(SPACE, path(1, 2, 8, 9), W, "r1")
+    await index.settle()
+    for reported in (2, 3):
+        index.record(SPACE, path(1, 2, 3), W, "r2")
+        index.confirm(SPACE, path(1, 2, 3), W, "r2")
+        index.report(SPACE, path(1, 2, 3), W, "r2", reported)
+        index.withdraw(W, "r2")
+        await index.settle()
+    assert index.match(SPACE, path(1, 2, 8, 9)).confirmed == {W: 4}
+    assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}

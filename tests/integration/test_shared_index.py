@@ -1,0 +1,150 @@
+"""Two gateways and one tree: what one learns the other knows, and Redis may come, go and forget."""
+
+import asyncio
+
+import redis.asyncio as redis
+
+from tests.fakes.scripted_worker import ScriptedWorker
+
+LONG = "a system prompt that everybody shares " * 60
+VERY_LONG = "a document of sixteen thousand tokens, more or less " * 1300
+
+
+def index_of(running):
+    return running.here.gateway.index
+
+
+async def asked(running, text, **more):
+    async with running.chat(text, **more) as response:
+        await response.read()
+        return response.status
+
+
+def where(*workers):
+    """How many requests each worker has seen."""
+    return [len(worker.seen) for worker in workers]
+
+
+async def test_what_one_gateway_learns_the_other_uses(gateway):
+    async with (
+        ScriptedWorker() as a,
+        ScriptedWorker() as b,
+        gateway(a, b) as one,
+        gateway(a, b) as other,
+    ):
+        assert await asked(one, LONG) == 200
+        (first,) = [at for at, seen in enumerate(where(a, b)) if seen]
+        await other.until(lambda: index_of(other).index.copy.blocks > 0)
+        for number in range(4):
+            assert await asked(one if number % 2 else other, f"{LONG}{number}") == 200
+        assert where(a, b)[1 - first] == 0
+
+
+async def test_a_gateway_that_starts_knows_the_whole_tree_before_it_serves(gateway):
+    async with ScriptedWorker() as worker:
+        async with gateway(worker) as first:
+            for number in range(20):
+                assert await asked(first, f"{number} {LONG}") == 200
+            await first.until(lambda: not index_of(first).scripts.busy)
+            blocks = index_of(first).index.copy.blocks
+            assert blocks > 20
+        async with gateway(worker) as second:
+            assert index_of(second).index.copy.blocks == blocks
+
+
+async def test_a_worker_that_restarted_while_no_gateway_looked_starts_with_nothing(gateway):
+    async with ScriptedWorker() as worker:
+        async with gateway(worker) as first:
+            assert await asked(first, LONG) == 200
+            await first.until(lambda: index_of(first).index.copy.blocks > 0)
+        worker.instance = "second"
+        async with gateway(worker) as second:
+            copy = index_of(second).index.copy
+            await second.until(lambda: copy.instances.get("w0") == "second")
+            assert copy.held.get(copy.tenures["w0"], 0) == 0
+
+
+async def test_a_stampede_of_one_new_prefix_through_two_gateways_stays_together(gateway):
+    """64 at once: a worker is chosen and the others follow, though no prefill has ended; one prefill a worker."""
+    workers = [ScriptedWorker() for _ in range(8)]
+    for worker in workers:
+        worker.then(first_after=0.4)
+    async with asyncio.TaskGroup() as starting:
+        for worker in workers:
+            starting.create_task(worker.start())
+    wide = {"queueing.release_window_tokens": "10000000"}
+    async with gateway(*workers, **wide) as one, gateway(*workers, **wide) as other:
+        calls = []
+        for number in range(64):
+            calls.append(asyncio.create_task(asked(one if number % 2 else other, f"{VERY_LONG}{number}")))
+            await asyncio.sleep(0.002)
+        assert set(await asyncio.gather(*calls)) == {200}
+        chosen = [seen for seen in where(*workers) if seen]
+        assert sum(chosen) == 64
+        followed = 0
+        for running in (one, other):
+            async with running.http.get(running.admin + "/metrics") as response:
+                text = await response.text()
+            followed += sum(
+                float(line.split()[-1])
+                for line in text.splitlines()
+                if line.startswith("radixgate_worker_predicted_cached_tokens_total")
+            )
+        # The text stands for a token in four bytes; two that leave in one moment may both be first.
+        assert followed >= (64 - len(chosen) - 2) * len(VERY_LONG) / 4 * 0.98
+    for worker in workers:
+        await worker.stop()
+
+
+async def test_a_prediction_that_failed_is_withdrawn_everywhere(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as one, gateway(worker) as other:
+        worker.then(silent=True)
+        call = asyncio.create_task(asked(one, LONG))
+        await other.until(lambda: index_of(other).index.copy.predictions == 1)
+        call.cancel()
+        await other.until(lambda: index_of(other).index.copy.predictions == 0)
+        assert index_of(other).index.copy.blocks == 0
+
+
+async def test_while_redis_is_away_requests_go_on_and_what_was_learnt_is_told_afterwards(gateway, own_valkey):
+    settings = {"redis.url": own_valkey.url, "redis.timeout_ms": "50"}
+    async with ScriptedWorker() as a, ScriptedWorker() as b, gateway(a, b, **settings) as running:
+        parts = index_of(running)
+        assert await asked(running, f"before {LONG}") == 200
+        await running.until(lambda: parts.index.copy.blocks > 0)
+        own_valkey.kill()
+        await running.until(lambda: not parts.reader.up)
+        for text in (f"before {LONG}", f"while {LONG}", f"while {LONG}"):
+            assert await asked(running, text) == 200
+        assert sorted(where(a, b)) in ([0, 4], [2, 2], [1, 3])
+        async with running.http.get(running.admin + "/health/ready") as response:
+            assert response.status == 200
+            assert (await response.json())["index"] == "standing still"
+        own_valkey.start()
+        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=10)
+        async with redis.from_url(own_valkey.url) as client:
+            assert [key async for key in client.scan_iter("*:tree:*")]
+
+
+async def test_a_redis_that_refuses_to_write_fails_no_request(gateway, own_valkey):
+    async with ScriptedWorker() as worker, gateway(worker, **{"redis.url": own_valkey.url}) as running:
+        async with redis.from_url(own_valkey.url) as client:
+            await client.config_set("maxmemory", "1")
+            assert await asked(running, LONG) == 200
+            await running.until(lambda: index_of(running).index.refused > 0)
+            assert await asked(running, LONG) == 200
+            await client.config_set("maxmemory", "0")
+        await running.until(lambda: index_of(running).index.copy.blocks > 0, seconds=10)
+
+
+async def test_a_flush_is_survived(gateway, own_valkey):
+    async with ScriptedWorker() as worker, gateway(worker, **{"redis.url": own_valkey.url}) as running:
+        assert await asked(running, LONG) == 200
+        copy = index_of(running).index.copy
+        await running.until(lambda: copy.blocks > 0)
+        async with redis.from_url(own_valkey.url) as client:
+            await client.flushall()
+        await running.until(lambda: copy.blocks == 0)
+        await running.until(lambda: "w0" in copy.tenures, seconds=10)
+        assert await asked(running, LONG) == 200
+        await running.until(lambda: copy.blocks > 0)
