@@ -25,6 +25,8 @@ async def test_the_server_says_what_it_is(serving: Serve, model: Path) -> None:
         assert status == 200
         assert len(info.pop("instance_id")) == 34
         assert info.pop("version")
+        events = info.pop("kv_events")
+        assert (events["publisher"], events["block_size"], events["dp_size"]) == ("zmq", 16, 1)
         assert {
             "model_path": str(model),
             "served_model_name": "org/tiny",
