@@ -122,6 +122,29 @@ async def test_a_body_that_is_no_json_object_is_a_400(client: Client, path: str,
         error_of(await response.json())
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("prompt", b'"\xff"', None),
+        ("unknown", b'"\xff"', None),
+        ("logit_bias", b'{"1":1e999}', "logit_bias"),
+        ("logit_bias", b'"\xff"', "logit_bias"),
+        ("tools", b"[1e999]", "tools"),
+        ("temperature", b"1e999", "temperature"),
+        ("response_format", b"[" * 2000 + b"]" * 2000, None),
+    ],
+)
+async def test_a_value_that_cannot_be_read_is_a_400(
+    client: Client, field: str, value: bytes, param: str | None
+) -> None:
+    body = b'{"max_tokens": 1, "prompt": "x", "%s": %s}' % (field.encode(), value)
+    async with client.session.post(client.url + TEXT, data=body) as response:
+        assert response.status == (200 if field == "unknown" else 400), await response.text()
+        if response.status == 400:
+            error = error_of(await response.json())
+            assert (error["type"], error["param"]) == ("invalid_request_error", param)
+
+
 async def test_a_required_field_that_is_missing_is_named(client: Client) -> None:
     for path, field in ((CHAT, "messages"), (TEXT, "prompt")):
         status, body = await client.post(path, {"max_tokens": 1})
