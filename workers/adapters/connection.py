@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         """Ready for the next answer."""
         self.status = 0
         self.content_type = ""
+        self.retry_after = ""
         self.untouched = True
         self._headers = 0
         self._sized = False
@@ -184,6 +185,8 @@ class Connection(asyncio.Protocol):
         name = name.lower()
         if name == b"content-type":
             self.content_type = value.partition(b";")[0].strip().decode("latin-1").lower()
+        elif name == b"retry-after":
+            self.retry_after = value.decode("latin-1").strip()
         elif name in (b"content-length", b"transfer-encoding"):
             self._sized = True
 
