@@ -145,8 +145,8 @@ def test_what_is_wrong_is_said_in_one_line_with_its_path(file, text, expected):
         "http://x:1:2",
         "http://a..b:1",
         "http://.a:1",
-        "http://%s:1" % ("a" * 64),
-        "http://%s:1" % ".".join(["a" * 60] * 5),
+        f"http://{'a' * 64}:1",
+        f"http://{'.'.join(['a' * 60] * 5)}:1",
         "http://:80",
         "http://user@:80",
         "http://[::1",
@@ -175,7 +175,7 @@ def test_an_address_that_cannot_be_one_is_refused_with_its_path(url):
         "http://[fe80::1%eth0]:1",
         "http://my_service-1:8000",
         "http://user:secret@10.0.0.1:8000/a%20b",
-        "http://%s.%s" % ("a" * 63, "b" * 63),
+        f"http://{'a' * 63}.{'b' * 63}",
     ],
 )
 def test_every_address_that_can_be_one_is_taken(url):

@@ -162,6 +162,18 @@ async def test_content_may_be_text_parts(client: Client) -> None:
     assert await tokens_of(client, plain) == await tokens_of(client, parts)
 
 
+async def test_a_conversation_with_tools_goes_on(client: Client) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "tool", "tool_call_id": "c2", "content": None},
+    ]
+    status, body = await client.post(CHAT, {"messages": messages, "max_tokens": 1, **GREEDY})
+    assert status == 200, body
+
+
 @pytest.mark.parametrize("text", ["Hi", "The gateway and the ocean. " * (LONG_TEXT_CHARS // 20)])
 async def test_prompts_are_tokenised_as_the_gateway_will_do_it(
     client: Client, model: Path, text: str
