@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.serving import CannotListen, serve
@@ -164,6 +165,30 @@ CHATTY = {
     "max_tokens": 6000,
     "ignore_eos": True,
 }
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize("frame", [1, 2, 5])
+async def test_a_client_that_leaves_while_something_is_written_makes_no_noise(
+    client: Client, path: str, frame: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write, written = web.StreamResponse.write, 0
+
+    async def leave_first(response: web.StreamResponse, data: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written == frame:
+            assert response._req is not None
+            assert response._req.transport is not None
+            response._req.transport.abort()
+        await write(response, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", leave_first)
+    with pytest.raises(aiohttp.ClientError):
+        await client.stream(path, CHATTY if path == CHAT else LONG)
+    await client.until_idle()
+    assert written == frame
+    assert not caplog.records
 
 
 async def test_aborting_by_name_ends_that_request_only(client: Client) -> None:
