@@ -2,8 +2,8 @@
 
 A body is taken apart one level deep; the values stay the bytes that they were, so that whatever a client and a
 worker agree on passes untouched. Only the fields below are decoded, and the fields that belong to the gateway
-(GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue, or
-have its prompt counted as something else.
+(GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue,
+choose a replica or an adapter, run code in the engine, or have its prompt counted as something else.
 """
 
 import re
@@ -24,16 +24,22 @@ GATEWAY_OWNED = frozenset(
         "api_base",
         "base_url",
         "bootstrap_host",
+        "bootstrap_pair_key",
         "bootstrap_port",
         "bootstrap_room",
         "cache_salt",
+        "chat_template",
+        "custom_logit_processor",
         "data_parallel_rank",
+        "decode_tp_size",
         "disagg_prefill_dp_rank",
+        "ec_transfer_params",
         "extra_key",
         "input_embeds",
         "input_ids",
         "kv_hints",
         "kv_transfer_params",
+        "logits_processors",
         "lora_path",
         "priority",
         "prompt_embeds",
