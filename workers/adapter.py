@@ -116,6 +116,11 @@ class WorkerTarget:
 
 
 class WorkerAdapter(Protocol):
+    @property
+    def isolates(self) -> bool:
+        """Does the worker keep prompts of different `cache_salt` apart in its cache? False: it is shared by all."""
+        ...
+
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
         """Sends a request. See above for what is raised when."""
         ...

@@ -102,6 +102,14 @@ class Fleet:
         """A stream's tokens came so far apart on average."""
         worker.speed = learn_step(worker.speed, tpot_ms)
 
+    def warn_of_shared_caches(self) -> None:
+        """Tenants are to be kept apart: says which workers' kinds cannot do that."""
+        shared = [f"{worker.id} ({worker.kind})" for worker in self if not worker.adapter.isolates]
+        if shared:
+            log.warning(
+                "tenants share the prefix cache of workers whose kind cannot isolate: %s", ", ".join(shared)
+            )
+
     async def run(self) -> None:
         """Probes every worker for as long as it is not cancelled."""
         async with asyncio.TaskGroup() as probes:

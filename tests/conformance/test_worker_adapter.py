@@ -77,6 +77,11 @@ async def test_the_body_is_the_clients_and_the_gateways_own_fields(adapter, work
     assert (headers["x-request-id"], headers["traceparent"]) == ("req-1", "00-1-2-01")
 
 
+async def test_a_kind_that_keeps_caches_apart_sends_the_salt(adapter, worker):
+    await read(adapter, call(cache_salt="salt"))
+    assert adapter.isolates is ("cache_salt" in worker.seen[0].body)
+
+
 async def test_an_empty_salt_is_not_sent(adapter, worker):
     await read(adapter, call(cache_salt=""))
     assert "cache_salt" not in worker.seen[0].body

@@ -106,6 +106,25 @@ async def test_tenants_of_one_group_share_a_salt_and_shared_ones_have_none(gatew
     assert salts[2] is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode", "warned"),
+    [("openai", "isolated", True), ("openai", "shared", False), ("sglang", "isolated", False)],
+)
+async def test_a_kind_that_cannot_keep_tenants_apart_is_told_once_at_start(
+    gateway, caplog, kind, mode, warned
+):
+    tenants = {name: {"isolation": {"mode": mode}} for name in ("acme", "globex")}
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as other,
+        gateway(one, other, kind=kind, tenants=tenants),
+    ):
+        said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
+    assert len(said) == warned
+    if warned:
+        assert "w0 (openai), w1 (openai)" in said[0]
+
+
 async def test_models_are_listed_as_far_as_the_key_may_call_them(gateway):
     plan = {"models": {"allow": ["m", "n-*"], "deny": ["n-2"]}}
     async with (
