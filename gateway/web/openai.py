@@ -54,6 +54,9 @@ GATEWAY_OWNED = frozenset(
     }
 )
 
+NO_VARIABLES = ("chat_template", "tokenize")
+"""In `chat_template_kwargs` engines take these for arguments of their own: another template after all."""
+
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _AT = re.compile(r" - at `\$\.?(?P<field>[A-Za-z_]*)[^`]*`$")
@@ -77,6 +80,7 @@ class _Common(msgspec.Struct):
 
 class _Chat(_Common):
     messages: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class _Completion(_Common):
@@ -125,6 +129,9 @@ def _messages(read: _Chat) -> list[dict[str, Any]]:
     for at, message in enumerate(read.messages):
         if not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{at}] must have a role.", param="messages")
+    for name in NO_VARIABLES:
+        if name in (read.chat_template_kwargs or {}):
+            raise BadRequest(f"{name} is no variable of a template.", param="chat_template_kwargs")
     return read.messages
 
 
