@@ -37,6 +37,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    n: int | None = None
     cache_salt: str | None = None
     rid: str | None = None
 
@@ -92,7 +93,6 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
 
 # What changes the answer and is not implemented: the field, and when its value asks for nothing.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
-    "n": lambda value: value == 1,
     "best_of": lambda value: value == 1,
     "logprobs": lambda value: value is False,
     "top_logprobs": lambda value: value == 0,
