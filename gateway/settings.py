@@ -4,16 +4,15 @@
 generated from it. Nothing else reads the environment. Values are frozen: a reload builds a new tree.
 """
 
-import re
 from datetime import date
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, field
 
+from gateway.urls import url_problem
 from policies.registry import PolicyError, queue_policy, routing_policy
 from workers.adapters.registry import adapters
 
@@ -21,7 +20,6 @@ Host = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 HttpUrl = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")]
-HOST_NAME = re.compile(r"(?=.{1,253}\.?$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -322,28 +320,6 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def url_problem(url: str) -> str | None:
-    """Why nobody could connect to an HttpUrl, or None."""
-    if not (url.isascii() and url.isprintable()):
-        return "expected printable ASCII characters (a host as xn--..., a path as %..)"
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        if "[" in parts.netloc:
-            ip_address(host)
-    except ValueError:
-        return "expected an IPv6 address in brackets, as in http://[::1]:8000"
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        return "the port must be a number from 1 to 65535"
-    if "[" not in parts.netloc and not HOST_NAME.fullmatch(host):
-        return f"{host!r} is no name of a host"
-    return None
 
 
 def first_problem(settings: Settings) -> str | None:
