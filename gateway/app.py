@@ -160,6 +160,8 @@ def _dispatch(settings: Settings, catalogue: Catalogue, leases: Leases, index: P
 
     events = FleetEvents(room=lambda: reservations.room_made(), emptied=index.forget, reported=reported)
     fleet = Fleet(map(_worker, settings.workers), events)
+    if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
+        fleet.warn_of_shared_caches()
     for worker in fleet:
         catalogue.found(worker.models)
     queue = settings.queueing

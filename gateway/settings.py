@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
+from gateway.urls import url_problem
 from policies.registry import PolicyError, queue_policy, routing_policy
 from workers.adapters.registry import adapters
 
@@ -346,6 +347,11 @@ def first_problem(settings: Settings) -> str | None:
     for at, worker in enumerate(settings.workers):
         if worker.kind not in kinds:
             return f"$.workers[{at}].kind: there is no kind {worker.kind!r}; there are {', '.join(sorted(kinds))}"
+        if (problem := url_problem(worker.url)) is not None:
+            return f"$.workers[{at}].url: {problem}"
+    collector = settings.telemetry.otlp_endpoint
+    if collector is not None and (problem := url_problem(collector)) is not None:
+        return f"$.telemetry.otlp_endpoint: {problem}"
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:

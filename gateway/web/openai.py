@@ -2,8 +2,8 @@
 
 A body is taken apart one level deep; the values stay the bytes that they were, so that whatever a client and a
 worker agree on passes untouched. Only the fields below are decoded, and the fields that belong to the gateway
-(GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue, or
-have its prompt counted as something else.
+(GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue,
+choose a replica or an adapter, run code in the engine, or have its prompt counted as something else.
 """
 
 import re
@@ -24,16 +24,22 @@ GATEWAY_OWNED = frozenset(
         "api_base",
         "base_url",
         "bootstrap_host",
+        "bootstrap_pair_key",
         "bootstrap_port",
         "bootstrap_room",
         "cache_salt",
+        "chat_template",
+        "custom_logit_processor",
         "data_parallel_rank",
+        "decode_tp_size",
         "disagg_prefill_dp_rank",
+        "ec_transfer_params",
         "extra_key",
         "input_embeds",
         "input_ids",
         "kv_hints",
         "kv_transfer_params",
+        "logits_processors",
         "lora_path",
         "priority",
         "prompt_embeds",
@@ -47,6 +53,9 @@ GATEWAY_OWNED = frozenset(
         "vllm_xargs",
     }
 )
+
+NO_VARIABLES = ("chat_template", "tokenize")
+"""In `chat_template_kwargs` engines take these for arguments of their own: another template after all."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -71,6 +80,7 @@ class _Common(msgspec.Struct):
 
 class _Chat(_Common):
     messages: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class _Completion(_Common):
@@ -119,6 +129,9 @@ def _messages(read: _Chat) -> list[dict[str, Any]]:
     for at, message in enumerate(read.messages):
         if not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{at}] must have a role.", param="messages")
+    for name in NO_VARIABLES:
+        if name in (read.chat_template_kwargs or {}):
+            raise BadRequest(f"{name} is no variable of a template.", param="chat_template_kwargs")
     return read.messages
 
 

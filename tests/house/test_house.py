@@ -19,6 +19,7 @@ ENTRIES = {"gateway.__main__", "workers.engine_server.__main__", "workers.engine
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
     "gateway/lifecycle.py": "the supervisor of loops",
+    "gateway/dispatch/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/dispatch/prompts.py": "tokenizers raises nothing more precise",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",
 }

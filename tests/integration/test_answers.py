@@ -106,6 +106,25 @@ async def test_tenants_of_one_group_share_a_salt_and_shared_ones_have_none(gatew
     assert salts[2] is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode", "warned"),
+    [("openai", "isolated", True), ("openai", "shared", False), ("sglang", "isolated", False)],
+)
+async def test_a_kind_that_cannot_keep_tenants_apart_is_told_once_at_start(
+    gateway, caplog, kind, mode, warned
+):
+    tenants = {name: {"isolation": {"mode": mode}} for name in ("acme", "globex")}
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as other,
+        gateway(one, other, kind=kind, tenants=tenants),
+    ):
+        said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
+    assert len(said) == warned
+    if warned:
+        assert "w0 (openai), w1 (openai)" in said[0]
+
+
 async def test_models_are_listed_as_far_as_the_key_may_call_them(gateway):
     plan = {"models": {"allow": ["m", "n-*"], "deny": ["n-2"]}}
     async with (
@@ -210,9 +229,9 @@ async def test_a_worker_that_finds_a_mistake_is_quoted_in_our_shape_and_is_not_b
         assert running.idle
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 429])
+@pytest.mark.parametrize("status", [401, 403, 405])
 async def test_other_refusals_of_a_worker_are_no_answer_and_no_illness(gateway, status):
-    """The gateway's own credentials, or a full worker: nothing that the client should see or be blamed for."""
+    """The gateway's own credentials or settings: nothing that the client should see or be blamed for."""
     async with ScriptedWorker() as worker, gateway(worker) as running:
         worker.then(status=status)
         for _ in range(4):

@@ -114,11 +114,94 @@ async def test_a_stream_that_falls_silent_is_ended(gateway):
         await asyncio.wait_for(worker.seen[0].done.wait(), 1)
 
 
-async def test_as_many_workers_are_tried_as_is_said_and_no_more(gateway):
+async def test_a_request_that_two_workers_fail_at_is_tried_no_more_and_nobody_is_blamed(gateway):
     workers = [ScriptedWorker() for _ in range(4)]
     async with workers[0] as a, workers[1] as b, workers[2] as c, workers[3] as d:
         for worker in workers:
             worker.then(status=500)
+        async with gateway(a, b, c, d) as running:
+            for asked in range(1, 9):
+                async with running.chat() as response:
+                    error = (await response.json())["error"]
+                assert (response.status, error["code"]) == (502, "worker_error")
+                assert sum(len(worker.seen) for worker in workers) == 2 * asked
+            assert health(running) == ["up"] * 4
+            assert running.idle
+
+
+async def test_a_worker_alone_is_not_blamed_for_a_status_500(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(status=500)
+        assert [await status_of(running) for _ in range(5)] == [502] * 5
+        assert health(running) == ["up"]
+        worker.then(status=200)
+        assert await status_of(running) == 200
+
+
+async def test_a_worker_that_fails_where_another_does_not_is_blamed(gateway):
+    async with ScriptedWorker() as bad, ScriptedWorker() as good, gateway(bad, good) as running:
+        bad.then(status=500)
+        for n in range(20):
+            assert await status_of(running, text=f"{n}" * 50) == 200
+            if health(running)[0] != "up":
+                break
+        assert health(running) == ["suspect", "up"]
+
+
+async def test_a_worker_that_fails_where_another_refuses_is_not_blamed(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        one.then(status=500)
+        other.then(status=400)
+        for n in range(10):
+            assert await status_of(running, text=f"{n}" * 50) == 400
+        assert one.seen
+        assert health(running) == ["up", "up"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_when_all_workers_are_busy_the_client_is_told_when_to_come_back(gateway, status):
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        one.then(status=status, headers={"Retry-After": "9"})
+        other.then(status=status, headers={"Retry-After": "7"})
+        for said in ("7", "7", "1"):
+            if said == "1":
+                one.then(headers={})
+                other.then(headers={"Retry-After": "soon"})
+            async with running.chat() as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (503, "overloaded")
+            assert response.headers["retry-after"] == said
+        assert health(running) == ["up", "up"]
+        assert [worker.failures for worker in running.here.gateway.fleet] == [0, 0]
+        assert running.idle
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+async def test_a_refusal_without_words_is_passed_on_and_not_tried_again(gateway, status):
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        for worker in (one, other):
+            worker.then(status=status, body={})
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"]) == (status, "invalid_request_error")
+        assert error["message"] == "The worker refused the request."
+        assert len(one.seen) + len(other.seen) == 1
+        assert health(running) == ["up", "up"]
+
+
+async def test_a_worker_that_talks_nonsense_leaves_the_others_alone(gateway):
+    async with ScriptedWorker() as bad, ScriptedWorker() as good, gateway(bad, good) as running:
+        bad.listed = b'{"data":[{"id":"\xff"}]}'
+        await running.until(lambda: health(running) == ["down", "up"], seconds=10)
+        assert await status_of(running) == 200
+        assert running.here.gateway.supervisor.loops["probes"].restarts == 0
+
+
+async def test_as_many_workers_are_tried_as_is_said_and_no_more(gateway):
+    workers = [ScriptedWorker() for _ in range(4)]
+    async with workers[0] as a, workers[1] as b, workers[2] as c, workers[3] as d:
+        for worker in workers:
+            worker.then(status=502)
         async with gateway(a, b, c, d, **{"requests.attempts_max": "2"}) as running:
             async with running.chat() as response:
                 error = (await response.json())["error"]

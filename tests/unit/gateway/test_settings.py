@@ -1,11 +1,13 @@
 """Settings: sources, references, refusals with their path, and secrets that do not show."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gateway.settings import Secret, SettingsProblem
 from gateway.settings_sources import load
+from workers.adapters.connection import ConnectionPool
 
 SMALLEST = "workers: [{id: a, kind: openai, url: 'http://localhost:1'}]\n"
 TENANT = """
@@ -131,6 +133,61 @@ def test_what_is_wrong_is_said_in_one_line_with_its_path(file, text, expected):
     said = refusal(file(text))
     assert said.partition("gateway.yaml")[2] == "" or "gateway.yaml" in expected
     assert expected.removeprefix("gateway.yaml") in said
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://x:99999",
+        "http://x:0",
+        "http://x:abc",
+        "http://x:-1",
+        "http://x:1:2",
+        "http://a..b:1",
+        "http://.a:1",
+        f"http://{'a' * 64}:1",
+        f"http://{'.'.join(['a' * 60] * 5)}:1",
+        "http://:80",
+        "http://user@:80",
+        "http://[::1",
+        "http://[::x]:1",
+        "http://[v1.a]:1",
+        "http://::1",
+        "http://x/pf\u00e4d",
+        "http://m\u00fcller:1",
+        "http://x\x01y:1",
+        "http://x/\x7f",
+        "http://a,b:1",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_with_its_path(url):
+    workers = json.dumps([{"id": "a", "kind": "openai", "url": url}])
+    assert refusal(None, None, f"workers={workers}").startswith("$.workers[0].url: ")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:1",
+        "https://engine.example.com",
+        "http://engine.example.com.:8000/v1/",
+        "http://[::1]:30000/pre/fix",
+        "http://[fe80::1%eth0]:1",
+        "http://my_service-1:8000",
+        "http://user:secret@10.0.0.1:8000/a%20b",
+        f"http://{'a' * 63}.{'b' * 63}",
+    ],
+)
+def test_every_address_that_can_be_one_is_taken(url):
+    workers = json.dumps([{"id": "a", "kind": "openai", "url": url}])
+    settings = load(None, {}, [f"workers={workers}"]).settings
+    assert settings.workers[0].url == url
+    ConnectionPool(url)
+
+
+def test_the_address_of_the_collector_is_looked_at_too(file):
+    said = refusal(file(SMALLEST + "telemetry: {otlp_endpoint: 'http://x:99999'}"))
+    assert said == "$.telemetry.otlp_endpoint: the port must be a number from 1 to 65535"
 
 
 def test_a_missing_file_is_one_line(tmp_path):
