@@ -53,11 +53,16 @@ class BadRequest(GatewayError):
 
 
 class PromptTooLong(GatewayError):
+    """`exact`: the prompt was counted; else it has so many tokens at least."""
+
     status, code, type = 400, "context_length_exceeded", "invalid_request_error"
 
-    def __init__(self, *, prompt_tokens: int, output_tokens: int, context_length: int) -> None:
+    def __init__(
+        self, *, prompt_tokens: int, output_tokens: int, context_length: int, exact: bool = True
+    ) -> None:
+        least = "" if exact else "at least "
         super().__init__(
-            f"The context length is {context_length} tokens, but the request asks for "
+            f"The context length is {context_length} tokens, but the request asks for {least}"
             f"{prompt_tokens + output_tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
             param="messages",
         )

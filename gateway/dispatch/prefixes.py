@@ -39,10 +39,11 @@ class Prefixes:
         self._spaces: dict[tuple[str, str], tuple[Namespace, BlockHasher]] = {}
 
     async def of(self, ctx: RequestContext) -> PromptBlocks:
-        """The request's blocks. Raises BadRequest and PromptTooLong."""
-        prompts = await ctx.model.encoder.encode(ctx.request)
+        """The request's blocks. Raises BadRequest, PromptTooLong, TenantQueueFull."""
+        length_max = _length_max(ctx)
+        prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
         lengths = list(map(len, prompts))
-        _check_length(ctx, max(lengths))
+        _check_length(ctx, max(lengths), length_max)
         namespace, hasher = self._space(ctx.model, ctx.tenant)
         return PromptBlocks(namespace=namespace, hashes=prompts[0].hashes(hasher), prompt_tokens=sum(lengths))
 
@@ -57,11 +58,16 @@ class Prefixes:
         return space
 
 
-def _check_length(ctx: RequestContext, prompt_tokens: int) -> None:
-    """Refused before it costs anything, where the token count is the worker's own."""
+def _length_max(ctx: RequestContext) -> int | None:
+    """Tokens that a prompt and its answer may have; None where only the worker knows."""
     bounds = [b for b in (ctx.model.context_length, ctx.tenant.plan.context_length_max) if b is not None]
+    return min(bounds, default=None)
+
+
+def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
+    """Refused before it costs anything, where the token count is the worker's own."""
     output_tokens = ctx.request.output_tokens_max or 1
-    if ctx.model.encoder.exact and bounds and prompt_tokens + output_tokens > min(bounds):
+    if ctx.model.encoder.exact and length_max is not None and prompt_tokens + output_tokens > length_max:
         raise PromptTooLong(
-            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=min(bounds)
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
         )

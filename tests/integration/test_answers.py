@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 from tests.fakes.scripted_worker import ScriptedWorker
+from workers.engine import tiny_checkpoint
 
 
 def frames(text):
@@ -222,14 +223,33 @@ async def test_other_refusals_of_a_worker_are_no_answer_and_no_illness(gateway, 
         assert only.health.health.value == "up"
 
 
-async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(gateway, tmp_path):
-    from workers.engine import tiny_checkpoint
+async def test_tools_and_template_arguments_reach_a_worker_whose_tokenizer_is_known(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    models = json.dumps([{"name": "m", "tokenizer": str(directory)}])
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        for more in (
+            {"tools": tools},
+            {"tools": []},
+            {"tools": None},
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            {"chat_template_kwargs": None},
+        ):
+            async with running.chat(**more) as response:
+                assert response.status == 200
+            assert {name: worker.seen[-1].body[name] for name in more} == more
+        async with running.chat(chat_template_kwargs=[]) as response:
+            assert await error_of(response) == (400, "invalid_request", "chat_template_kwargs")
 
+
+async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(gateway, tmp_path):
     directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
     models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
     limits = [{"requests": 5, "per": "day"}]
     async with ScriptedWorker() as worker, gateway(worker, models=models, limits=limits) as running:
         async with running.chat("word " * 200) as response:
+            assert await error_of(response) == (400, "context_length_exceeded", "messages")
+        async with running.chat("word " * 200_000) as response:
             assert await error_of(response) == (400, "context_length_exceeded", "messages")
         async with running.chat("word", max_tokens=200) as response:
             assert (await error_of(response))[:2] == (400, "context_length_exceeded")
