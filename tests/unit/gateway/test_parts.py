@@ -21,7 +21,7 @@ from gateway.tenants.tenant import Plan, Tenant
 from policies.gcra import Bucket
 
 
-def context(*, limit=None, choices=1, amount=None):
+def context(*, limit=None, choices=1, amount=None, prompts=None):
     limits = (Limit(unit="total_tokens", bucket=Bucket(amount=amount, period_seconds=60)),) if amount else ()
     plan = Plan(limits=limits)
     return RequestContext(
@@ -29,10 +29,10 @@ def context(*, limit=None, choices=1, amount=None):
         tenant=Tenant(id="t", organisation="t", key_id="k", plan=plan, group=""),
         model=Model(name="m", block_size=16, encoder=TextEncoder(), context_length=None, created=0),
         request=InferenceRequest(
-            surface=Surface.CHAT,
+            surface=Surface.COMPLETIONS if prompts else Surface.CHAT,
             model="m",
             fields={},
-            prompt=[],
+            prompt=prompts or [{"role": "user"}, {"role": "assistant"}],
             stream=True,
             include_usage=False,
             choices=choices,
@@ -44,6 +44,17 @@ def context(*, limit=None, choices=1, amount=None):
 
 def test_a_clients_own_bound_is_reserved_for_every_choice():
     assert OutputEstimates().reserved(context(limit=100, choices=3), 10) == 300
+
+
+def test_every_prompt_of_a_completion_gets_its_own_answers():
+    request = context(limit=100, choices=2, prompts=["a", "b", [1, 2]])
+    estimates = OutputEstimates()
+    assert estimates.reserved(request, 10) == 600
+    assert estimates.expected(request) == 600
+    for _ in range(200):
+        estimates.learn(request, 6 * 40)
+    assert estimates.expected(context()) == pytest.approx(40, abs=1)
+    assert estimates.reserved(context(prompts=["a"] * 5), 10) == pytest.approx(200, abs=5)
 
 
 def test_without_a_bound_the_tenants_answers_of_late_are_the_estimate():
