@@ -30,7 +30,12 @@ class GatewayError(Exception):
 
     def body(self) -> bytes:
         """The OpenAI error object, all four keys."""
-        return orjson.dumps({"error": self.fields()})
+        try:
+            return orjson.dumps({"error": self.fields()})
+        except TypeError:
+            # What a client sent and we quote may be no text: half of a surrogate pair in an address.
+            fields = {name: text and _as_text(text) for name, text in self.fields().items()}
+            return orjson.dumps({"error": fields})
 
     def frame(self) -> bytes:
         """The same as a server-sent event, for streams that have begun."""
@@ -46,6 +51,10 @@ class GatewayError(Exception):
             "retry-after": str(ceil(self.retry_after_seconds)),
             "retry-after-ms": str(ceil(self.retry_after_seconds * 1000)),
         }
+
+
+def _as_text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 class BadRequest(GatewayError):
@@ -85,6 +94,15 @@ class Forbidden(GatewayError):
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
+class ForbiddenHost(GatewayError):
+    """Without keys, only who names this machine may ask: a page of somebody else's may not."""
+
+    status, code, type = 403, "host_not_allowed", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("This address answers to localhost, 127.0.0.1 and [::1] only.")
+
+
 class NotFound(GatewayError):
     status, code, type = 404, "not_found", "invalid_request_error"
 
@@ -119,6 +137,13 @@ class PayloadTooLarge(GatewayError):
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(f"The request body is larger than {bytes_max} bytes.")
+
+
+class UnsupportedEncoding(GatewayError):
+    status, code, type = 415, "unsupported_encoding", "invalid_request_error"
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(f"The content encoding {encoding[:100]!r} is not supported; send the body as it is.")
 
 
 class QuotaExceeded(GatewayError):

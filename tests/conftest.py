@@ -130,7 +130,8 @@ NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
     """Makes gateways: `async with gateway(worker, limits=..., **{"routing.policy": ...}) as running`.
 
-    Two tenants, `acme` and `globex`, on one plan with the given limits. Real Valkey, production runner.
+    Two tenants, `acme` and `globex`, on one plan with the given limits; `tenants={}` is open to all.
+    Real Valkey, production runner.
     """
 
     @asynccontextmanager
@@ -143,7 +144,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
         kind: str = "sglang",
         **settings: Any,
     ) -> AsyncIterator[RunningGateway]:
-        named = tenants or {"acme": {}, "globex": {}}
+        named = {"acme": {}, "globex": {}} if tenants is None else tenants
         keys = {tenant: new_key(pepper(SECRET.encode())) for tenant in named}
         # Counters live in one Valkey for all tests: an organisation per test keeps them apart.
         unique = f"{tmp_path.parent.name}-{tmp_path.name}"[-50:].replace("_", "-")

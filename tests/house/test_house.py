@@ -18,6 +18,7 @@ ENTRIES = {"gateway.__main__", "workers.engine_server.__main__", "workers.engine
 
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
+    "gateway/web/boundary.py": "the border for what is not inference: else aiohttp answers in its own shape",
     "gateway/lifecycle.py": "the supervisor of loops",
     "gateway/dispatch/prompts.py": "tokenizers raises nothing more precise",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",

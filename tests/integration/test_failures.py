@@ -258,3 +258,20 @@ async def test_a_bug_in_the_gateway_is_an_error_with_its_request_id_and_no_trace
         assert "bug with" not in error["message"]
         assert running.idle
         assert "a bug with" in caplog.text
+
+
+async def test_a_bug_in_any_handler_is_answered_in_the_listeners_own_shape(gateway, monkeypatch, caplog):
+    def broken(*_args, **_more):
+        raise RuntimeError("a bug")
+
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        monkeypatch.setattr("gateway.web.handlers._visible", broken)
+        monkeypatch.setattr("gateway.web.admin.shown", broken)
+        async with running.http.get(running.url + "/v1/models", headers=running.headers()) as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (500, "internal_error")
+        async with running.http.get(running.admin + "/admin/v1/overview") as response:
+            assert response.status == 500
+            assert response.content_type == "application/problem+json"
+            assert (await response.json(content_type=None))["detail"].startswith("The gateway failed")
+        assert caplog.text.count("RuntimeError: a bug") == 2
