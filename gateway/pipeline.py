@@ -8,7 +8,7 @@ whatever happened, and nobody waits for either.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gateway.context import RequestContext
@@ -76,9 +76,16 @@ async def serve(exchange: Exchange, at: Services) -> None:
         progress.ended(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
-        record = progress.record()
-        for observe in at.observers:
+        tell(at.observers, progress.record())
+
+
+def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
+    """Everybody who wants to know; one who fails keeps it from nobody else."""
+    for observe in observers:
+        try:
             observe(record)
+        except Exception:
+            log.exception("an observer of request %s failed", record.id)
 
 
 def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:

@@ -4,7 +4,9 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import web
 
+from gateway.telemetry.metrics import RequestMetrics
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
@@ -275,3 +277,43 @@ async def test_a_bug_in_any_handler_is_answered_in_the_listeners_own_shape(gatew
             assert response.content_type == "application/problem+json"
             assert (await response.json(content_type=None))["detail"].startswith("The gateway failed")
         assert caplog.text.count("RuntimeError: a bug") == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_worker_that_reports_nonsense_is_charged_as_one_that_reports_nothing(gateway, stream):
+    limits = [{"total_tokens": 1000, "per": "day"}]
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
+        for nonsense in ({"prompt_tokens": -(10**6)}, {"prompt_tokens": 2**60}, {"cached_tokens": 11}):
+            worker.then(prompt_tokens=10, cached_tokens=0)
+            worker.then(**nonsense)
+            assert await status_of(running, stream=stream) == 200
+            await running.until(lambda: running.idle)
+        async with running.http.get(running.admin + "/metrics") as response:
+            metrics = await response.text()
+        assert 'radixgate_requests_total{code="ok",model="m",tenant="acme"} 3.0' in metrics
+        assert 'radixgate_cached_tokens_total{model="m",tenant="acme"} 0.0' in metrics
+        async with running.chat(max_tokens=1) as response:
+            assert 800 < int(response.headers["x-ratelimit-remaining-tokens"]) < 1000
+
+
+async def test_an_observer_that_fails_keeps_the_record_from_nobody_else(gateway, monkeypatch, caplog):
+    def broken(self, record):
+        raise ValueError("cannot observe")
+
+    monkeypatch.setattr(RequestMetrics, "observe", broken)
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        assert await status_of(running) == 200
+        assert running.here.gateway.overview.all.total.requests == 1
+    assert caplog.text.count("ValueError: cannot observe") == 1
+
+
+async def test_a_refusal_that_is_no_text_is_a_refusal_all_the_same(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                web, "json_response", lambda *_, **__: web.Response(status=400, body=b'{"message":"\xff"}')
+            )
+            worker.then(status=400)
+            async with running.chat() as response:
+                error = (await response.json())["error"]
+        assert (response.status, error["message"]) == (400, "The worker refused the request.")
