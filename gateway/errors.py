@@ -53,6 +53,14 @@ class GatewayError(Exception):
         }
 
 
+def _limit(unit: str, amount: int) -> str:
+    """2 total tokens, 1 request at one time."""
+    many = "" if amount == 1 else "s"
+    if unit == "concurrency":
+        return f"{amount} request{many} at one time"
+    return f"{amount} {unit.removesuffix('s').replace('_', ' ')}{many}"
+
+
 def _as_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
@@ -147,37 +155,38 @@ class UnsupportedEncoding(GatewayError):
 
 
 class QuotaExceeded(GatewayError):
-    """Refused by a limit of the tenant; nothing was charged."""
+    """Refused by a limit of the tenant, for now; nothing was charged."""
 
     status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
 
     def __init__(
-        self,
-        *,
-        unit: str,
-        amount: int,
-        retry_after_seconds: float | None,
-        tenant: str,
-        headers: Mapping[str, str],
+        self, *, unit: str, amount: int, retry_after_seconds: float, tenant: str, headers: Mapping[str, str]
     ) -> None:
-        what = unit.replace("_", " ")
-        if retry_after_seconds is None:
-            super().__init__(
-                f"The request needs more than the limit of {amount} {what} of tenant {tenant!r} ever allows."
-            )
-            self.code = "request_exceeds_limit"
-        else:
-            super().__init__(
-                f"The limit of {amount} {what} of tenant {tenant!r} is used up. "
-                f"Try again in {retry_after_seconds:.3g} seconds.",
-                retry_after_seconds=retry_after_seconds,
-            )
-
+        seconds = f"{retry_after_seconds:.3g}"
+        super().__init__(
+            f"The limit of {_limit(unit, amount)} of tenant {tenant!r} is used up. "
+            f"Try again in {seconds} second{'' if seconds == '1' else 's'}.",
+            retry_after_seconds=retry_after_seconds,
+        )
         self.limit_headers = headers
 
     def headers(self) -> dict[str, str]:
-        never = {"x-should-retry": "false"} if self.retry_after_seconds is None else {}
-        return {**self.limit_headers, **super().headers(), **never}
+        return {**self.limit_headers, **super().headers()}
+
+
+class RequestExceedsLimit(GatewayError):
+    """Refused by a limit that it can never fit into; nothing was charged."""
+
+    status, code, type = 429, "request_exceeds_limit", "rate_limit_error"
+
+    def __init__(self, *, unit: str, amount: int, tenant: str, headers: Mapping[str, str]) -> None:
+        super().__init__(
+            f"The request needs more than the limit of {_limit(unit, amount)} of tenant {tenant!r} ever allows."
+        )
+        self.limit_headers = headers
+
+    def headers(self) -> dict[str, str]:
+        return {**self.limit_headers, **super().headers(), "x-should-retry": "false"}
 
 
 class TenantQueueFull(GatewayError):
@@ -230,7 +239,10 @@ class WorkerError(GatewayError):
 
 
 class RefusedByWorker(GatewayError):
-    """The worker found a mistake of the client's; its own words."""
+    """The worker found a mistake of the client's; its own words, and its own code, if it has one.
+
+    In metrics and traces the code is `refused_by_worker`: workers' codes have no bound.
+    """
 
     type: ClassVar[str] = "invalid_request_error"
 

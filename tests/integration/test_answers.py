@@ -432,6 +432,45 @@ async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(g
         assert len(worker.seen) == 1
 
 
+async def asked(running, worker, **fields):
+    """The bound on the answer, as the worker got it."""
+    async with running.http.post(
+        running.url + "/v1/completions", json={"model": "m", **fields}, headers=running.headers()
+    ) as response:
+        assert response.status == 200
+    return worker.seen[-1].body.get("max_tokens")
+
+
+async def test_a_plan_bounds_answers_that_the_client_does_not(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    exact = json.dumps([{"name": "m", "tokenizer": str(directory)}])
+    for models in (exact, "[]"):
+        async with (
+            ScriptedWorker() as worker,
+            gateway(worker, plan={"context_length_max": 100}, models=models) as running,
+        ):
+            assert await asked(running, worker, prompt=[1] * 30) == 70
+            assert await asked(running, worker, prompt=[1] * 30, max_tokens=None) == 70
+            assert await asked(running, worker, prompt=[[1] * 30, [1] * 50]) == 50
+            assert await asked(running, worker, prompt=[1] * 99) == 1
+            assert await asked(running, worker, prompt=[1] * 30, max_tokens=5) == 5
+            assert await asked(running, worker, prompt=[1] * 30, max_completion_tokens=5) is None
+            async with running.chat() as response:
+                assert response.status == 200
+            assert 0 < worker.seen[-1].body["max_tokens"] < 100
+
+
+async def test_an_estimated_prompt_that_seems_to_fill_the_plan_still_gets_an_answer(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, plan={"context_length_max": 100}) as running:
+        assert await asked(running, worker, prompt="x" * 1000) == 100
+
+
+async def test_without_a_bound_in_the_plan_the_worker_gets_none(gateway):
+    models = json.dumps([{"name": "m", "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        assert await asked(running, worker, prompt="hi") is None
+
+
 async def test_the_operators_listener_answers(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with running.chat() as response:

@@ -138,6 +138,35 @@ async def test_no_worker_for_a_model_is_said_at_once(gateway):
         assert response.headers["retry-after"] == "1"
 
 
+async def test_a_model_that_a_silent_worker_may_have_is_no_unknown_one(gateway):
+    """Clients try again after 503, and never after 404."""
+    async with ScriptedWorker() as worker, ScriptedWorker(models=["late"]) as silent:
+        silent.ready = False
+        async with gateway(worker, silent, all_up=False) as running:
+            assert await status_of(running) == 200
+            async with running.chat(model="late") as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (503, "no_worker")
+            silent.ready = True
+            await running.until(lambda: health(running) == ["up", "up"])
+            assert await status_of(running, model="late") == 200
+            assert await status_of(running, model="nobody") == 404
+            silent.ready = False
+            await running.until(lambda: health(running)[1] != "up")
+            assert await status_of(running, model="nobody") == 404
+
+
+async def test_a_worker_whose_models_are_in_the_settings_need_not_have_spoken(gateway):
+    async with ScriptedWorker() as worker, ScriptedWorker() as silent:
+        silent.ready = False
+        workers = [
+            {"id": f"w{n}", "kind": "sglang", "url": each.url, "models": ["m"]}
+            for n, each in enumerate((worker, silent))
+        ]
+        async with gateway(workers=json.dumps(workers), all_up=False) as running:
+            assert await status_of(running, model="nobody") == 404
+
+
 async def test_a_full_queue_refuses_and_says_when_to_come_back(gateway):
     settings = {"queueing.release_window_tokens": "1", "queueing.waiting_requests_max": "2"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:

@@ -10,6 +10,7 @@ from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.loads import Place, WorkerLoad
 from gateway.dispatch.prompts import TextEncoder
+from gateway.errors import QuotaExceeded
 from gateway.lifecycle import Supervisor
 from gateway.model import Model
 from gateway.processes import Child, ChildFailed
@@ -68,6 +69,19 @@ def test_without_a_bound_the_tenants_answers_of_late_are_the_estimate():
 def test_an_estimate_shrinks_to_fit_the_limit_and_never_below_nothing():
     assert OutputEstimates().reserved(context(amount=60), 50) == 10
     assert OutputEstimates().reserved(context(amount=60), 100) == 0
+
+
+@pytest.mark.parametrize(
+    ("unit", "amount", "seconds", "said"),
+    [
+        ("concurrency", 1, 1.0, "1 request at one time of tenant 't' is used up. Try again in 1 second."),
+        ("requests", 5, 0.25, "5 requests of tenant 't' is used up. Try again in 0.25 seconds."),
+        ("total_tokens", 1, 20, "1 total token of tenant 't' is used up. Try again in 20 seconds."),
+    ],
+)
+def test_a_limit_is_spoken_of_in_english(unit, amount, seconds, said):
+    error = QuotaExceeded(unit=unit, amount=amount, retry_after_seconds=seconds, tenant="t", headers={})
+    assert error.message == f"The limit of {said}"
 
 
 def test_a_place_counts_from_entering_to_leaving_and_leaves_once():
