@@ -72,6 +72,8 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                 gateway.doors,
                 body_bytes_max=bounds.body_bytes_max,
                 body_seconds_max=bounds.body_seconds_max,
+                # A unix socket is out of a browser's reach, and its clients name hosts as they like.
+                local_names_only=not settings.tenants and settings.listen.unix_socket is None,
             ),
             seconds_max=settings.drain.seconds,
         )
@@ -116,10 +118,14 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None
 
 
 def _runner(app: web.Application, *, seconds_max: float) -> web.AppRunner:
-    """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU."""
+    """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU.
+
+    `auto_decompress`: a few kilobytes would become as many gigabytes, before anybody has asked who sends them.
+    """
     return web.AppRunner(
         app,
         handler_cancellation=True,
+        auto_decompress=False,
         shutdown_timeout=seconds_max,
         keepalive_timeout=KEEPALIVE_SECONDS,
         access_log=None,

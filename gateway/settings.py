@@ -162,7 +162,11 @@ class Plan(Branch, frozen=True, kw_only=True):
     concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
     models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
     context_length_max: Annotated[
-        Positive | None, Meta(description="Longest prompt and answer together for this plan.")
+        Positive | None,
+        Meta(
+            description="Longest prompt and answer together for this plan. Workers are sent what the prompt leaves "
+            "of it as `max_tokens` where the client set none; without a tokenizer both go by the estimate."
+        ),
     ] = None
 
 

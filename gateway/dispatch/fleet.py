@@ -32,6 +32,7 @@ class Worker:
     load: WorkerLoad = field(default_factory=WorkerLoad)
     speed: Speed = field(default_factory=Speed)
     report: WorkerReport = field(default_factory=WorkerReport)
+    reported: bool = False
     failures: int = 0
     trouble: str = ""
 
@@ -70,6 +71,11 @@ class Fleet:
 
     def __getitem__(self, worker: WorkerId) -> Worker:
         return self._workers[worker]
+
+    @property
+    def complete(self) -> bool:
+        """Is it known of every worker what it serves?"""
+        return all(worker.models_fixed or worker.reported for worker in self._workers.values())
 
     def serving(self, model: str) -> list[Worker]:
         """Workers that may get a new request for this model."""
@@ -142,7 +148,7 @@ class Fleet:
         if worker.report.instance not in (None, report.instance):
             log.warning("worker %s has restarted", worker.id)
             self._events.emptied(worker.id)
-        worker.report = report
+        worker.report, worker.reported = report, True
         if not worker.models_fixed:
             worker.models = frozenset(report.models)
         self._events.reported(worker)

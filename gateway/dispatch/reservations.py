@@ -25,7 +25,14 @@ from gateway.dispatch.loads import Place
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Router
 from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
-from gateway.errors import Overloaded, QuotaExceeded, WorkerError, WorkerTimeout
+from gateway.errors import (
+    GatewayError,
+    Overloaded,
+    QuotaExceeded,
+    RequestExceedsLimit,
+    WorkerError,
+    WorkerTimeout,
+)
 from gateway.quotas.leases import Leases
 from gateway.quotas.quota import (
     REQUESTS,
@@ -104,7 +111,7 @@ class Reservations:
     async def hold(
         self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
     ) -> AsyncIterator["Held"]:
-        """Quota for the request. Raises QuotaExceeded."""
+        """Quota for the request. Raises QuotaExceeded, RequestExceedsLimit."""
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
         try:
@@ -148,13 +155,7 @@ class Reservations:
             )
         )
         if isinstance(decision, Refusal):
-            raise QuotaExceeded(
-                unit=decision.unit,
-                amount=decision.amount,
-                retry_after_seconds=decision.retry_after_seconds,
-                tenant=ctx.tenant.id,
-                headers=limit_headers(decision.standings),
-            )
+            raise _refused(decision, ctx.tenant.id)
         return decision
 
 
@@ -293,6 +294,19 @@ class Held:
                     ),
                 )
         return None
+
+
+def _refused(refusal: Refusal, tenant: str) -> GatewayError:
+    unit, amount, headers = refusal.unit, refusal.amount, limit_headers(refusal.standings)
+    if refusal.retry_after_seconds is None:
+        return RequestExceedsLimit(unit=unit, amount=amount, tenant=tenant, headers=headers)
+    return QuotaExceeded(
+        unit=unit,
+        amount=amount,
+        retry_after_seconds=refusal.retry_after_seconds,
+        tenant=tenant,
+        headers=headers,
+    )
 
 
 def limit_headers(standings: Sequence[Standing]) -> dict[str, str]:

@@ -96,6 +96,8 @@ _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
 def decode(surface: Surface, body: bytes) -> InferenceRequest:
     """The request in a body. Raises BadRequest that names the field."""
     try:
+        # Values that stay raw are not looked into, and a worker may choke on what is no text.
+        _ = body.isascii() or body.decode()
         fields = _FIELDS.decode(body)
         read = _READERS[surface].decode(body)
     except msgspec.ValidationError as err:
@@ -138,12 +140,16 @@ def _messages(read: _Chat) -> list[dict[str, Any]]:
 def _prompts(read: _Completion) -> list[str | list[int]]:
     """One or many prompts, each a text or token ids."""
     prompt: Any = read.prompt
-    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
-        prompt = [prompt]
+    prompts: list[str | list[TokenId]]
     try:
-        prompts: list[str | list[TokenId]] = msgspec.convert(prompt or [], list[str | list[TokenId]])
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+            prompts = [msgspec.convert(prompt, list[TokenId])]
+        else:
+            prompts = msgspec.convert(
+                [prompt] if isinstance(prompt, str) else prompt or [], list[str | list[TokenId]]
+            )
     except msgspec.ValidationError as err:
-        raise BadRequest(f"prompt: {err}.", param="prompt") from err
+        raise BadRequest(f"prompt: {str(err).replace(' - at `$', ' - at `prompt')}.", param="prompt") from err
     if not 1 <= len(prompts) <= PROMPTS_MAX:
         raise BadRequest(f"The request must have between 1 and {PROMPTS_MAX} prompts.", param="prompt")
     return prompts

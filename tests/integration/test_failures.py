@@ -4,7 +4,9 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import web
 
+from gateway.telemetry.metrics import RequestMetrics
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
@@ -218,6 +220,35 @@ async def test_no_worker_for_a_model_is_said_at_once(gateway):
         assert response.headers["retry-after"] == "1"
 
 
+async def test_a_model_that_a_silent_worker_may_have_is_no_unknown_one(gateway):
+    """Clients try again after 503, and never after 404."""
+    async with ScriptedWorker() as worker, ScriptedWorker(models=["late"]) as silent:
+        silent.ready = False
+        async with gateway(worker, silent, all_up=False) as running:
+            assert await status_of(running) == 200
+            async with running.chat(model="late") as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (503, "no_worker")
+            silent.ready = True
+            await running.until(lambda: health(running) == ["up", "up"])
+            assert await status_of(running, model="late") == 200
+            assert await status_of(running, model="nobody") == 404
+            silent.ready = False
+            await running.until(lambda: health(running)[1] != "up")
+            assert await status_of(running, model="nobody") == 404
+
+
+async def test_a_worker_whose_models_are_in_the_settings_need_not_have_spoken(gateway):
+    async with ScriptedWorker() as worker, ScriptedWorker() as silent:
+        silent.ready = False
+        workers = [
+            {"id": f"w{n}", "kind": "sglang", "url": each.url, "models": ["m"]}
+            for n, each in enumerate((worker, silent))
+        ]
+        async with gateway(workers=json.dumps(workers), all_up=False) as running:
+            assert await status_of(running, model="nobody") == 404
+
+
 async def test_a_full_queue_refuses_and_says_when_to_come_back(gateway):
     settings = {"queueing.release_window_tokens": "1", "queueing.waiting_requests_max": "2"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
@@ -340,3 +371,60 @@ async def test_a_bug_in_the_gateway_is_an_error_with_its_request_id_and_no_trace
         assert "bug with" not in error["message"]
         assert running.idle
         assert "a bug with" in caplog.text
+
+
+async def test_a_bug_in_any_handler_is_answered_in_the_listeners_own_shape(gateway, monkeypatch, caplog):
+    def broken(*_args, **_more):
+        raise RuntimeError("a bug")
+
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        monkeypatch.setattr("gateway.web.handlers._visible", broken)
+        monkeypatch.setattr("gateway.web.admin.shown", broken)
+        async with running.http.get(running.url + "/v1/models", headers=running.headers()) as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (500, "internal_error")
+        async with running.http.get(running.admin + "/admin/v1/overview") as response:
+            assert response.status == 500
+            assert response.content_type == "application/problem+json"
+            assert (await response.json(content_type=None))["detail"].startswith("The gateway failed")
+        assert caplog.text.count("RuntimeError: a bug") == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_worker_that_reports_nonsense_is_charged_as_one_that_reports_nothing(gateway, stream):
+    limits = [{"total_tokens": 1000, "per": "day"}]
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
+        for nonsense in ({"prompt_tokens": -(10**6)}, {"prompt_tokens": 2**60}, {"cached_tokens": 11}):
+            worker.then(prompt_tokens=10, cached_tokens=0)
+            worker.then(**nonsense)
+            assert await status_of(running, stream=stream) == 200
+            await running.until(lambda: running.idle)
+        async with running.http.get(running.admin + "/metrics") as response:
+            metrics = await response.text()
+        assert 'radixgate_requests_total{code="ok",model="m",tenant="acme"} 3.0' in metrics
+        assert 'radixgate_cached_tokens_total{model="m",tenant="acme"} 0.0' in metrics
+        async with running.chat(max_tokens=1) as response:
+            assert 800 < int(response.headers["x-ratelimit-remaining-tokens"]) < 1000
+
+
+async def test_an_observer_that_fails_keeps_the_record_from_nobody_else(gateway, monkeypatch, caplog):
+    def broken(self, record):
+        raise ValueError("cannot observe")
+
+    monkeypatch.setattr(RequestMetrics, "observe", broken)
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        assert await status_of(running) == 200
+        assert running.here.gateway.overview.all.total.requests == 1
+    assert caplog.text.count("ValueError: cannot observe") == 1
+
+
+async def test_a_refusal_that_is_no_text_is_a_refusal_all_the_same(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                web, "json_response", lambda *_, **__: web.Response(status=400, body=b'{"message":"\xff"}')
+            )
+            worker.then(status=400)
+            async with running.chat() as response:
+                error = (await response.json())["error"]
+        assert (response.status, error["message"]) == (400, "The worker refused the request.")

@@ -70,7 +70,8 @@ def _event(raw: Any) -> Event | None:
 
 
 def _stored(fields: dict[str, Any]) -> BlocksStored:
-    tokens, hashes = fields.get("token_ids") or (), _hashes(fields["block_hashes"])
+    tokens: Sequence[Any] = fields.get("token_ids") or ()
+    hashes = _hashes(fields["block_hashes"])
     parent, size = fields.get("parent_block_hash"), int(fields["block_size"])
     # Pairs of tokens (Eagle), groups that are not full attention, and blocks that are not full describe no prefix.
     odd = bool(tokens) and not isinstance(tokens[0], int)

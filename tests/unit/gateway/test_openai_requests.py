@@ -145,6 +145,14 @@ def test_a_wrong_prompt_is_named(prompt):
     assert refused(Surface.COMPLETIONS, {"model": "m", "prompt": prompt}) == "prompt"
 
 
+def test_a_wrong_token_id_in_a_flat_prompt_is_named_as_it_was_sent():
+    with pytest.raises(BadRequest, match=r"at `prompt\[1\]`") as refusal:
+        completion(prompt=[1, -1])
+    assert refusal.value.param == "prompt"
+    with pytest.raises(BadRequest, match=r"at `prompt\[0\]\[1\]`"):
+        completion(prompt=[[1, -1]])
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -158,6 +166,8 @@ def test_a_wrong_prompt_is_named(prompt):
         b'{"a":1}x',
         b"[" * 100_000,
         b'{"model":"\xff"}',
+        b'{"model":"m","messages":[{"role":"user"}],"\xff":1}',
+        b'{"model":"m","messages":[{"role":"user"}],"unknown":{"a":["\xed\xa0\x80"]}}',
     ],
 )
 def test_what_is_not_a_json_object_is_refused(body):
