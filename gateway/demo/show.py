@@ -48,7 +48,7 @@ async def show(
 async def _play(stage: Stage, workers: int, scale: Scale, json_file: Path | None, console: Console) -> None:
     with console.status("building a tiny Llama checkpoint"):
         await stage.build_checkpoint()
-    console.print(f"checkpoint  {stage.place.checkpoint}")
+    console.print(f"checkpoint  {stage.place.checkpoint}", soft_wrap=True)
     with console.status(f"starting {workers} workers"):
         await stage.start_workers()
     for worker in stage.children():
@@ -67,7 +67,7 @@ async def _play(stage: Stage, workers: int, scale: Scale, json_file: Path | None
     if json_file is not None:
         settings = {"workers": workers, "model": MODEL, "page_size": PAGE_SIZE, **asdict(scale)}
         _write(json_file, settings, runs)
-        console.print(f"written to {json_file}")
+        console.print(f"written to {json_file}", soft_wrap=True)
 
 
 def _write(file: Path, settings: dict[str, Any], runs: dict[str, Any]) -> None:
