@@ -11,7 +11,7 @@ from gateway.cli.failure import Failure
 from gateway.cli.serve import run_loop
 from gateway.cli.worker import ENGINE_MISSING
 from gateway.demo.sessions import Scale
-from gateway.demo.show import show
+from gateway.demo.show import Interrupted, show
 from gateway.demo.stage import Place, free_port
 from gateway.locks import locked
 from gateway.processes import ChildFailed
@@ -54,6 +54,8 @@ def demo(
             run_loop(
                 show(place, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console())
             )
+        except Interrupted as err:
+            raise typer.Exit(130) from err
         except ChildFailed as err:
             raise Failure(str(err)) from err
         except OSError as err:

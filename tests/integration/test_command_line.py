@@ -168,8 +168,12 @@ async def test_a_gateway_serves_and_stops_when_told(settings_file):
                 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
                 async with http.post(serving.url + "/v1/chat/completions", json=body) as response:
                     assert response.status == 200
+                async with http.get(serving.admin + "/metrics") as response:
+                    metrics = await response.text()
             serving.process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(serving.process.wait, 10) == 0
+    assert "radixgate_requests_total{" in metrics
+    assert "_created" not in metrics
 
 
 async def test_a_running_stream_ends_in_peace_when_the_gateway_is_told_to_stop(settings_file):
@@ -396,6 +400,19 @@ def test_a_second_demo_leaves_the_files_of_the_first_alone(tmp_path):
     assert (code, errors) == (1, f"radixgate: --directory: another demo runs in {tmp_path}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"gateway.yaml", "demo.lock"}
     assert (tmp_path / "gateway.yaml").read_text() == "of the first"
+
+
+def test_a_demo_that_is_interrupted_has_not_succeeded(tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "demo", "--exit", "--directory", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(3)
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=30)
+    assert (demo.returncode, errors) == (130, "")
 
 
 @pytest.mark.timeout(300)
