@@ -109,7 +109,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         stack.callback(reservations.fleet.close)
 
         overview = Overview(time.monotonic)
-        disable_created_metrics()  # A series more for each counter, that nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, of use to nobody
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
             tenants=_tenants(settings, secret),

@@ -11,7 +11,7 @@ def locked(file: Path) -> IO[str]:
     opened = open(file, "a")  # noqa: SIM115
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
+    except OSError:
         opened.close()
         raise
     return opened

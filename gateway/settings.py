@@ -227,9 +227,9 @@ class Routing(Branch, frozen=True, kw_only=True):
     """Which worker serves a request."""
 
     policy: Annotated[str, Meta(description="Name of a routing policy.")] = "prefix_affinity"
-    options: Annotated[dict[str, Any], Meta(description="Options of that policy.")] = field(
-        default_factory=dict
-    )
+    options: Annotated[
+        dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
+    ] = field(default_factory=dict)
 
 
 class Queueing(Branch, frozen=True, kw_only=True):
