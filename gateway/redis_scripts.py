@@ -32,7 +32,7 @@ class RedisDown(Exception):
     """Redis did not answer, or answered with an error."""
 
 
-def url_problem(url: str) -> str | None:
+def redis_url_problem(url: str) -> str | None:
     """What is wrong with an address of Redis, None if nothing is. Never shows what is in it."""
     try:
         parts = urlsplit(url)

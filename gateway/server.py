@@ -190,5 +190,7 @@ def _is_answered(path: Path) -> bool:
 
 
 def _reason(err: OSError) -> str:
-    """In words. asyncio wraps what the system said in text of its own."""
-    return os.strerror(err.errno) if err.errno is not None and err.errno > 0 else str(err)
+    """In words. asyncio wraps what the system said in text of its own; an unknown host has a negative number."""
+    if err.errno is not None and err.errno > 0:
+        return os.strerror(err.errno)
+    return err.strerror or str(err)

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from os import fsencode
 from pathlib import Path
 
-from gateway.redis_scripts import url_problem
+from gateway.redis_scripts import redis_url_problem
 from gateway.settings import Settings, is_loopback
 from gateway.settings_messages import explained, names
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
@@ -34,7 +34,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _named_twice(settings)
     yield from _names_of_nothing(settings)
     yield from _listeners(settings)
-    if settings.redis.url != "embedded" and (problem := url_problem(settings.redis.url)) is not None:
+    if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
         yield f"$.redis.url: {problem}"
     yield from _policies(settings)
     yield from _tokenizers(settings)

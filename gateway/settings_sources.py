@@ -143,6 +143,8 @@ def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
             if not isinstance(name, int) or name >= len(tree):
                 raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
         elif isinstance(tree, dict):
+            if isinstance(name, int):
+                raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
             if not last and tree.get(name) is None:
                 tree[name] = {}
         else:

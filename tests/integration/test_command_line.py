@@ -65,6 +65,7 @@ def test_help_is_given(arguments):
         (["serve", "--config", "/nowhere.yaml"], "/nowhere.yaml: there is no such file"),
         (["check-config", "--set", "listen.prt=1"], "$.listen.prt: unknown setting (did you mean port?)"),
         (["serve"], "$.workers: at least one worker is needed"),
+        (["check-config", "--set", "$.listen.port=x"], "$.listen.port: expected a port, 0 to 65535"),
         (["worker"], "Missing option '--model'"),
         (["worker", "--model", "/nowhere"], "/nowhere"),
         (["keys", "hash"], "not a key of the form"),
@@ -284,6 +285,21 @@ async def test_a_second_signal_stops_at_once(settings_file):
                 assert time.monotonic() - started < 8
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("listen", "reason"),
+    [
+        ({"host": "127.0.0.1.nowhere.invalid"}, "not known"),
+        ({"unix_socket": "/nowhere/gateway.sock"}, "/nowhere/gateway.sock: No such file or directory"),
+    ],
+)
+def test_an_address_that_cannot_be_is_one_line(settings_file, listen, reason):
+    tenants = [{"id": "acme"}]
+    code, _, errors = radixgate("serve", "-c", settings_file(listen=listen, tenants=tenants))
+    assert code == 1
+    assert len(errors.splitlines()) == 1
+    assert reason in errors
 
 
 def test_an_address_that_is_taken_is_one_line(settings_file):
