@@ -23,6 +23,7 @@ READY_SECONDS_MAX = 10.0
 STOP_SECONDS_MAX = 3.0
 PREFIX = "radixgate-"
 LOCK_NAME = "lock"
+SOCKET_NAME = "valkey.sock"
 RESTART_SECONDS = (0.1, 0.5, 2.0, 5.0)
 
 
@@ -51,7 +52,7 @@ class EmbeddedValkey:
     @property
     def _socket(self) -> Path:
         assert self._socket_directory is not None
-        return self._socket_directory / "valkey.sock"
+        return self._socket_directory / SOCKET_NAME
 
     async def start(self) -> None:
         """Starts the server and waits until it listens. Raises ValkeyFailed."""
@@ -178,7 +179,8 @@ def _remove_left_behind(place: Path) -> None:
             found = directory.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
                 continue
-            if not stat.S_ISREG((directory / LOCK_NAME).lstat().st_mode):
+            names = set(os.listdir(directory))
+            if LOCK_NAME not in names or not names <= {LOCK_NAME, SOCKET_NAME}:
                 continue
             with locked(directory / LOCK_NAME):
                 shutil.rmtree(directory, ignore_errors=True)

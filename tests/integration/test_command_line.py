@@ -256,10 +256,13 @@ def test_socket_directories_of_the_dead_are_removed(settings_file, tmp_path, mon
         serving.process.kill()
         serving.process.wait()
     assert left.exists()
-    (place / "radixgate-not-ours").mkdir()
+    (place / "radixgate-not-ours").mkdir(mode=0o700)
+    (place / "radixgate-not-ours" / "lock").touch()
+    (place / "radixgate-not-ours" / "more").touch()
     with Serving(settings_file(state_directory=str(tmp_path / "other"))):
         here = set(place.glob("radixgate-*"))
         assert left not in here
+        assert place / "radixgate-not-ours" in here
         with Serving(settings_file(state_directory=str(tmp_path / "third"))):
             assert here < set(place.glob("radixgate-*"))
 
