@@ -9,11 +9,9 @@ therefore written to be repeated and to be undone by id.
 
 import asyncio
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from urllib.parse import urlsplit
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
@@ -30,35 +28,6 @@ Answer = list[int] | int
 
 class RedisDown(Exception):
     """Redis did not answer, or answered with an error."""
-
-
-def redis_url_problem(url: str) -> str | None:
-    """What is wrong with an address of Redis, None if nothing is. Never shows what is in it."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "it cannot be read as a URL"
-    if parts.scheme == "unix":
-        if not parts.path.strip("/"):
-            return "there is no path; write unix:///run/valkey.sock"
-    elif parts.scheme in ("redis", "rediss"):
-        try:
-            port = parts.port
-        except ValueError:
-            port = 0
-        if port == 0:
-            return "the port is not one of 1 to 65535 (a password's /, @, # and ? are written %2F, %40, %23, %3F)"
-        if not parts.hostname:
-            return "there is no host; write redis://host:6379/0"
-        if not re.fullmatch(r"/?\d*", parts.path):
-            return "the database is not a number; write redis://host:6379/0"
-    else:
-        return "expected redis://, rediss:// or unix://"
-    try:
-        redis.ConnectionPool.from_url(url).make_connection()  # type: ignore[no-untyped-call]
-    except (ValueError, TypeError, AttributeError, RedisError):
-        return "the query has an option that the client does not take"
-    return None
 
 
 def connect(url: str) -> "redis.Redis":

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from os import fsencode
 from pathlib import Path
 
-from gateway.redis_scripts import redis_url_problem
+from gateway.redis_address import redis_url_problem
 from gateway.settings import Settings, is_loopback
 from gateway.settings_messages import explained, names
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
