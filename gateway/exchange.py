@@ -37,7 +37,7 @@ class Exchange(Protocol):
         ...
 
     async def request(self) -> InferenceRequest:
-        """Reads and decodes the body. Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded."""
+        """The body, decoded. Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded."""
         ...
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:

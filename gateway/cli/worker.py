@@ -7,7 +7,9 @@ import typer
 
 from gateway.cli.failure import Failure
 
-ENGINE_MISSING = "the embedded engine is not installed; run: pip install 'radixgate[engine]'"
+ENGINE_MISSING = (
+    "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
+)
 
 
 def worker(
