@@ -17,10 +17,12 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.prefixes import Prefixes
 from gateway.dispatch.reservations import Bounds, Placed, Reservations
 from gateway.dispatch.router import Router
+from gateway.dispatch.spaces import Spaces
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.doors import Doors
 from gateway.embedded_valkey import EmbeddedValkey
@@ -45,7 +47,7 @@ from gateway.tenants.yaml_directory import OpenDirectory, YamlDirectory
 from policies.registry import queue_policy, routing_policy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
-from radix_cache.namespace import cache_salt
+from radix_cache.namespace import Space, cache_salt
 from radix_cache.shared.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
@@ -67,6 +69,7 @@ class Gateway:
     registry: CollectorRegistry
     quotas: GuardedQuotaStore
     index: SharedIndexParts
+    feeds: Feeds
     valkey: EmbeddedValkey | None
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
@@ -105,19 +108,29 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
         shared_index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(shared_index.close)
-        reservations = _dispatch(settings, catalogue, leases, shared_index.index)
+        tenants, prefixes = _tenants(settings, secret), Prefixes(secret)
+        salted = lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret))
+
+        def space(worker: WorkerId, salt: str, adapter: str, page_size: int) -> Space | None:
+            return spaces.of(worker, salt, adapter, page_size)
+
+        feeds = Feeds(index=shared_index.index, space=space)
+        stack.push_async_callback(feeds.close)
+        reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds)
         stack.callback(reservations.fleet.close)
+        groups = {salted(group): group for group in ("", *tenants.groups())}
+        spaces = Spaces(reservations.fleet, catalogue, prefixes, groups)
 
         overview = Overview(time.monotonic)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, of use to nobody
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
-            tenants=_tenants(settings, secret),
+            tenants=tenants,
             catalogue=catalogue,
-            prefixes=Prefixes(secret),
+            prefixes=prefixes,
             reservations=reservations,
             tracing=tracing,
-            cache_salt=lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret)),
+            cache_salt=salted,
             observers=(RequestMetrics(registry).observe, overview.observe, tracing.observe),
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
@@ -130,9 +143,10 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             registry=registry,
             quotas=quotas,
             index=shared_index,
+            feeds=feeds,
             valkey=valkey,
         )
-        registry.register(StateCollector(gauges(gateway.fleet, reservations, shared_index, quotas)))
+        registry.register(StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas)))
 
         stack.push_async_callback(supervisor.close)
         supervisor.start("index", shared_index.reader.follow)
@@ -149,12 +163,18 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         yield gateway
 
 
-def _dispatch(settings: Settings, catalogue: Catalogue, leases: Leases, index: PrefixIndex) -> Reservations:
+def _dispatch(
+    settings: Settings, catalogue: Catalogue, leases: Leases, index: PrefixIndex, feeds: Feeds
+) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
+
+    listened_to = {worker.id for worker in settings.workers if worker.kv_events == "auto"}
 
     def reported(worker: Worker) -> None:
         catalogue.found(worker.models)
         index.enrol(worker.id, worker.report.instance or "")
+        if worker.id in listened_to:
+            feeds.follow(worker.id, worker.report.events)
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))

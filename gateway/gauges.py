@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from gateway.dispatch.feeds import Feed, Feeds
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.reservations import Reservations
 from gateway.quotas.guarded_store import GuardedQuotaStore
@@ -11,7 +12,7 @@ from workers.worker import Health
 
 
 def gauges(
-    fleet: Fleet, reservations: Reservations, index: SharedIndexParts, quotas: GuardedQuotaStore
+    fleet: Fleet, reservations: Reservations, index: SharedIndexParts, feeds: Feeds, quotas: GuardedQuotaStore
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -23,6 +24,12 @@ def gauges(
 
     def single(name: str, text: str, read: Callable[[], float], *, counter: bool = False) -> Gauge:
         return Gauge(name=name, text=text, read=lambda: [((), read())], counter=counter)
+
+    def feed(name: str, text: str, read: Callable[[Feed], float], *, counter: bool = False) -> Gauge:
+        def read_all() -> list[tuple[tuple[str, ...], float]]:
+            return [((w.id,), sum(map(read, feeds.of(w.id)))) for w in fleet if feeds.of(w.id)]
+
+        return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
 
     def health() -> list[tuple[tuple[str, ...], float]]:
         return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
@@ -48,6 +55,11 @@ def gauges(
             lambda w: w.speed.ms_per_token / 1000,
         ),
         Gauge(name="waiting_requests", text="Requests in the waiting room.", labels=("model",), read=waiting),
+        feed("worker_events", "Batches of KV events heard.", lambda f: f.batches, counter=True),
+        feed("worker_events_lag_seconds", "Age of the last batch when it came.", lambda f: f.lag_seconds),
+        feed("worker_events_gaps", "Batches missed at first.", lambda f: f.subscriber.gaps, counter=True),
+        feed("worker_events_uncertain", "1: heard, but not from the beginning.", lambda f: f.uncertain),
+        feed("worker_pages", "Pages that the worker says it holds.", lambda f: len(f.follower)),
         single("leases", "Quota leases held by this gateway.", lambda: len(reservations.leases)),
         single("redis_up", "1: quotas are shared; 0: this gateway decides alone.", lambda: not quotas.away),
         single("quota_local_decisions", "Made without Redis.", lambda: quotas.local_decisions, counter=True),

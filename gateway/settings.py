@@ -163,6 +163,10 @@ class Worker(Branch, frozen=True, kw_only=True):
         tuple[Name, ...], Meta(description="Models it serves; by default those it reports.")
     ] = ()
     api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
+    kv_events: Annotated[
+        Literal["auto", "off"],
+        Meta(description="Follow what the worker publishes of its cache, where it says so."),
+    ] = "auto"
 
 
 class Limit(Branch, frozen=True, kw_only=True):
@@ -339,7 +343,6 @@ UNBUILT = {
     "models.prices": "prices",
     "models.fallbacks": "fallback models",
     "workers.role": "prefill and decode workers",
-    "workers.kv_events": "KV events",
     "discovery": "discovery of workers",
     "plans.weight": "fair queueing",
     "plans.classes": "service classes",

@@ -15,19 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from radix_cache.blocks import BlockHash, BlockHasher, Hashes, Tokens
+from radix_cache.blocks import BlockHash, Hashes, Tokens
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared, Event
-from radix_cache.namespace import Namespace
+from radix_cache.namespace import Namespace, Space
 
 PAGES_MAX = 4_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """A cache that we know: its namespace, and how its blocks are hashed."""
-
-    namespace: Namespace
-    hasher: BlockHasher
 
 
 @dataclass(slots=True, eq=False)

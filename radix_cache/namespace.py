@@ -29,6 +29,14 @@ class Namespace:
         return b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A namespace, and how its blocks are hashed."""
+
+    namespace: Namespace
+    hasher: BlockHasher
+
+
 def hasher_for(namespace: Namespace, secret: bytes) -> BlockHasher:
     """The namespace's block hasher, keyed with the deployment secret (seed and salt by HMAC-SHA-256)."""
     seed = hmac.digest(secret, b"radixgate index seed", hashlib.sha256)[:8]

@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from radix_cache.match import WorkerId
+from workers.kv_events.source import EventSource
 
 
 class Failure(Enum):
@@ -97,13 +98,15 @@ class WorkerReport:
     """What a worker says of itself; None where its kind does not tell.
 
     `models`: names it serves. `kv_tokens_max`: tokens that fit into its KV cache. `chunk_tokens`: its prefill
-    budget a step. `instance`: changes when it starts anew, and its cache is then empty.
+    budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
+    publishes what its cache holds, one source for each data-parallel rank.
     """
 
     models: tuple[str, ...] = ()
     kv_tokens_max: int | None = None
     chunk_tokens: int | None = None
     instance: str | None = None
+    events: tuple[EventSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,8 @@ class Worker:
 class FleetEvents:
     """Who is told what.
 
-    `room`: a worker may have room again. `emptied`: its cache is lost. `reported`: what it says of itself.
+    `room`: a worker may have room again. `emptied`: its cache may be lost. `reported`: what it says of itself, its
+    instance included: another one than before has another cache.
     """
 
     room: Callable[[], None]
@@ -129,7 +130,7 @@ class Fleet:
             await asyncio.sleep(PROBE_SECONDS if up else PROBE_SECONDS_NOT_UP)
 
     async def probe(self, worker: Worker) -> None:
-        """Asks once; what it says of itself is taken over, a new instance starts with an empty cache."""
+        """Asks once; what it says of itself is taken over."""
         try:
             self._take_over(worker, await worker.adapter.probe())
         except WorkerUnreachable as err:
@@ -146,8 +147,7 @@ class Fleet:
 
     def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance not in (None, report.instance):
-            log.warning("worker %s has restarted", worker.id)
-            self._events.emptied(worker.id)
+            log.warning("worker %s has restarted, or emptied its cache", worker.id)
         worker.report, worker.reported = report, True
         if not worker.models_fixed:
             worker.models = frozenset(report.models)

@@ -5,9 +5,8 @@ import msgspec
 from gateway.context import RequestContext
 from gateway.errors import PromptTooLong
 from gateway.model import Model
-from gateway.tenants.tenant import Tenant
-from radix_cache.blocks import BlockHasher, Hashes
-from radix_cache.namespace import Namespace, hasher_for
+from radix_cache.blocks import Hashes
+from radix_cache.namespace import Namespace, Space, hasher_for
 
 SPACES_MAX = 100_000
 
@@ -38,7 +37,7 @@ class Prefixes:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
-        self._spaces: dict[tuple[str, str], tuple[Namespace, BlockHasher]] = {}
+        self._spaces: dict[tuple[str, str], Space] = {}
 
     async def of(self, ctx: RequestContext) -> PromptBlocks:
         """The request's blocks. Raises BadRequest, PromptTooLong, TenantQueueFull."""
@@ -46,22 +45,22 @@ class Prefixes:
         prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
         lengths = list(map(len, prompts))
         _check_length(ctx, max(lengths), length_max)
-        namespace, hasher = self._space(ctx.model, ctx.tenant)
+        space = self.space(ctx.model, ctx.tenant.group)
         return PromptBlocks(
-            namespace=namespace,
-            hashes=prompts[0].hashes(hasher),
+            namespace=space.namespace,
+            hashes=prompts[0].hashes(space.hasher),
             prompt_tokens=sum(lengths),
             output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
         )
 
-    def _space(self, model: Model, tenant: Tenant) -> tuple[Namespace, BlockHasher]:
-        """The namespace of a tenant's group at a model, and its hasher."""
-        space = self._spaces.get((model.name, tenant.group))
+    def space(self, model: Model, group: str) -> Space:
+        """The cache of an isolation group at a model."""
+        space = self._spaces.get((model.name, group))
         if space is None:
             if len(self._spaces) >= SPACES_MAX:
                 self._spaces.clear()
-            namespace = Namespace(model=model.name, block_size=model.block_size, group=tenant.group)
-            space = self._spaces[model.name, tenant.group] = namespace, hasher_for(namespace, self._secret)
+            namespace = Namespace(model=model.name, block_size=model.block_size, group=group)
+            space = self._spaces[model.name, group] = Space(namespace, hasher_for(namespace, self._secret))
         return space
 
 

@@ -6,6 +6,7 @@ take the same path, so that neither text nor timing tells them apart.
 Every implementation passes tests/conformance/test_tenant_directory.py.
 """
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from gateway.tenants.tenant import Tenant
@@ -18,4 +19,8 @@ class UnknownKey(Exception):
 class TenantDirectory(Protocol):
     def by_key(self, presented: str | None) -> Tenant:
         """The tenant of a key as the client presented it (None: no key at all). Raises UnknownKey."""
+        ...
+
+    def groups(self) -> Iterable[str]:
+        """The isolation groups of all tenants, each once or more."""
         ...

@@ -1,7 +1,7 @@
 """TenantDirectory from the settings file."""
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
@@ -15,6 +15,7 @@ from policies.gcra import Bucket
 
 PERIOD_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 NO_DIGEST = bytes(32)
+OPEN_GROUP = "tenant:default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +65,18 @@ class YamlDirectory:
             raise UnknownKey
         return entry.tenant
 
+    def groups(self) -> Iterable[str]:
+        return {entry.tenant.group for entry in self._entries.values()}
+
 
 class OpenDirectory:
     """TenantDirectory of a gateway without tenants, on loopback only: everybody is `default`."""
 
     def by_key(self, presented: str | None) -> Tenant:
-        return Tenant(id="default", organisation="default", key_id="", plan=Plan(), group="tenant:default")
+        return Tenant(id="default", organisation="default", key_id="", plan=Plan(), group=OPEN_GROUP)
+
+    def groups(self) -> Iterable[str]:
+        return (OPEN_GROUP,)
 
 
 def _plan(plan: PlanSettings) -> Plan:

@@ -98,6 +98,9 @@ class SharedIndex:
         self.corrections = 0
         """Reports of workers that had less than was known of them."""
 
+        self.followed: set[WorkerId] = set()
+        """Workers whose every change is heard: what they hold is what they say, and no answer has to confirm it."""
+
         def local() -> LocalIndex:
             return LocalIndex(
                 clock,
@@ -164,7 +167,13 @@ class SharedIndex:
         self._withdraw_sent(worker, writer)
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        if worker in self.followed:
+            return  # It says so itself in a moment; until then, or until the request ends, the prediction stands.
         self._own.withdraw(worker, writer)
+        self.hold(namespace, hashes, worker, writer)
+
+    def hold(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str = "") -> None:
+        """The worker says itself that it holds this path."""
         tenure = self.copy.tenures.get(worker)
         if tenure is None:
             self._learn(namespace, hashes, worker)
@@ -293,7 +302,7 @@ class SharedIndex:
 
     def _within_capacity(self, worker: WorkerId) -> None:
         room, tenure = self._capacity.get(worker), self.copy.tenures.get(worker)
-        if room is None or tenure is None or worker in self._cutting:
+        if room is None or tenure is None or worker in self._cutting or worker in self.followed:
             return
         excess = self.copy.held.get(tenure, 0) - room
         if excess <= 0:

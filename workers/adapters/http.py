@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -32,6 +33,8 @@ class HttpWorker:
 
     def __init__(self, target: WorkerTarget) -> None:
         self._pool = ConnectionPool(target.url)
+        self.host = urlsplit(target.url).hostname or "127.0.0.1"
+        """Where it is, without its port."""
         self._headers = f"Host: {self._pool.host}\r\nAccept-Encoding: identity\r\n"
         if target.api_key is not None:
             self._headers += f"Authorization: Bearer {target.api_key}\r\n"

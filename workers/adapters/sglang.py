@@ -4,10 +4,26 @@
 tokens are reported with `--enable-cache-report`.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from workers.adapter import WorkerCall, WorkerReport
 from workers.adapters.openai import OpenAIAdapter, raw
+from workers.kv_events.source import EventSource
+
+WILDCARDS = ("*", "0.0.0.0", "::", "[::]", "")  # noqa: S104
+
+
+class KvEvents(msgspec.Struct):
+    """`kv_events` of /server_info. Ports are those of rank 0; rank r has port + r."""
+
+    endpoint_host: str = "*"
+    endpoint_port_base: int | None = None
+    replay_endpoint_port_base: int | None = None
+    topic: str = ""
+    block_size: int | None = None
+    dp_size: int = 1
 
 
 class ServerInfo(msgspec.Struct):
@@ -16,6 +32,7 @@ class ServerInfo(msgspec.Struct):
     max_total_num_tokens: int | None = None
     chunked_prefill_size: int | None = None
     instance_id: str | None = None
+    kv_events: KvEvents | None = None
 
 
 class SglangAdapter(OpenAIAdapter):
@@ -38,4 +55,21 @@ class SglangAdapter(OpenAIAdapter):
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
             instance=info.instance_id,
+            events=tuple(_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
+        )
+
+
+def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:
+    """One a rank. An engine that listens everywhere is reached where its HTTP is."""
+    if events.endpoint_port_base is None:
+        return
+    if events.endpoint_host not in WILDCARDS:
+        host = events.endpoint_host
+    for rank in range(events.dp_size):
+        replay = events.replay_endpoint_port_base
+        yield EventSource(
+            endpoint=f"tcp://{host}:{events.endpoint_port_base + rank}",
+            replay=f"tcp://{host}:{replay + rank}" if replay is not None else None,
+            topic=events.topic,
+            page_size=events.block_size,
         )

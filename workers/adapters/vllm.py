@@ -5,8 +5,9 @@ Cached tokens are reported with `--enable-prompt-tokens-details`.
 
 import msgspec
 
-from workers.adapter import WorkerCall, WorkerReport
+from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter, raw
+from workers.kv_events.source import EventSource
 
 
 class VllmAdapter(OpenAIAdapter):
@@ -23,4 +24,24 @@ class VllmAdapter(OpenAIAdapter):
 
     async def probe(self) -> WorkerReport:
         await self.http.get_json("health", None)
-        return WorkerReport(models=await self.models())
+        return WorkerReport(models=await self.models(), events=await self._events())
+
+    async def _events(self) -> tuple[EventSource, ...]:
+        """By rank; servers that do not say need `kv_events` in the settings."""
+        try:
+            ranks: dict[str, EventRank] = await self.http.get_json("kv_event_sources", dict[str, EventRank])
+        except WorkerUnreachable:
+            return ()
+        return tuple(
+            EventSource(endpoint=rank.endpoint, replay=rank.replay_endpoint, topic=rank.topic)
+            for _, rank in sorted(ranks.items())
+            if rank.endpoint
+        )
+
+
+class EventRank(msgspec.Struct):
+    """One rank of /kv_event_sources."""
+
+    endpoint: str = ""
+    replay_endpoint: str | None = None
+    topic: str = ""

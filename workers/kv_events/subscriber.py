@@ -10,30 +10,20 @@ number too low     the engine has begun anew: `restarted`, and everything from 0
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
 from enum import Enum
 
 import zmq
 import zmq.asyncio
 
 from radix_cache.events import EventBatch
+from workers.kv_events.source import EventSource
 from workers.kv_events.wire import EventsUnreadable, decode_batch
 
 log = logging.getLogger(__name__)
 
 REPLAY_SECONDS_MAX = 5.0
 RECEIVED_MAX = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventSource:
-    """Where an engine publishes. `page_size`: tokens, where it says; `replay`: None if it keeps nothing."""
-
-    endpoint: str
-    replay: str | None = None
-    topic: str = ""
-    page_size: int | None = None
 
 
 class Turn(Enum):
@@ -55,7 +45,7 @@ class Subscriber:
         self._expected = 0
         self._last_at = 0.0
 
-    async def batches(self) -> AsyncIterator[EventBatch | Turn]:
+    async def batches(self) -> AsyncGenerator[EventBatch | Turn]:
         """Every batch once and in order, from the oldest that the engine keeps."""
         context = zmq.asyncio.Context()
         listener = context.socket(zmq.SUB)

@@ -51,7 +51,7 @@ def decode_batch(frames: Sequence[bytes]) -> EventBatch:
             rank=next((int(rank) for rank in rest if rank is not None), 0),
             at=float(at),
         )
-    except (ValueError, TypeError, KeyError, OverflowError, msgspec.MsgspecError) as err:
+    except (ValueError, TypeError, LookupError, OverflowError, msgspec.MsgspecError) as err:
         raise EventsUnreadable(str(err)) from err
 
 

@@ -1,0 +1,159 @@
+"""Listening to a publisher over real sockets: late, with gaps, after a restart, among nonsense."""
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from radix_cache.events import EventBatch
+from workers.engine.kv.events import BlockRemoved, BlockStored, Cleared
+from workers.engine_server.kv_events import Publisher
+from workers.kv_events.source import EventSource
+from workers.kv_events.subscriber import Subscriber, Turn
+from workers.kv_events.wire import decode_batch
+
+
+@asynccontextmanager
+async def published(port=0, *, replays=True):
+    publisher = Publisher("127.0.0.1", port, page_size=2)
+    task = asyncio.create_task(publisher.replay()) if replays else None
+    yield publisher
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    publisher.close()
+
+
+def source_of(publisher, *, replay=True):
+    return EventSource(
+        endpoint=f"tcp://127.0.0.1:{publisher.port}",
+        replay=f"tcp://127.0.0.1:{publisher.replay_port}" if replay else None,
+    )
+
+
+def stored(number):
+    return [BlockStored(number, None, (number, number), "")]
+
+
+class Listener:
+    """Takes what a subscriber hands on."""
+
+    def __init__(self, source):
+        self.subscriber = Subscriber(source)
+        self.heard = []
+        self.task = asyncio.create_task(self.listen())
+
+    async def listen(self):
+        async with aclosing(self.subscriber.batches()) as batches:
+            async for item in batches:
+                self.heard.append(item.sequence if isinstance(item, EventBatch) else item)
+
+    async def until(self, expected):
+        async with asyncio.timeout(5):
+            while self.heard != expected:
+                await asyncio.sleep(0.01)
+
+    async def close(self):
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture
+async def listen():
+    listeners = []
+
+    def new(source):
+        listeners.append(Listener(source))
+        return listeners[-1]
+
+    yield new
+    for listener in listeners:
+        await listener.close()
+
+
+async def test_who_comes_late_hears_everything_from_the_beginning(listen):
+    async with published() as publisher:
+        for number in range(5):
+            publisher.publish(stored(number))
+        listener = listen(source_of(publisher))
+        await listener.until([0, 1, 2, 3, 4])
+        publisher.publish(stored(5))
+        await listener.until([0, 1, 2, 3, 4, 5])
+
+
+async def test_a_gap_is_filled_from_the_replay_and_nothing_is_heard_twice(listen):
+    async with published() as publisher:
+        listener = listen(source_of(publisher))
+        publisher.publish(stored(0))
+        await listener.until([0])
+        # What is kept but was never sent is what a full queue drops.
+        for number in (1, 2):
+            publisher._kept.append((number, publisher._kept[-1][1]))
+        publisher._sequence = 3
+        publisher.publish(stored(3))
+        await listener.until([0, 1, 2, 3])
+        assert listener.subscriber.gaps == 1
+
+
+async def test_a_gap_that_nobody_can_fill_is_told(listen):
+    async with published() as publisher:
+        listener = listen(source_of(publisher, replay=False))
+        await asyncio.sleep(0.2)
+        publisher.publish(stored(0))
+        await listener.until([0])
+        publisher._sequence = 5
+        publisher.publish(stored(5))
+        await listener.until([0, Turn.LOST, 5])
+
+
+async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(listen, monkeypatch):
+    monkeypatch.setattr("workers.kv_events.subscriber.REPLAY_SECONDS_MAX", 0.2)
+    async with published(replays=False) as publisher:
+        listener = listen(source_of(publisher))
+        await asyncio.sleep(0.4)
+        publisher.publish(stored(0))
+        await listener.until([0])
+
+
+async def test_an_engine_that_begins_anew_is_noticed(listen):
+    async with published() as publisher:
+        port = publisher.port
+        listener = listen(source_of(publisher, replay=False))
+        await asyncio.sleep(0.2)
+        for number in range(3):
+            publisher.publish(stored(number))
+        await listener.until([0, 1, 2])
+    async with published(port) as publisher:
+        await asyncio.sleep(0.5)
+        publisher.publish(stored(0))
+        await listener.until([0, 1, 2, Turn.RESTARTED, 0])
+
+
+async def test_nonsense_is_passed_over(listen):
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.PUB)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    listener = listen(EventSource(endpoint=f"tcp://127.0.0.1:{port}"))
+    await asyncio.sleep(0.2)
+    for frames in ([b"x"], [b"", b"", b"\xc1"], [b"", bytes(8), b"\x93\xcb" + bytes(8) + b"\x90\x00"]):
+        await socket.send_multipart(frames)
+    await listener.until([0])
+    assert listener.subscriber.unreadable == 2
+    socket.close()
+    await listener.close()
+    context.term()
+
+
+async def test_blocks_that_follow_each_other_go_out_as_one_event():
+    async with published() as publisher:
+        chain = [BlockStored(1, None, (1, 2), "s"), BlockStored(-2, 1, (3, 4), "s")]
+        publisher.publish(
+            [*chain, BlockStored(9, None, (5, 6), ""), BlockRemoved(1), BlockRemoved(9), Cleared()]
+        )
+
+        batch = decode_batch([b"", bytes(8), publisher._kept[0][1]])
+        first, second, removed, _ = batch.events
+        assert (first.hashes, list(first.tokens), first.salt) == ((1, 2**64 - 2), [1, 2, 3, 4], "s")
+        assert (second.hashes, second.salt, removed.hashes) == ((9,), "", (1, 9))

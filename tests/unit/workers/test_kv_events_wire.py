@@ -1,0 +1,124 @@
+"""KV events on the wire, as engines have been seen to write them: vLLM 0.29 and 0.32, SGLang 0.5.23."""
+
+from array import array
+
+import msgspec
+import pytest
+
+from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
+from workers.kv_events.wire import EventsUnreadable, decode_batch
+
+
+def frames(events, *, sequence=7, topic=b"", rest=(0,)):
+    return [topic, sequence.to_bytes(8, "big"), msgspec.msgpack.encode([1.5, events, *rest])]
+
+
+def one(event):
+    (decoded,) = decode_batch(frames([event])).events
+    return decoded
+
+
+STORED = BlocksStored(hashes=(1, 2), parent=None, tokens=array("I", [5, 6, 7, 8]), page_size=2)
+
+
+def test_a_map_and_an_array_say_the_same():
+    as_map = {
+        "type": "BlockStored",
+        "block_hashes": [1, 2],
+        "parent_block_hash": None,
+        "token_ids": [5, 6, 7, 8],
+        "block_size": 2,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": None,
+        "group_idx": 0,
+        "kv_cache_spec_kind": "full_attention",
+    }
+    assert one(as_map) == STORED
+    assert one(["BlockStored", [1, 2], None, [5, 6, 7, 8], 2]) == STORED
+    assert one(["BlockStored", [1, 2], None, [5, 6, 7, 8], 2, None, "gpu", None, None, 0]) == STORED
+
+
+def test_the_frame_of_a_batch():
+    batch = decode_batch(frames([["AllBlocksCleared"]], sequence=2**40, rest=(3,)))
+    assert (batch.sequence, batch.rank, batch.at, batch.events) == (2**40, 3, 1.5, (CacheCleared(),))
+    assert decode_batch(frames([], rest=())).rank == 0
+    assert decode_batch(frames([], rest=(None,))).rank == 0
+    # A replay has an empty frame before, and of older engines no topic.
+    assert decode_batch([b"", *frames([])]).sequence == decode_batch([b"", *frames([])[1:]]).sequence == 7
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [(5, 5), (-1, 2**64 - 1), (2**64 - 1, 2**64 - 1), (b"\x09" * 32, 0x0909090909090909), (b"\x05", 5)],
+)
+def test_hashes_of_every_kind_are_one_number(raw, expected):
+    assert one({"type": "BlockRemoved", "block_hashes": [raw]}) == BlocksRemoved(hashes=(expected,))
+    assert stored(parent_block_hash=raw).parent == expected
+
+
+def stored(**more):
+    event = {"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None}
+    return one({**event, "token_ids": [1, 2], "block_size": 2, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "salt"),
+    [
+        ({"cache_salt": "s"}, "s"),
+        ({"extra_keys": [["s"]]}, "s"),
+        ({"extra_keys": [["lora", "s"]], "lora_name": "lora"}, "s"),
+        ({"extra_keys": [[["cache_salt", "s"]]]}, "s"),
+        ({"extra_keys": [None]}, ""),
+        ({"extra_keys": [["lora"]], "lora_name": "lora"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_salt_is_found_where_each_engine_puts_it(more, salt):
+    assert stored(**more).salt == salt
+
+
+def test_media_are_upper_case_and_gpu_unless_told():
+    assert stored(medium="cpu_pinned").medium == "CPU_PINNED"
+    assert stored(medium=None).medium == "GPU"
+    assert one(["BlockRemoved", [1], "cpu"]) == BlocksRemoved(hashes=(1,), medium="CPU")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"kv_cache_spec_kind": "sliding_window"},
+        {"token_ids": [1]},
+        {"token_ids": [[1, 2], [3, 4]]},
+        {"block_hashes": [1, 2, 3]},
+    ],
+)
+def test_what_describes_no_prefix_is_marked_and_brings_no_tokens(more):
+    event = stored(**more)
+    assert event.partial
+    assert not event.tokens
+
+
+def test_what_is_unknown_is_passed_over():
+    batch = decode_batch(frames([{"type": "SomethingNew", "x": 1}, ["AnotherThing"], ["AllBlocksCleared"]]))
+    assert batch.events == (CacheCleared(),)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [b"only one frame"],
+        [],
+        [b"", bytes(8), b"\xc1"],
+        [b"", bytes(8), b""],
+        frames([{"type": "BlockStored"}]),
+        frames([5]),
+        frames([["BlockStored", 5, None, [], 2]]),
+        frames([{"type": "BlockStored", "block_hashes": [1], "token_ids": [-1], "block_size": 1}]),
+        frames([[]]),
+    ],
+)
+def test_what_is_no_batch_is_unreadable_and_nothing_worse(wrong):
+    with pytest.raises(EventsUnreadable):
+        decode_batch(wrong)
