@@ -63,15 +63,21 @@ async def test_a_worker_that_tells_its_instance_keeps_its_cache_while_it_is_the_
     assert (one.health.health, emptied) == (Health.UP, [])
 
 
-async def test_a_worker_that_comes_back_as_another_instance_has_lost_its_cache():
+async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that():
+    """Whoever keeps the index learns from the report that the cache is another one."""
     emptied, one = [], worker("a", Adapter(instance="first"))
-    fleet = fleet_of(one, emptied=emptied)
+    reported = []
+    fleet = Fleet(
+        [one],
+        FleetEvents(
+            room=lambda: None, emptied=emptied.append, reported=lambda w: reported.append(w.report.instance)
+        ),
+    )
     await fleet.probe(one)
     await probe_until_down(fleet, one, WorkerUnreachable("away"))
-    assert emptied == []
     one.adapter.says = WorkerReport(models=("m",), instance="second")
     await fleet.probe(one)
-    assert emptied == ["a"]
+    assert (emptied, reported) == ([], ["first", "second"])
 
 
 async def test_a_worker_that_tells_no_instance_has_lost_its_cache_when_it_goes_down():
