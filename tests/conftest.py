@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import hypothesis  # noqa: F401  its plugin would load it in the summary, where CPython 3.11 may fail to parse it
 import pytest
 import uvloop
 
