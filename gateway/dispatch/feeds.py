@@ -58,6 +58,7 @@ class Feeds:
     space: Callable[[WorkerId, str, str, int], Space | None]
     wall: Callable[[], float] = time.time
     feeds: dict[tuple[WorkerId, str], Feed] = field(default_factory=dict)
+    _telling: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     def follow(self, worker: WorkerId, sources: tuple[EventSource, ...]) -> None:
         """From now on, where it publishes now. Asking again for the same changes nothing."""
@@ -71,11 +72,19 @@ class Feeds:
                 self.feeds[key] = feed
                 feed.task = asyncio.create_task(self._listen(feed), name=f"events of {worker}")
 
+    def announce(self, worker: WorkerId) -> None:
+        """The index has begun anew with this worker: it is told again what the worker has said so far."""
+        for feed in self.of(worker):
+            if len(feed.follower):
+                telling = asyncio.create_task(self._tell_again(feed), name=f"pages of {worker}")
+                self._telling.add(telling)
+                telling.add_done_callback(self._telling.discard)
+
     def of(self, worker: WorkerId) -> list[Feed]:
         return [feed for feed in self.feeds.values() if feed.worker == worker]
 
     async def close(self) -> None:
-        tasks = [feed.task for feed in self.feeds.values() if feed.task is not None]
+        tasks = [*self._telling, *(feed.task for feed in self.feeds.values() if feed.task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -87,6 +96,12 @@ class Feeds:
         self._trust(feed, complete=False)
         if feed.task is not None:
             feed.task.cancel()
+
+    async def _tell_again(self, feed: Feed) -> None:
+        for at, held in enumerate(list(feed.follower.paths())):
+            self.index.hold(held.namespace, held.hashes, feed.worker)
+            if at % EVENTS_PER_TURN_MAX == EVENTS_PER_TURN_MAX - 1:
+                await asyncio.sleep(0)
 
     async def _listen(self, feed: Feed) -> None:
         while True:

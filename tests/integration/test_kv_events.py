@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+import redis.asyncio as redis
 
 from tests.integration.conftest import MODEL, PAGE_SIZE, EmbeddedWorker
 from tests.integration.test_whole import ask, cached, conversation, text
@@ -98,6 +99,29 @@ async def test_a_flush_is_heard(gateway, small, model_settings):
         assert cached(usage) == 0
         await heard(running)
         assert held(running) == len(feed_of(running).follower) > 0
+
+
+async def test_a_redis_that_forgot_everything_is_told_again(gateway, small, model_settings, own_valkey):
+    async with gateway(small, kind="embedded", **model_settings, **{"redis.url": own_valkey.url}) as running:
+        await ask(running, conversation(1))
+        await heard(running)
+        pages = len(feed_of(running).follower)
+        async with redis.from_url(own_valkey.url) as client:
+            await client.flushall()
+        await running.until(lambda: held(running) == 0)
+        await running.until(lambda: held(running) == pages, seconds=10)
+
+
+async def test_a_tenure_that_ends_for_another_reason_costs_nothing_that_is_there(
+    gateway, small, model_settings
+):
+    async with gateway(small, kind="embedded", **model_settings) as running:
+        await ask(running, conversation(1))
+        await heard(running)
+        pages, tenure = held(running), index_of(running).copy.tenures["w0"]
+        index_of(running).forget("w0")
+        await running.until(lambda: index_of(running).copy.tenures.get("w0", tenure) != tenure)
+        await running.until(lambda: held(running) == pages == len(feed_of(running).follower))
 
 
 async def test_a_gateway_that_comes_later_is_told_what_was_before(gateway, small, model_settings):
