@@ -37,10 +37,9 @@ def matches(copy):
 
 
 def test_before_or_after_at_every_step_of_a_load_and_nothing_in_between(copy):
-    seen = []
     prediction = Predicted(b"p" * 16, 1, 9000, array("Q", [5]))
-    for _ in copy.load(0, NEW, 2, {}, [a_node([1, 2, 3, 4]), a_node([5, 6])], [prediction], ()):
-        seen.append(matches(copy))
+    loading = copy.load(0, NEW, 2, {}, [a_node([1, 2, 3, 4]), a_node([5, 6])], [prediction], ())
+    seen = [matches(copy) for _ in loading]
     assert [found for at, found in enumerate(seen) if not at or found != seen[at - 1]] == [
         [3, 2, 0],
         [4, 0, 2],
