@@ -136,6 +136,8 @@ class PathMatch:
         return held
 
     def blocks(self, worker: WorkerId) -> int:
+        if not self._pending:
+            return self.held(worker)
         return max(self.held(worker), self._pending.get(worker, 0))
 
     def fresh(self, worker: WorkerId, blocks: int, used_since: int) -> bool:
