@@ -5,7 +5,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-helm bench-overhead docs clean
+.PHONY: help demo test check test-helm bench-overhead bench-index docs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test-helm: .venv/.dev ## Lint and render the chart with a real helm
 
 bench-overhead: .venv/.dev ## Added latency and throughput, side by side with smg
 	$(BIN)/python -m tests.benchmarks.overhead $(BENCH_ARGS)
+
+bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's tree and a hash per block
+	$(BIN)/python -m tests.benchmarks.index $(BENCH_ARGS)
 
 docs: .venv/.dev ## Write the generated parts of README and chart again
 	$(BIN)/python -m tests.house.generated

@@ -45,7 +45,8 @@ class ValkeyServer:
 
     def start(self) -> None:
         options = ["--port", "0", "--unixsocket", str(self.socket), "--save", "", "--appendonly", "no"]
-        self.process = subprocess.Popen([str(find_server()), *options, "--dir", str(self.directory)])
+        options += ["--dir", str(self.directory), "--logfile", "log"]
+        self.process = subprocess.Popen([str(find_server()), *options])
         deadline = time.monotonic() + 10
         while not self.socket.exists():
             assert time.monotonic() < deadline, "Valkey does not start"

@@ -136,6 +136,8 @@ class PathMatch:
         return held
 
     def blocks(self, worker: WorkerId) -> int:
+        if not self._pending:
+            return self.held(worker)
         return max(self.held(worker), self._pending.get(worker, 0))
 
     def fresh(self, worker: WorkerId, blocks: int, used_since: int) -> bool:
@@ -272,45 +274,79 @@ class TreeCopy:
         nodes: Iterable[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]],
         predictions: Iterable[Predicted],
         entries: Iterable[Entry],
-    ) -> None:
+    ) -> Iterator[None]:
         """A snapshot in place of all that was known of the shard, and what happened while it was taken.
 
-        `sequence`: of the last change before it was begun. Raises Gap, and the shard is not loaded then.
+        To be walked to its end: a step is one node or less, and between steps others may run, but no other change
+        of the shard. Until the new nodes are complete the old ones answer; they change places in one step.
+        `sequence`: of the last change before the snapshot was begun. Raises Gap, and the shard is as it was then.
         """
-        self.clear(number)
-        shard = self.shards[number] = Shard(number, tip=tip, sequence=sequence, names=names)
-        loaded: list[Node] = []
+        aside = TreeCopy(self._clock, self._predicted_seconds_max)
+        shard = aside.shards[number] = Shard(number, tip=tip, sequence=sequence, names=names)
+        foretold: dict[bytes, Predicted] = {}
+        for prediction in predictions:
+            foretold[prediction.id] = prediction
+            yield
         for namespace, head, run, chunks in nodes:
-            node = Node(head.key, namespace, run)
-            loaded.append(node)
-            self.nodes[head.key] = node
+            node = aside.nodes[head.key] = Node(head.key, namespace, run)
             shard.nodes.add(node)
-            self.blocks += len(run)
-            self._set_head(node, head)
+            aside.blocks += len(run)
+            aside._set_head(node, head)
             for chunk, holders in chunks.items():
                 if chunk < len(node.chunks):
-                    self._set_holders(node, chunk, holders)
-        for prediction in predictions:
-            self._predict(shard, prediction)
+                    aside._set_holders(node, chunk, holders)
+            yield
         for entry in entries:
             if entry.sequence > shard.sequence:
                 if entry.before != shard.tip:
                     raise Gap
-                self._apply(shard, entry, settled=False)
-        for node in list(shard.nodes):
-            node.children = node.parent = None
+                aside._apply(shard, entry, foretold)
+                yield
         for node in shard.nodes:
-            self._link(node)
+            aside._link(node)
+            yield
+        before = self.shards.get(number) or Shard(number)
+        gone: list[int] = []
+        lost: dict[int, int] = {}
+        blocks = 0
+        for node in before.nodes:
+            if node.key not in aside.nodes:
+                gone.append(node.key)
+            for tenure, count in node.holders():
+                lost[tenure] = lost.get(tenure, 0) + count
+            blocks += len(node.run)
+            yield
+        self._replace(before.nodes, gone, lost, aside)
+        self.blocks += aside.blocks - blocks
+        self.shards[number] = shard
+        for node in before.nodes:
+            node.parent = node.children = None  # Else they keep each other until the collector comes.
+            yield
+        for identity in before.predictions - foretold.keys():
+            self._over(shard, identity)
+            yield
+        for prediction in foretold.values():
+            self._predict(shard, prediction)
+            yield
         shard.loaded = True
 
-    def clear(self, number: int) -> None:
-        """Nothing is known of a shard."""
-        shard = self.shards.pop(number, None)
-        if shard is not None:
-            for node in list(shard.nodes):
-                self._remove(shard, node)
-            for identity in list(shard.predictions):
-                self._over(shard, identity)
+    def _replace(self, before: set[Node], gone: list[int], lost: dict[int, int], aside: "TreeCopy") -> None:
+        """The nodes of `aside` in place of those before: few operations, each on many.
+
+        `gone`: keys that are there no more; `lost`: blocks that each tenure held of the nodes before.
+        """
+        for key in gone:
+            self.nodes.pop(key, None)
+        self.nodes.update(aside.nodes)
+        held, holding = self.held, self.holding
+        for tenure, count in lost.items():
+            held[tenure] -= count
+            holding[tenure] = holding[tenure] - before
+            if not holding[tenure]:
+                del held[tenure], holding[tenure]
+        for tenure, nodes in aside.holding.items():
+            held[tenure] = held.get(tenure, 0) + aside.held[tenure]
+            holding[tenure] = holding[tenure] | nodes if tenure in holding else nodes
 
     def enrol(self, worker: WorkerId, tenure: int, instance: str) -> None:
         """From the registry. What the worker held in another tenure counts no more."""
@@ -337,9 +373,9 @@ class TreeCopy:
 
     # Changes to single nodes.
 
-    def _apply(self, shard: Shard, entry: Entry, *, settled: bool = True) -> None:
-        """`settled`: links between nodes are kept right; a load makes them all at its end."""
-        namespace = entry.namespace
+    def _apply(self, shard: Shard, entry: Entry, foretold: dict[bytes, Predicted] | None = None) -> None:
+        """`foretold`: of a load, which makes all predictions and all links between nodes at its end."""
+        namespace, settled = entry.namespace, foretold is None
         fresh: list[Node] = []
         shrunk: list[Node] = []
         for record in entry.records():
@@ -357,9 +393,15 @@ class TreeCopy:
                 if node is not None and node.sequence < entry.sequence:
                     self._remove(shard, node)
             elif isinstance(record, Predicted):
-                self._predict(shard, record)
+                if foretold is None:
+                    self._predict(shard, record)
+                else:
+                    foretold[record.id] = record
             elif isinstance(record, PredictionOver):
-                self._over(shard, record.id)
+                if foretold is None:
+                    self._over(shard, record.id)
+                else:
+                    foretold.pop(record.id, None)
             elif isinstance(record, NamespaceNew):
                 shard.names[namespace] = record.name
             elif isinstance(record, NamespaceCleared):

@@ -16,6 +16,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from struct import Struct
 
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
@@ -35,12 +36,16 @@ from radix_cache.shared.scripts import RedisDown, ScriptCaller
 
 log = logging.getLogger(__name__)
 
+_U16 = Struct("<H")
+
 CHECK_SECONDS = 2.0
 SCAN_COUNT = 512
 AGAIN_SECONDS = 0.1
 INBOX_MAX = 65536
 CATCH_UP_MAX = 2048
 SNAPSHOT_ATTEMPTS_MAX = 5
+WORK_SECONDS_MAX = 0.005
+"""A copy that is behind has much to catch up with; others get their turn after so much of it."""
 NONE = bytes(8)
 
 
@@ -121,9 +126,11 @@ class Reader:
                     self.ready.set()
                     self._checked()
                     timer = asyncio.get_running_loop().call_later(self._check_seconds, check)
+                turns = Turns()
                 while self._inbox:
                     number, data = self._inbox.popleft()
                     await self._told(number, Entry.decode(data))
+                    await turns.give()
                 self._changed()
                 await self._bell.wait()
                 self._bell.clear()
@@ -193,8 +200,10 @@ class Reader:
             self.gaps += 1
             if 0 < stands[1] - shard.sequence <= CATCH_UP_MAX:
                 try:
+                    turns = Turns()
                     for entry in await self._entries_after(number, shard.sequence):
                         self._copy.apply(number, entry)
+                        await turns.give()
                     return
                 except Gap:
                     pass
@@ -215,7 +224,7 @@ class Reader:
         tip, sequence = await self._redis.ask("HMGET", keys.meta(number), "tip", "sequence")
         found = _pairs(await self._redis.ask("HGETALL", keys.names(number)))
         names = {NamespaceId(identity): name for identity, name in found.items()}
-        nodes: list[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]] = []
+        trees: list[tuple[NamespaceId, dict[bytes, bytes]]] = []
         for namespace in names:
             fields: dict[bytes, bytes] = {}
             cursor = b"0"
@@ -226,31 +235,45 @@ class Reader:
                 fields.update(_pairs(page))
                 if cursor == b"0":
                     break
-            nodes.extend((namespace, *node) for node in _assembled(fields))
+            trees.append((namespace, fields))
         foretold = _pairs(await self._redis.ask("HGETALL", keys.predictions(number)))
-        predictions = [decode_prediction(identity, value) for identity, value in foretold.items()]
+        predictions = (decode_prediction(identity, value) for identity, value in foretold.items())
         since = int(sequence or 0)
         entries = await self._entries_after(number, since)
-        self._copy.load(number, tip or NONE, since, names, nodes, predictions, entries)
+        nodes = ((namespace, *node) for namespace, fields in trees for node in _assembled(fields))
+        turns = Turns()
+        for _ in self._copy.load(number, tip or NONE, since, names, nodes, predictions, entries):
+            await turns.give()
 
     async def _entries_after(self, number: int, sequence: int) -> list[Entry]:
         found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
         return [Entry.decode(entry) for _, (_, entry) in found]
 
 
+class Turns:
+    """Lets others run when the work since the last time has taken long enough."""
+
+    def __init__(self) -> None:
+        self._until = time.perf_counter() + WORK_SECONDS_MAX
+
+    async def give(self) -> None:
+        if time.perf_counter() >= self._until:
+            await asyncio.sleep(0)
+            self._until = time.perf_counter() + WORK_SECONDS_MAX
+
+
 def _assembled(fields: dict[bytes, bytes]) -> Iterator[tuple[Head, Hashes, dict[int, Holders]]]:
     """The nodes of one tree. Who was met half written is left out: the log has it."""
-    chunks: dict[bytes, dict[int, Holders]] = {}
-    for name, value in fields.items():
-        if name[:1] == b"H":
-            chunks.setdefault(name[1:9], {})[int.from_bytes(name[9:11], "little")] = decode_holders(value)
     for name, value in fields.items():
         run = fields.get(b"R" + name[1:9])
         if name[:1] == b"N" and run is not None:
             head = decode_head(int.from_bytes(name[1:9], "little"), value)
             hashes: Hashes = array("Q", run[8:])
             if len(hashes) == head.length:
-                yield head, hashes, chunks.get(name[1:9], {})
+                more = (
+                    (at, fields.get(b"H" + name[1:9] + _U16.pack(at))) for at in range(1, 1 << head.level)
+                )
+                yield head, hashes, {at: decode_holders(text) for at, text in more if text is not None}
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:

@@ -43,7 +43,7 @@ def tables(runs: Runs) -> Iterator[Table]:
 
 
 def _whole_answers(runs: Runs) -> Table:
-    drawn = _table(
+    drawn = new_table(
         "Latency of a whole answer, one caller (ms)",
         ("prompt", "subject"),
         ("p50", "p99", "added p50", "quartiles of rounds", "added p99", "to smg"),
@@ -57,7 +57,7 @@ def _whole_answers(runs: Runs) -> Table:
 
 
 def _streams(runs: Runs) -> Table:
-    drawn = _table(
+    drawn = new_table(
         f"Latency of a stream of {latency.CHUNKS} chunks, one caller (ms)",
         ("prompt", "until", "subject"),
         ("p50", "p99", "added p50", "quartiles of rounds", "added p99", "to smg"),
@@ -74,17 +74,17 @@ def _streams(runs: Runs) -> Table:
 def _latency(runs: Runs, figures: Figures, name: str) -> tuple[str, ...]:
     low, high = (figures.get(f"{name}_added_ms_p50_{end}") for end in ("low", "high"))
     return (
-        _number(figures.get(f"{name}_ms_p50"), 3),
-        _number(figures.get(f"{name}_ms_p99"), 3),
-        _number(figures.get(f"{name}_added_ms_p50"), 3),
+        number(figures.get(f"{name}_ms_p50"), 3),
+        number(figures.get(f"{name}_ms_p99"), 3),
+        number(figures.get(f"{name}_added_ms_p50"), 3),
         f"{low:.3f} .. {high:.3f}" if low is not None and high is not None else "",
-        _number(figures.get(f"{name}_added_ms_p99"), 3),
+        number(figures.get(f"{name}_added_ms_p99"), 3),
         _ratio(runs, figures, f"{name}_added_ms_p50"),
     )
 
 
 def _throughput(runs: Runs) -> Table:
-    drawn = _table(
+    drawn = new_table(
         f"{throughput.CONNECTIONS} connections, prompts of {throughput.CHARACTERS} characters",
         ("load", "subject"),
         ("answers/s", "to smg", "CPU ms each", "to smg", "cores", "client CPU ms", "client reads"),
@@ -100,20 +100,20 @@ def _throughput(runs: Runs) -> Table:
             drawn.add_row(
                 titles[kind.name],
                 subject,
-                _number(figures.get(rate), 0),
+                number(figures.get(rate), 0),
                 _ratio(runs, figures, rate),
-                _number(figures.get(cpu), 3),
+                number(figures.get(cpu), 3),
                 _ratio(runs, figures, cpu),
-                _number(figures.get(f"{kind.name}_cores_used"), 2),
-                _number(figures.get(f"{kind.name}_client_cpu_ms_per_request"), 3),
-                _number(figures.get(f"{kind.name}_client_reads_per_request"), 1),
+                number(figures.get(f"{kind.name}_cores_used"), 2),
+                number(figures.get(f"{kind.name}_client_cpu_ms_per_request"), 3),
+                number(figures.get(f"{kind.name}_client_reads_per_request"), 1),
             )
         drawn.add_section()
     return drawn
 
 
 def _stall(runs: Runs) -> Table:
-    drawn = _table(
+    drawn = new_table(
         f"{stall.STREAMS} streams with a chunk each {stall.GAP_MS} ms, beside prompts of {stall.CHARACTERS:,} "
         "characters (ms)",
         ("subject",),
@@ -122,17 +122,17 @@ def _stall(runs: Runs) -> Table:
     for subject, figures in runs.items():
         drawn.add_row(
             subject,
-            _number(figures.get("calm_gap_ms_p99"), 1),
-            _number(figures.get("calm_gap_ms_max"), 1),
-            _number(figures.get("stall_gap_ms_p99"), 1),
-            _number(figures.get("stall_gap_ms_max"), 1),
+            number(figures.get("calm_gap_ms_p99"), 1),
+            number(figures.get("calm_gap_ms_max"), 1),
+            number(figures.get("stall_gap_ms_p99"), 1),
+            number(figures.get("stall_gap_ms_max"), 1),
             _ratio(runs, figures, "stall_gap_ms_max"),
-            _number(figures.get("long_prompt_ms_p50"), 1),
+            number(figures.get("long_prompt_ms_p50"), 1),
         )
     return drawn
 
 
-def _table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
+def new_table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
     drawn = Table(title=title, title_justify="left")
     for name in left:
         drawn.add_column(name, no_wrap=True)
@@ -145,7 +145,7 @@ def _shown(case: latency.Case) -> str:
     return f"{case.characters:,} {'cold' if case.cold else 'warm'}"
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
     return f"{value:,.{digits}f}" if value is not None else ""
 
 

@@ -147,7 +147,7 @@ def cpu_seconds(pid: int) -> float:
 
 async def _checkpoint(directory: Path) -> Path:
     """A tiny checkpoint with a real tokenizer. Its own process: a gateway has no numpy."""
-    await _run("the checkpoint", *_module("workers.engine.tiny_checkpoint"), str(directory))
+    await run_to_its_end("the checkpoint", *_module("workers.engine.tiny_checkpoint"), str(directory))
     return directory
 
 
@@ -155,12 +155,14 @@ async def _smg() -> Path:
     """The program, installed if it is not there. Raises ChildFailed."""
     program = SMG_HOME / "bin" / "smg"
     if not program.exists():
-        await _run("smg's environment", sys.executable, "-m", "venv", str(SMG_HOME))
-        await _run("smg", str(SMG_HOME / "bin" / "pip"), "install", "--quiet", f"smg=={SMG_VERSION}")
+        await run_to_its_end("smg's environment", sys.executable, "-m", "venv", str(SMG_HOME))
+        await run_to_its_end(
+            "smg", str(SMG_HOME / "bin" / "pip"), "install", "--quiet", f"smg=={SMG_VERSION}"
+        )
     return program
 
 
-async def _run(name: str, *command: str) -> None:
+async def run_to_its_end(name: str, *command: str) -> None:
     """To its end. Raises ChildFailed."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE

@@ -221,15 +221,16 @@ local function tidy(node)
   end
 end
 
+-- Pieces are put together once, at the end: what scripts cost most is the garbage of long strings.
 local function record(...)
-  records[#records + 1] = table.concat({...})
+  local count = #records
+  for at = 1, select('#', ...) do records[count + at] = (select(at, ...)) end
 end
 
-local function announce(sequence, payload)
-  local before = redis.call('HGET', meta, 'tip') or NONE
+local function announce(before, sequence)
   -- A log without its meta is no log of this tree, and would not take an earlier number.
   if sequence == 1 then redis.call('DEL', log) end
-  local entry = ARGV[1] .. before .. pack('<I8', sequence) .. payload
+  local entry = ARGV[1] .. before .. pack('<I8', sequence) .. namespace .. table.concat(records)
   redis.call('HSET', meta, 'tip', ARGV[1], 'sequence', sequence)
   redis.call('XADD', log, 'MAXLEN', '~', ARGV[4], string.format('%.0f-1', sequence), 'e', entry)
   redis.call('SPUBLISH', ARGV[2], entry)
@@ -237,7 +238,8 @@ end
 
 -- Writes what has changed, tells everybody, and gives the shard's sequence. Nothing changed: nothing is written.
 local function commit()
-  local sequence = tonumber(redis.call('HGET', meta, 'sequence') or '0')
+  local stands = redis.call('HMGET', meta, 'tip', 'sequence')
+  local before, sequence = stands[1] or NONE, tonumber(stands[2] or '0')
   if #order == 0 and #records == 0 then return sequence end
   sequence = sequence + 1
   local writes, removed = {}, {}
@@ -272,6 +274,6 @@ local function commit()
   if #removed > 0 then redis.call('HDEL', tree, unpack(removed)) end
   if #writes > 0 then redis.call('HSET', tree, unpack(writes)) end
   if #order > 0 and redis.call('HSETNX', names, namespace, ARGV[5]) == 1 then record('m', pack('<I2', #ARGV[5]), ARGV[5]) end
-  announce(sequence, namespace .. table.concat(records))
+  announce(before, sequence)
   return sequence
 end

@@ -1,0 +1,78 @@
+"""A corpus as the structures that are measured."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+from radix_cache.blocks import Hashes
+from radix_cache.match import WorkerId
+from radix_cache.namespace import Namespace
+from radix_cache.shared.copy import TreeCopy
+from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.records import Head, Holders
+from radix_cache.shared.store import TreeStore
+from radix_cache.tree import RadixTree
+from tests.benchmarks.index.corpus import Session, holds
+
+HOLDERS_MAX = 32
+"""Of one chunk, as in lua/tree.lua."""
+
+FIRST_TENURE = 1_700_000_000
+UNDER_WAY_MAX = 256
+PREDICTED_SECONDS = 600.0
+
+
+def worker(number: int) -> WorkerId:
+    return WorkerId(f"worker-{number}")
+
+
+def space(number: int) -> Namespace:
+    return Namespace(model=f"model-{number}", block_size=16)
+
+
+def in_memory(sessions: list[Session]) -> RadixTree[int]:
+    """RadixTree, as one process has it without Redis."""
+    tree: RadixTree[int] = RadixTree()
+    for number, (session, hashes) in enumerate(holds(sessions)):
+        tree.record(hashes, session.worker, number)
+    return tree
+
+
+def as_copy(tree: RadixTree[int], workers: int, spaces: int = 8) -> TreeCopy:
+    """The read copy of the same nodes, through TreeCopy.load: what a snapshot would give, without Redis."""
+    copy = TreeCopy(time.monotonic, PREDICTED_SECONDS)
+    for number in range(workers):
+        copy.enrol(worker(number), FIRST_TENURE + number, "")
+    loading = copy.load(0, b"tip of 0", 1, {}, _nodes(tree), (), ())
+    for _ in loading or ():
+        pass
+    return copy
+
+
+def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]]:
+    nowhere = NamespaceId(bytes(8))
+    for key, node in tree._nodes.items():
+        held = {FIRST_TENURE + tenure.holder: blocks for tenure, blocks in node.counts.items()}
+        level = max(0, (max(len(held) - 1, 0) // HOLDERS_MAX).bit_length())
+        chunks: dict[int, Holders] = {at: {} for at in range(1 << level)}
+        for tenure, blocks in held.items():
+            chunks[tenure % (1 << level)][tenure] = blocks
+        above = node.parent.run[0] if node.parent is not None else 0
+        run = node.run[:]
+        head = Head(key, 1, node.depth, len(run), len(node.children), 1, level, 0, above, chunks.pop(0))
+        yield nowhere, head, run, chunks
+
+
+async def in_redis(store: TreeStore, told: Iterable[tuple[Session, Hashes]]) -> int:
+    """Tells Redis, many calls to a round trip; how many there were."""
+    waiting: list[asyncio.Future[list[int] | int]] = []
+    number = count()
+    for session, hashes in told:
+        waiting.append(store.hold(space(session.space), hashes, FIRST_TENURE + session.worker))
+        next(number)
+        if len(waiting) >= UNDER_WAY_MAX:
+            await asyncio.gather(*waiting)
+            waiting.clear()
+    await asyncio.gather(*waiting)
+    return next(number)

@@ -1,0 +1,54 @@
+"""A replica that starts beside a full tree: how long until it has it, and how long others stand still meanwhile."""
+
+import asyncio
+import gc
+import time
+
+from radix_cache.shared.copy import TreeCopy
+from radix_cache.shared.keys import Keys
+from radix_cache.shared.reader import Reader
+from radix_cache.shared.scripts import ScriptCaller
+from tests.benchmarks.index.build import PREDICTED_SECONDS
+
+
+async def measure(url: str, keys: Keys) -> dict[str, float]:
+    """Loads all shards, and then all once more in place of what is there: after a gap both trees exist."""
+    scripts = ScriptCaller(url)
+    copy = TreeCopy(time.monotonic, PREDICTED_SECONDS)
+    reader = Reader(url, scripts, keys, copy)
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # As gateway/server.py has it.
+    try:
+        figures = {}
+        for name in ("load", "reload"):
+            stopped: list[float] = []
+            watch = asyncio.create_task(_watch(stopped))
+            await asyncio.sleep(0)
+            began = time.perf_counter()
+            for shard in range(keys.shards):
+                await reader._snapshot(shard)
+            seconds = time.perf_counter() - began
+            await asyncio.sleep(0)
+            watch.cancel()
+            figures |= {
+                f"{name}_seconds": seconds,
+                f"{name}_blocks_per_second": copy.blocks / seconds,
+                f"{name}_stopped_ms_max": 1000 * max(stopped),
+            }
+        return {**figures, "loaded_blocks": float(copy.blocks)}
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+        await scripts.close()
+
+
+async def _watch(stopped: list[float]) -> None:
+    """Seconds between turns of this task, which wants every one."""
+    last = time.perf_counter()
+    while True:
+        await asyncio.sleep(0)
+        now = time.perf_counter()
+        stopped.append(now - last)
+        last = now
