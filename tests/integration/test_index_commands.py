@@ -372,6 +372,21 @@ async def test_everything_is_cleared_and_nothing_else(cli, client, planted):
     assert await client.get("rg:quota") == b"kept"
 
 
+@pytest.mark.parametrize(("answer", "code", "left"), [("n", 130, 21), ("y", 0, 0)])
+async def test_whoever_sits_at_the_terminal_is_asked(answer, code, left, cli, planted):
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "gateway", "index", "clear", "--all", "--config", str(cli.file)]
+    pipe = asyncio.subprocess.PIPE
+    asked = await asyncio.create_subprocess_exec(*command, stdin=theirs, stdout=pipe, stderr=pipe)
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    output, errors = await asyncio.wait_for(asked.communicate(), 30)
+    os.close(ours)
+    assert asked.returncode == code
+    assert b"Clear 4 namespaces? [y/N]" in output + errors
+    assert sum((await blocks(cli)).values()) == left
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
