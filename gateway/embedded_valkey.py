@@ -1,7 +1,8 @@
 """A private Valkey for a gateway that was given no Redis: a real server, on a unix socket, that dies with us.
 
 It keeps an append-only file (fsync every second) in the state directory, so that what tenants have used survives a
-restart; it is started again when it dies. One gateway owns a state directory, by a lock on it.
+restart; it is started again when it dies. One gateway owns a state directory, by a lock on it; commands find the
+server by the path of its socket, which stands in the state directory while the gateway runs.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -25,6 +27,8 @@ PREFIX = "radixgate-"
 LOCK_NAME = "lock"
 SOCKET_NAME = "valkey.sock"
 RESTART_SECONDS = (0.1, 0.5, 2.0, 5.0)
+SOCKET_FILE = "valkey.socket"
+"""In the state directory: the path of the socket of the server that runs."""
 
 
 class ValkeyFailed(Exception):
@@ -36,6 +40,7 @@ class EmbeddedValkey:
 
     def __init__(self, state_directory: Path) -> None:
         self._directory = state_directory / "valkey"
+        self._socket_file = state_directory / SOCKET_FILE
         self._socket_directory: Path | None = None
         self._locks: list[IO[str]] = []
         self._process: asyncio.subprocess.Process | None = None
@@ -65,6 +70,10 @@ class EmbeddedValkey:
         except OSError as err:
             raise ValkeyFailed(f"there is no place for its socket: {err.strerror}") from err
         await self._spawn()
+        try:
+            self._socket_file.write_text(str(self._socket), encoding="utf-8")
+        except OSError as err:
+            raise ValkeyFailed(f"{self._socket_file} cannot be written: {err.strerror}") from err
 
     async def run(self) -> None:
         """Watches the server and starts it again when it dies."""
@@ -91,6 +100,7 @@ class EmbeddedValkey:
                 self._process.kill()
                 await self._process.wait()
         if self._socket_directory is not None:
+            self._socket_file.unlink(missing_ok=True)
             shutil.rmtree(self._socket_directory, ignore_errors=True)
         for lock in self._locks:
             lock.close()
@@ -143,6 +153,21 @@ class EmbeddedValkey:
                 continue
             writer.close()
             return
+
+
+def running_url(state_directory: Path) -> str:
+    """Where the embedded Valkey of the gateway that runs on this directory listens. Raises ValkeyFailed."""
+    gone = ValkeyFailed(
+        f"no gateway runs on the state directory {state_directory}, and its embedded Valkey runs only with it"
+    )
+    try:
+        path = (state_directory / SOCKET_FILE).read_text(encoding="utf-8").strip()
+        with socket.socket(socket.AF_UNIX) as line:
+            # A gateway that was killed has left the file, and nobody behind it.
+            line.connect(path)
+    except (OSError, UnicodeDecodeError) as err:
+        raise gone from err
+    return f"unix://{path}"
 
 
 def find_server() -> Path:

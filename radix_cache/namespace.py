@@ -28,6 +28,22 @@ class Namespace:
         encoded = [part.encode() for part in parts]
         return b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> "Namespace":
+        """The namespace that `packed` gave these bytes for. Raises ValueError for any other bytes."""
+        parts, at = [], 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "little")
+            parts.append(data[at + 4 : at + 4 + size].decode())
+            at += 4 + size
+        if len(parts) != 5:
+            raise ValueError(f"a namespace has 5 parts, not {len(parts)}")
+        model, adapter, group, media, block_size = parts
+        found = cls(model=model, adapter=adapter, group=group, media=media, block_size=int(block_size))
+        if found.packed() != data:
+            raise ValueError("these bytes are no namespace's")
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Space:

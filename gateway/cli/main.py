@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli import config, demo, keys, serve, worker
+from gateway.cli import config, demo, doctor, index, keys, serve, worker
 from gateway.cli.failure import Failure
 from gateway.settings import SettingsProblem
 
@@ -28,9 +28,11 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 app.command("check-config")(config.check_config)
 app.command("explain-config")(config.explain_config)
 app.add_typer(keys.app, name="keys")
+app.add_typer(index.app, name="index")
 
 
 def _show_version(wanted: bool) -> None:

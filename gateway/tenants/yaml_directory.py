@@ -45,7 +45,7 @@ class YamlDirectory:
                 organisation=tenant.organisation or tenant.id,
                 key_id="",
                 plan=plan,
-                group=_group(tenant.id, tenant.isolation),
+                group=isolation_group(tenant.id, tenant.isolation),
                 scopes=(Scope(name=f"tenant:{tenant.id}", limits=plan.limits, concurrency=plan.concurrency),),
             )
             for key in tenant.keys:
@@ -96,8 +96,8 @@ def _plan(plan: PlanSettings) -> Plan:
     )
 
 
-def _group(tenant: str, isolation: Isolation) -> str:
-    """Names of tenants and groups cannot be confused: each carries its kind."""
+def isolation_group(tenant: str, isolation: Isolation) -> str:
+    """Whose cache a tenant shares. Names of tenants and groups cannot be confused: each carries its kind."""
     if isolation.mode == "shared":
         return ""
     return f"group:{isolation.group}" if isolation.mode == "group" else f"tenant:{tenant}"

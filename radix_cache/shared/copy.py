@@ -172,6 +172,11 @@ class TreeCopy:
         """How many are under way."""
         return len(self._predictions)
 
+    def foretold(self) -> Iterator[tuple[int, bytes, int]]:
+        """Predictions under way, by (shard, id, tenure)."""
+        for identity, prediction in self._predictions.items():
+            yield prediction.shard.number, identity, prediction.tenure
+
     def server_seconds(self) -> int:
         """The server's clock now, about."""
         return int(self._clock() + self.server_ahead)

@@ -45,6 +45,7 @@ class Head:
     children: int
     used: int
     level: int
+    last: int
     next: int
     above: int
     holders: Holders
@@ -165,9 +166,9 @@ class Entry:
 
 
 def decode_head(key: int, data: bytes) -> Head:
-    sequence, depth, length, children, used, level, _last, next_, above = HEAD.unpack_from(data)
+    sequence, depth, length, children, used, level, last, next_, above = HEAD.unpack_from(data)
     holders = decode_holders(data[HEAD.size :])
-    return Head(key, sequence, depth, length, children, used, level, next_, above, holders)
+    return Head(key, sequence, depth, length, children, used, level, last, next_, above, holders)
 
 
 def decode_holders(data: bytes) -> Holders:

@@ -48,7 +48,8 @@ def settings_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["serve", "-h"], ["worker", "-h"], ["demo", "-h"], ["keys", "-h"]]
+    "arguments",
+    [[], ["--help"], *([name, "-h"] for name in ("serve", "worker", "demo", "keys", "index", "doctor"))],
 )
 def test_help_is_given(arguments):
     code, output, errors = radixgate(*arguments)

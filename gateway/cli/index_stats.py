@@ -1,0 +1,75 @@
+"""`radixgate index stats`: the census of the index, as tables or as JSON."""
+
+import json as json_
+
+from gateway.cli.columns import Row, columns
+from gateway.cli.index_access import IndexAccess, copied, opened
+from gateway.settings import Settings
+from radix_cache.shared.census import Census, Tally, census, spaces_of
+from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.scripts import RedisDown
+
+
+async def counted(settings: Settings, json: bool) -> list[str]:
+    """The lines to print. Raises Failure."""
+    async with opened(settings) as access:
+        copy = await copied(access, settings)
+        foretold: dict[bytes, NamespaceId] = {}
+        for shard in {shard for shard, _, _ in copy.foretold()}:
+            foretold.update(await access.reading.foretold(shard))
+        memory = await _memory(access)
+    found = census(copy, spaces_of(copy), foretold)
+    return [_as_json(found, memory)] if json else _as_tables(found, memory)
+
+
+async def _memory(access: IndexAccess) -> int | None:
+    """Bytes that Redis says it uses, for everything that is in it; None if it does not say."""
+    try:
+        lines = (await access.redis.ask("INFO", "memory")).decode().splitlines()
+    except RedisDown:
+        return None
+    told = dict(line.partition(":")[::2] for line in lines)
+    return int(told["used_memory"]) if told.get("used_memory", "").isdigit() else None
+
+
+def _as_tables(found: Census, memory: int | None) -> list[str]:
+    head = ("namespaces", "nodes", "blocks", "tokens", "predictions")
+    groups: list[Row] = [
+        (model, group or "(shared)", *_figures(tally).values())
+        for (model, group), tally in sorted(found.groups.items())
+    ]
+    workers: list[Row] = [(worker, *_figures(tally).values()) for worker, tally in found.workers.items()]
+    if found.remains.nodes or found.remains.predictions:
+        workers.append(("(over, to be swept)", *_figures(found.remains).values()))
+    told = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB"
+    return [
+        *columns([("model", "group", *head), *groups, ("total", "", *_figures(found.total).values())]),
+        "",
+        *columns([("worker", *head), *workers]),
+        "",
+        f"Redis uses {told}, for all that is in it.",
+    ]
+
+
+def _as_json(found: Census, memory: int | None) -> str:
+    tree = {
+        "models": [
+            {"model": model, "group": group, **_figures(tally)}
+            for (model, group), tally in sorted(found.groups.items())
+        ],
+        "workers": [{"worker": worker, **_figures(tally)} for worker, tally in found.workers.items()],
+        "remains": _figures(found.remains),
+        "total": _figures(found.total),
+        "redis_memory_bytes": memory,
+    }
+    return json_.dumps(tree, indent=2)
+
+
+def _figures(tally: Tally) -> dict[str, int]:
+    return {
+        "namespaces": len(tally.spaces),
+        "nodes": tally.nodes,
+        "blocks": tally.blocks,
+        "tokens": tally.tokens,
+        "predictions": tally.predictions,
+    }

@@ -1,0 +1,170 @@
+"""What must hold of a tree in Redis, and where it does not. Pure: it looks at what was read.
+
+a node's head          fits its run: length, first and last block
+children               as many as there are; each begins where its parent ends, and has one, by `above` and `next`
+holders                hold 1 to all blocks of the run, stand in their chunk, hold the whole parent
+a leaf                 is as long as its longest holder holds
+tenures                are somebody's, or were
+the namespace          has a name, and the id that goes with it
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from radix_cache.namespace import Namespace
+from radix_cache.shared.copy import HOPS_MAX
+from radix_cache.shared.keys import namespace_id
+from radix_cache.shared.records import Head
+from radix_cache.shared.stored import StoredNode, StoredTree, Tenures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One thing that is wrong: `node` is its key (None: the namespace itself).
+
+    What goes if it is to be right again: `tenure`, what it holds of this node and below; else, if `trim`, the end
+    of the node that nobody holds; else, if `whole`, the namespace, since no verb of the tree mends it; else the
+    node and all below.
+    """
+
+    node: int | None
+    text: str
+    tenure: int | None = None
+    trim: bool = False
+    whole: bool = False
+
+
+class Family:
+    """Who is whose parent. Only nodes whose heads can be read take part."""
+
+    def __init__(self, tree: StoredTree) -> None:
+        self.heads: dict[int, Head] = {
+            key: node.head for key, node in tree.nodes.items() if node.head is not None
+        }
+        self.parents: dict[int, int] = {}
+        self.children: dict[int, list[int]] = {}
+        for key, head in self.heads.items():
+            parent = self._resolve(head.above, head.depth - 1) if head.depth else None
+            if parent is not None:
+                self.parents[key] = parent
+                self.children.setdefault(parent, []).append(key)
+
+    def below(self, key: int) -> list[int]:
+        """The node and all that hangs below it, the deepest first. A node that is its own ancestor ends it."""
+        found, waiting = {key}, [key]
+        while waiting:
+            for child in self.children.get(waiting.pop(), ()):
+                if child not in found:
+                    found.add(child)
+                    waiting.append(child)
+        return sorted(found, key=lambda each: -self.heads[each].depth if each in self.heads else 0)
+
+    def _resolve(self, key: int, depth: int) -> int | None:
+        """See TreeCopy.resolve."""
+        for _ in range(HOPS_MAX):
+            head = self.heads.get(key)
+            if head is None or depth < head.depth:
+                return None
+            if depth < head.depth + head.length:
+                return key
+            key = head.next
+        return None
+
+
+def violations(tree: StoredTree, tenures: Tenures) -> Iterator[Violation]:
+    """All there are, the namespace's own first."""
+    yield from _of_the_name(tree)
+    for name, why in tree.unreadable.items():
+        yield Violation(node=None, text=f"field {name!r} is unreadable: {why}", whole=True)
+    family = Family(tree)
+    for key, node in tree.nodes.items():
+        if node.head is None:
+            if not any(name[1:9] == key.to_bytes(8, "little") for name in tree.unreadable):
+                yield Violation(node=key, text="a run or holders without a head", whole=True)
+            continue
+        yield from _of_the_run(node.head, node)
+        yield from _of_the_place(node.head, family)
+        yield from _of_the_holders(node.head, node, tree, family, tenures)
+
+
+def holders(node: StoredNode) -> dict[int, int]:
+    """All leading blocks by tenure."""
+    found = dict(node.head.holders) if node.head is not None else {}
+    for chunk in node.chunks.values():
+        found.update(chunk)
+    return found
+
+
+def _of_the_name(tree: StoredTree) -> Iterator[Violation]:
+    if not tree.nodes:
+        return
+    if tree.name is None:
+        yield Violation(node=None, text="it has no name, and no reader finds it", whole=True)
+        return
+    try:
+        right = namespace_id(Namespace.unpack(tree.name)) == tree.namespace
+    except ValueError:
+        right = False
+    if not right:
+        yield Violation(node=None, text="its name is that of no namespace, or of another", whole=True)
+
+
+def _of_the_run(head: Head, node: StoredNode) -> Iterator[Violation]:
+    run = node.run
+    if run is None:
+        yield Violation(node=head.key, text="it has no run")
+    elif len(run) != head.length or not run:
+        yield Violation(node=head.key, text=f"its run has {len(run)} blocks, its head says {head.length}")
+    elif run[0] != head.key:
+        yield Violation(node=head.key, text="its run does not begin with its key")
+    elif run[-1] != head.last:
+        yield Violation(node=head.key, text="its run does not end with the last block of its head")
+
+
+def _of_the_place(head: Head, family: Family) -> Iterator[Violation]:
+    end = head.depth + head.length
+    children = len(family.children.get(head.key, ()))
+    if children != head.children:
+        text = f"it has {children} children, its head says {head.children}"
+        yield Violation(node=head.key, text=text, whole=True)
+    if head.next:
+        lower = family.heads.get(head.next)
+        if lower is None or lower.depth != end:
+            yield Violation(
+                node=head.key, text="`next` leads to no node that begins where it ends", whole=True
+            )
+    if not head.depth:
+        if head.above:
+            yield Violation(node=head.key, text="a root with a node above it")
+        return
+    parent = family.parents.get(head.key)
+    if parent is None:
+        yield Violation(node=head.key, text=f"`above` leads to no node with block {head.depth - 1}")
+    elif family.heads[parent].depth + family.heads[parent].length != head.depth:
+        yield Violation(node=head.key, text="it hangs in the middle of its parent")
+
+
+def _of_the_holders(
+    head: Head, node: StoredNode, tree: StoredTree, family: Family, tenures: Tenures
+) -> Iterator[Violation]:
+    held = holders(node)
+    parent = family.parents.get(head.key)
+    above = holders(tree.nodes[parent]) if parent is not None else {}
+    for tenure, count in held.items():
+        if not 0 < tenure <= tenures.last:
+            yield Violation(node=head.key, tenure=tenure, text=f"tenure {tenure} was never given")
+        if not 0 < count <= head.length:
+            text = f"tenure {tenure} holds {count} of {head.length} blocks"
+            yield Violation(node=head.key, tenure=tenure, text=text)
+        if parent is not None and above.get(tenure, 0) != family.heads[parent].length:
+            text = f"tenure {tenure} holds it and not the whole node above"
+            yield Violation(node=head.key, tenure=tenure, text=text)
+    chunks = {0: head.holders, **node.chunks}
+    for chunk, members in chunks.items():
+        if chunk >= 1 << head.level or any(tenure % (1 << head.level) != chunk for tenure in members):
+            text = f"chunk {chunk} of {1 << head.level} has holders that belong elsewhere"
+            yield Violation(node=head.key, text=text, whole=True)
+    longest = max(held.values(), default=0)
+    if not family.children.get(head.key) and longest < head.length:
+        text = f"a leaf of {head.length} blocks of which {longest} are held"
+        yield Violation(node=head.key, text=text, trim=True)

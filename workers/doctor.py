@@ -1,0 +1,422 @@
+"""What an engine offers a gateway, judged by what it answered. Pure: somebody else has asked.
+
+    replies --> kind_of --> diagnose --> Diagnosis: what was found, and each feature: yes, no, or unknown
+
+Shapes are those of SGLang 0.5.23, vLLM 0.32 and the embedded engine. Where an engine does not tell, it is unknown:
+nothing is concluded from silence. An engine that was asked the same long prompt twice has told something, though.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+ASKED = ("version", "server_info", "kv_event_sources", "v1/loads")
+"""Paths to GET, after v1/models; get_server_info where there is no server_info; metrics, after the completions."""
+
+FIRST, AGAIN, PRIORITY = "first completion", "the same again", "a completion with a priority"
+"""What the replies to completions go by: twice the same prompt, then (vLLM only) one with a priority."""
+
+BLOCK_SIZES = range(16, 65)
+
+KINDS = ("sglang", "vllm", "embedded", "openai")
+
+PROMPT = "A doctor looks at an engine and asks it twice the same, to see what it remembers. " * 12
+"""Longer than two blocks of 64 tokens in any tokenizer."""
+
+
+class On(StrEnum):
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An HTTP answer, or (status 0) none."""
+
+    status: int
+    text: str = ""
+
+    @property
+    def json(self) -> Any:
+        """The decoded body of a 200; None if it is not that."""
+        if self.status != 200:
+            return None
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return None
+
+
+Replies = Mapping[str, Reply]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """`seen`: what says so. `without`: what is lost. `add`: flags that turn it on; `do`: what else helps."""
+
+    name: str
+    on: On
+    seen: str
+    without: str
+    add: str = ""
+    do: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """None: the engine does not tell. `kv_tokens`: how many fit into the KV cache."""
+
+    kind: str
+    version: str | None
+    models: tuple[str, ...]
+    block_size: int | None
+    kv_tokens: int | None
+    features: tuple[Feature, ...]
+
+    def those(self, on: On) -> list[Feature]:
+        return [feature for feature in self.features if feature.on is on]
+
+
+def completion(model: str, **more: Any) -> dict[str, Any]:
+    """The body for v1/completions: one token."""
+    return {"model": model, "prompt": PROMPT, "max_tokens": 1, "temperature": 0, "stream": False, **more}
+
+
+def models_of(replies: Replies) -> tuple[str, ...]:
+    """Names of the models that it serves."""
+    return tuple(str(entry["id"]) for entry in _model_entries(replies))
+
+
+def kind_of(replies: Replies) -> str:
+    """Which engine this is, by what it says of itself; `openai`: it speaks that, and no more is known."""
+    owners = {entry.get("owned_by") for entry in _model_entries(replies)}
+    info = _server_info(replies)
+    if "radixgate" in owners and "instance_id" in info:
+        return "embedded"
+    if "vllm" in owners:
+        return "vllm"
+    if "sglang" in owners or {"page_size", "max_total_num_tokens"} <= info.keys():
+        return "sglang"
+    return "openai"
+
+
+def cached_tokens(replies: Replies) -> int | None:
+    """The most cached tokens that an answer has reported; None if none has reported any number."""
+    told = [_cached(replies[name]) for name in (FIRST, AGAIN) if name in replies]
+    return max((number for number in told if number is not None), default=None)
+
+
+def diagnose(replies: Replies, kind: str) -> Diagnosis:
+    """`kind`: one of KINDS."""
+    patient = _Patient(replies, kind)
+    return Diagnosis(
+        kind=kind,
+        version=patient.version,
+        models=models_of(replies),
+        block_size=patient.block_size,
+        kv_tokens=patient.kv_tokens,
+        features=tuple(feature(patient) for feature in _FEATURES),
+    )
+
+
+class _Patient:
+    """The replies, and what several features look at."""
+
+    def __init__(self, replies: Replies, kind: str) -> None:
+        self.replies = replies
+        self.kind = kind
+        self.info = _server_info(replies)
+        self.caches = list(_vllm_caches(replies)) if kind == "vllm" else []
+
+    @property
+    def version(self) -> str | None:
+        if self.kind == "vllm":
+            told = self.reply("version").json
+            version = told.get("version") if isinstance(told, dict) else None
+        else:
+            version = self.info.get("version")
+        return str(version) if version is not None else None
+
+    @property
+    def block_size(self) -> int | None:
+        if self.kind == "vllm":
+            return next((size for cache in self.caches if (size := _number(cache.get("block_size")))), None)
+        return _number(self.info.get("page_size"))
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Of all ranks together."""
+        if self.kind != "vllm":
+            return _number(self.info.get("max_total_num_tokens"))
+        sizes = [_number(cache.get("num_gpu_blocks")) for cache in self.caches]
+        if not sizes or None in sizes or self.block_size is None:
+            return None
+        return sum(size for size in sizes if size is not None) * self.block_size
+
+    def reply(self, name: str) -> Reply:
+        return self.replies.get(name, Reply(status=0))
+
+    def says(self, name: str) -> bool | None:
+        """A flag of /server_info."""
+        value = self.info.get(name)
+        return value if isinstance(value, bool) else None
+
+    @property
+    def caches_prefixes(self) -> tuple[On, str]:
+        number = cached_tokens(self.replies)
+        if number:
+            return On.YES, f"{number} tokens of a repeated prompt were cached"
+        if self.kind == "sglang" and (off := self.says("disable_radix_cache")) is not None:
+            return (On.NO if off else On.YES), f"disable_radix_cache is {str(off).lower()}"
+        told = {cache.get("enable_prefix_caching") for cache in self.caches}
+        if told in ({"True"}, {"False"}):
+            word = told.pop()
+            return (On.YES if word == "True" else On.NO), f"enable_prefix_caching is {word}"
+        if number == 0 and AGAIN in self.replies and self._was_long_enough:
+            return On.NO, "of a prompt that was sent twice nothing was cached"
+        return On.UNKNOWN, "it does not tell"
+
+    @property
+    def _was_long_enough(self) -> bool:
+        """Had the repeated prompt a whole block before its last token?"""
+        tokens, size = _usage(self.reply(AGAIN)).get("prompt_tokens"), self.block_size
+        return isinstance(tokens, int) and size is not None and tokens > size
+
+    @property
+    def reports_cached(self) -> tuple[On, str]:
+        number = cached_tokens(self.replies)
+        if number is not None:
+            return On.YES, f"usage says so: {number} cached"
+        if self.kind == "sglang" and (on := self.says("enable_cache_report")) is not None:
+            return (On.YES if on else On.NO), f"enable_cache_report is {str(on).lower()}"
+        again = self.reply(AGAIN if AGAIN in self.replies else FIRST)
+        if again.status != 200:
+            return On.UNKNOWN, f"a completion got {_status(again)}"
+        if self.caches_prefixes[0] is On.YES and self._was_long_enough:
+            return On.NO, "a repeated prompt came without cached tokens in its usage"
+        return On.UNKNOWN, "no number came, but perhaps nothing was cached"
+
+
+def _cache_report(patient: _Patient) -> Feature:
+    on, seen = patient.reports_cached
+    add = {"sglang": "--enable-cache-report", "vllm": "--enable-prompt-tokens-details"}
+    return Feature(
+        name="cached-token report",
+        on=on,
+        seen=seen,
+        without="routing never learns that a cache has lost a prefix; no hit ratios",
+        add=add.get(patient.kind, ""),
+    )
+
+
+def _prefix_caching(patient: _Patient) -> Feature:
+    on, seen = patient.caches_prefixes
+    return Feature(
+        name="prefix caching",
+        on=on,
+        seen=seen,
+        without="every prompt is computed whole, wherever it goes",
+        add="--enable-prefix-caching" if patient.kind == "vllm" else "",
+        do="take away --disable-radix-cache" if patient.kind == "sglang" else "",
+    )
+
+
+def _page_size(patient: _Patient) -> Feature:
+    size = patient.block_size
+    add = {"sglang": "--page-size 16", "vllm": "--block-size 32", "embedded": "--page-size 16"}
+    return Feature(
+        name="page size 16-64",
+        on=On.UNKNOWN if size is None else On.YES if size in BLOCK_SIZES else On.NO,
+        seen="it does not tell" if size is None else f"{size} token{'s' if size > 1 else ''}",
+        without="small pages: an event and a hash for every few tokens; large ones: short prefixes are not shared",
+        add=add.get(patient.kind, ""),
+    )
+
+
+def _kv_events(patient: _Patient) -> Feature:
+    on, seen = {"sglang": _sglang_events, "vllm": _vllm_events}.get(patient.kind, _no_events)(patient)
+    ports = '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}\''
+    add = {
+        "sglang": '--kv-events-config \'{"publisher":"zmq",' + ports,
+        "vllm": '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",' + ports,
+    }
+    return Feature(
+        name="KV events",
+        on=on,
+        seen=seen,
+        without="what is cached is predicted from requests; evictions show only afterwards",
+        add=add.get(patient.kind, ""),
+        do=_nothing_to_do(patient.kind),
+    )
+
+
+def _sglang_events(patient: _Patient) -> tuple[On, str]:
+    told = patient.info.get("kv_events")
+    if isinstance(told, dict) and told.get("publisher"):
+        replay = "replay" if told.get("replay_endpoint_port_base") else "no replay endpoint"
+        return On.YES, f"{told['publisher']}, port {told.get('endpoint_port_base', 'unknown')}, {replay}"
+    if isinstance(told, dict) or (
+        "kv_events_config" in patient.info and not patient.info["kv_events_config"]
+    ):
+        return On.NO, "/server_info names no publisher"
+    return On.UNKNOWN, "it does not tell"
+
+
+def _vllm_events(patient: _Patient) -> tuple[On, str]:
+    reply = patient.reply("kv_event_sources")
+    told = reply.json
+    if not isinstance(told, dict | list):
+        return On.UNKNOWN, f"/kv_event_sources got {_status(reply)}"
+    sources = [one for one in (told.values() if isinstance(told, dict) else told) if isinstance(one, dict)]
+    if not sources:
+        return On.NO, "/kv_event_sources is empty"
+    replay = "replay" if all(source.get("replay_endpoint") for source in sources) else "no replay endpoint"
+    return On.YES, f"{sources[0].get('endpoint')}, {replay}"
+
+
+def _no_events(patient: _Patient) -> tuple[On, str]:
+    return (
+        (On.NO, "the embedded engine has none")
+        if patient.kind == "embedded"
+        else (On.UNKNOWN, "it does not tell")
+    )
+
+
+def _loads(patient: _Patient) -> Feature:
+    on, seen = _vllm_loads(patient) if patient.kind == "vllm" else _sglang_loads(patient)
+    return Feature(
+        name="loads",
+        on=on,
+        seen=seen,
+        without="how busy it is, is guessed from this gateway's own requests",
+        do={"sglang": "use SGLang 0.5.23 or newer", "vllm": "take away --disable-log-stats"}.get(
+            patient.kind, ""
+        ),
+    )
+
+
+def _sglang_loads(patient: _Patient) -> tuple[On, str]:
+    reply = patient.reply("v1/loads")
+    told = reply.json
+    ranks = told.get("loads") if isinstance(told, dict) else None
+    if isinstance(ranks, list) and ranks and all(isinstance(rank, dict) for rank in ranks):
+        running = sum(_number(rank.get("num_running_reqs")) or 0 for rank in ranks)
+        waiting = sum(_number(rank.get("num_waiting_reqs")) or 0 for rank in ranks)
+        return (
+            On.YES,
+            f"{running} running, {waiting} waiting, {len(ranks)} rank{'s' if len(ranks) > 1 else ''}",
+        )
+    missing = reply.status == 404 and patient.kind != "openai"
+    return (On.NO if missing else On.UNKNOWN), f"/v1/loads got {_status(reply)}"
+
+
+def _vllm_loads(patient: _Patient) -> tuple[On, str]:
+    reply = patient.reply("metrics")
+    if reply.status != 200:
+        return On.UNKNOWN, f"/metrics got {_status(reply)}"
+    there = all(f"vllm:num_requests_{state}" in reply.text for state in ("running", "waiting"))
+    return (On.YES if there else On.NO), f"/metrics has {'both' if there else 'no'} request gauges"
+
+
+def _priority(patient: _Patient) -> Feature:
+    on, seen = On.UNKNOWN, "it does not tell"
+    if patient.kind == "sglang" and (flag := patient.says("enable_priority_scheduling")) is not None:
+        on, seen = (On.YES if flag else On.NO), f"enable_priority_scheduling is {str(flag).lower()}"
+    elif patient.kind == "embedded":
+        on, seen = On.NO, "the embedded engine has none"
+    elif patient.kind == "vllm" and (reply := patient.reply(PRIORITY)).status:
+        if reply.status == 400 and "priority scheduling is not enabled" in reply.text.lower():
+            on, seen = On.NO, "it refuses a priority: scheduling by it is not enabled"
+        elif reply.status == 200:
+            seen = "it takes a priority, and does not tell whether it heeds it"
+    add = {"sglang": "--enable-priority-scheduling", "vllm": "--scheduling-policy priority"}
+    return Feature(
+        name="priority scheduling",
+        on=on,
+        seen=seen,
+        without="inside the engine all wait alike, whatever their class",
+        add=add.get(patient.kind, ""),
+        do=_nothing_to_do(patient.kind),
+    )
+
+
+def _metrics(patient: _Patient) -> Feature:
+    reply = patient.reply("metrics")
+    if reply.status == 200 and patient.kind in ("sglang", "vllm"):
+        there = f"{patient.kind}:" in reply.text
+        on = On.YES if there else On.UNKNOWN if patient.kind == "sglang" else On.NO
+        seen = f"/metrics has {'' if there else 'no '}series {patient.kind}:*"
+    elif reply.status == 200:
+        on, seen = On.YES, "/metrics answers"
+    else:
+        on = On.NO if reply.status == 404 and patient.kind != "openai" else On.UNKNOWN
+        seen = f"/metrics got {_status(reply)}"
+    return Feature(
+        name="metrics",
+        on=on,
+        seen=seen,
+        without="no figures of the engine's own beside the gateway's",
+        add="--enable-metrics" if patient.kind == "sglang" else "",
+        do="take away --disable-log-stats" if patient.kind == "vllm" else _nothing_to_do(patient.kind),
+    )
+
+
+_FEATURES: tuple[Callable[[_Patient], Feature], ...] = (
+    _cache_report,
+    _prefix_caching,
+    _page_size,
+    _kv_events,
+    _loads,
+    _priority,
+    _metrics,
+)
+
+
+def _nothing_to_do(kind: str) -> str:
+    return "nothing: this engine is for trying things out" if kind == "embedded" else ""
+
+
+def _server_info(replies: Replies) -> Mapping[str, Any]:
+    for path in ("server_info", "get_server_info"):
+        told = replies[path].json if path in replies else None
+        if isinstance(told, dict):
+            return told
+    return {}
+
+
+def _model_entries(replies: Replies) -> list[Mapping[str, Any]]:
+    told = replies["v1/models"].json if "v1/models" in replies else None
+    data = told.get("data") if isinstance(told, dict) else None
+    return [entry for entry in data or () if isinstance(entry, dict) and "id" in entry]
+
+
+def _usage(reply: Reply) -> Mapping[str, Any]:
+    told = reply.json
+    usage = told.get("usage") if isinstance(told, dict) else None
+    return usage if isinstance(usage, dict) else {}
+
+
+def _cached(reply: Reply) -> int | None:
+    details = _usage(reply).get("prompt_tokens_details")
+    return _number(details.get("cached_tokens")) if isinstance(details, dict) else None
+
+
+def _vllm_caches(replies: Replies) -> Iterator[dict[str, str]]:
+    """The labels of vllm:cache_config_info, of each engine: how its cache is configured."""
+    text = replies["metrics"].text if "metrics" in replies else ""
+    for labels in re.findall(r"^vllm:cache_config_info\{(.*)\}", text, re.M):
+        yield dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _status(reply: Reply) -> str:
+    return f"status {reply.status}" if reply.status else "no answer"
