@@ -122,6 +122,7 @@ class SharedIndex:
         self._enrolling: dict[WorkerId, str] = {}
         self._capacity: dict[WorkerId, int] = {}
         self._cutting: set[WorkerId] = set()
+        self._grown: set[WorkerId] = set()
         self._number = 0
 
     # Asking.
@@ -204,7 +205,7 @@ class SharedIndex:
             result = answer.result()
             assert isinstance(result, list)
             self._await_sight(self.store.keys.shard(namespace_id(namespace)), result[0], worker, claim)
-            self._within_capacity(worker)
+            self._grown.add(worker)
 
         held.add_done_callback(answered)
 
@@ -228,7 +229,10 @@ class SharedIndex:
         if tenure is None or blocks >= len(hashes):
             return
         node = self.copy.at(hashes, blocks)
-        below = self.copy.below(node, tenure)[:NODES_PER_CALL_MAX] if node is not None else []
+        below = self.copy.below(node, tenure) if node is not None else []
+        if len(below) > NODES_PER_CALL_MAX:
+            deepest, below = below[:-NODES_PER_CALL_MAX], below[-NODES_PER_CALL_MAX:]
+            self._cut(namespace_id(namespace), [(each, tenure, 0) for each in deepest])
         _ignored(self.store.shorten(namespace, hashes, tenure, blocks, below))
 
     def bound(self, worker: WorkerId, blocks_max: int) -> None:
@@ -266,6 +270,10 @@ class SharedIndex:
             while waiting and known is not None and waiting[0][0] <= known.sequence:
                 _, worker, claim = waiting.popleft()
                 self._own.withdraw(worker, claim)
+        # Only what the copy shows can be counted.
+        grown, self._grown = self._grown, set()
+        for worker in grown:
+            self._within_capacity(worker)
 
     def checked(self) -> None:
         """Redis is there and the copy is whole: it is told what it has missed."""
@@ -291,6 +299,7 @@ class SharedIndex:
         known = self.copy.shards.get(shard)
         if known is not None and known.sequence >= sequence:
             self._own.withdraw(worker, claim)
+            self._within_capacity(worker)
         else:
             # What is never seen goes when its prediction ends.
             self._unseen.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))

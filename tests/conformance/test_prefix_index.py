@@ -267,3 +267,15 @@ async def test_a_worker_that_had_what_was_known_or_more_keeps_everything(index):
         await index.settle()
     assert index.match(SPACE, path(1, 2, 8, 9)).confirmed == {W: 4}
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
+
+
+async def test_shortening_takes_everything_below_however_much_hangs_there(index):
+    for number in range(200):
+        index.confirm(SPACE, path(1, 2, 1000 + number), W, f"r{number}")
+    await index.settle()
+    index.shorten(SPACE, path(1, 2), W, 1)
+    await index.settle()
+    assert index.match(SPACE, path(1, 2)).confirmed == {W: 1}
+    index.confirm(SPACE, path(1, 2), W, "again")
+    await index.settle()
+    assert {index.match(SPACE, path(1, 2, 1000 + number)).blocks(W) for number in range(200)} == {2}
