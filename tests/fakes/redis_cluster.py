@@ -23,7 +23,7 @@ def server_binary() -> str:
     return os.environ.get("RADIXGATE_TEST_REDIS") or str(find_server())
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -108,7 +108,7 @@ class RedisCluster:
         self._directory = Path(tempfile.mkdtemp(prefix="radixgate-cluster-"))
         # A part that is away leaves the others serving.
         options = ["--cluster-node-timeout", str(node_timeout_ms), "--cluster-require-full-coverage", "no"]
-        ports = _free_ports(6)
+        ports = free_ports(6)
         self.nodes = [
             Node(self._directory / str(port), port, bus, options)
             for port, bus in zip(ports[:3], ports[3:], strict=True)

@@ -32,7 +32,7 @@ async def test_many_callers_each_get_their_own_answer(scripts):
 async def test_one_broken_script_in_a_batch_fails_alone(scripts):
     good, bad, also_good = (scripts.call(script, [], [5]) for script in (ECHO, BROKEN, ECHO))
     assert (await good, await also_good) == (5, 5)
-    with pytest.raises(RedisDown, match="Unknown (Redis )?command"):
+    with pytest.raises(RedisDown, match=r"Unknown (Redis )?command"):
         await bad
 
 
