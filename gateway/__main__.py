@@ -1,6 +1,17 @@
-"""`radixgate`: see cli/."""
+"""`python -m gateway`, and `radixgate`."""
 
-from gateway.cli.main import main
+import sys
+
+
+def main() -> None:
+    """The entry point. Its imports take a moment, in which somebody may already press Ctrl-C."""
+    try:
+        from gateway.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

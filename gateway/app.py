@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
@@ -109,6 +109,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         stack.callback(reservations.fleet.close)
 
         overview = Overview(time.monotonic)
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, of use to nobody
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
             tenants=_tenants(settings, secret),
@@ -160,6 +161,8 @@ def _dispatch(settings: Settings, catalogue: Catalogue, leases: Leases, index: P
 
     events = FleetEvents(room=lambda: reservations.room_made(), emptied=index.forget, reported=reported)
     fleet = Fleet(map(_worker, settings.workers), events)
+    if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
+        fleet.warn_of_shared_caches()
     for worker in fleet:
         catalogue.found(worker.models)
     queue = settings.queueing

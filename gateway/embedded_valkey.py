@@ -5,20 +5,25 @@ restart; it is started again when it dies. One gateway owns a state directory, b
 """
 
 import asyncio
-import fcntl
 import importlib.util
 import logging
+import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import IO
 
+from gateway.locks import locked, locked_from_the_start
 from gateway.processes import die_with_parent
 
 log = logging.getLogger(__name__)
 
 READY_SECONDS_MAX = 10.0
 STOP_SECONDS_MAX = 3.0
+PREFIX = "radixgate-"
+LOCK_NAME = "lock"
+SOCKET_NAME = "valkey.sock"
 RESTART_SECONDS = (0.1, 0.5, 2.0, 5.0)
 
 
@@ -32,7 +37,7 @@ class EmbeddedValkey:
     def __init__(self, state_directory: Path) -> None:
         self._directory = state_directory / "valkey"
         self._socket_directory: Path | None = None
-        self._lock: IO[str] | None = None
+        self._locks: list[IO[str]] = []
         self._process: asyncio.subprocess.Process | None = None
         self._binary = find_server()
 
@@ -47,13 +52,18 @@ class EmbeddedValkey:
     @property
     def _socket(self) -> Path:
         assert self._socket_directory is not None
-        return self._socket_directory / "valkey.sock"
+        return self._socket_directory / SOCKET_NAME
 
     async def start(self) -> None:
         """Starts the server and waits until it listens. Raises ValkeyFailed."""
-        self._lock = _locked(self._directory)
+        self._locks.append(_locked(self._directory))
         # Not in the state directory: the path of a socket may have about a hundred bytes only.
-        self._socket_directory = Path(tempfile.mkdtemp(prefix="radixgate-"))
+        _remove_left_behind(Path(tempfile.gettempdir()))
+        try:
+            self._socket_directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self._locks.append(locked_from_the_start(self._socket_directory / LOCK_NAME))
+        except OSError as err:
+            raise ValkeyFailed(f"there is no place for its socket: {err.strerror}") from err
         await self._spawn()
 
     async def run(self) -> None:
@@ -82,8 +92,8 @@ class EmbeddedValkey:
                 await self._process.wait()
         if self._socket_directory is not None:
             shutil.rmtree(self._socket_directory, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.close()
+        for lock in self._locks:
+            lock.close()
 
     async def _spawn(self) -> None:
         self._socket.unlink(missing_ok=True)
@@ -155,10 +165,24 @@ def _locked(directory: Path) -> IO[str]:
     """Makes the directory and locks it until the file is closed. Raises ValkeyFailed."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = open(directory / "lock", "w")  # noqa: SIM115
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return locked(directory / LOCK_NAME)
     except BlockingIOError:
         raise ValkeyFailed(f"the state directory {directory} is used by another gateway") from None
     except OSError as err:
         raise ValkeyFailed(f"the state directory {directory} cannot be used: {err.strerror}") from err
-    return file
+
+
+def _remove_left_behind(place: Path) -> None:
+    """Removes the socket directories of gateways that were killed: our user's, with a lock that nobody holds."""
+    for directory in place.glob(f"{PREFIX}*"):
+        try:
+            found = directory.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                continue
+            names = set(os.listdir(directory))
+            if LOCK_NAME not in names or not names <= {LOCK_NAME, SOCKET_NAME}:
+                continue
+            with locked(directory / LOCK_NAME):
+                shutil.rmtree(directory, ignore_errors=True)
+        except OSError:
+            continue  # It lives, or is gone already.

@@ -30,7 +30,12 @@ class GatewayError(Exception):
 
     def body(self) -> bytes:
         """The OpenAI error object, all four keys."""
-        return orjson.dumps({"error": self.fields()})
+        try:
+            return orjson.dumps({"error": self.fields()})
+        except TypeError:
+            # What a client sent and we quote may be no text: half of a surrogate pair in an address.
+            fields = {name: text and _as_text(text) for name, text in self.fields().items()}
+            return orjson.dumps({"error": fields})
 
     def frame(self) -> bytes:
         """The same as a server-sent event, for streams that have begun."""
@@ -48,16 +53,33 @@ class GatewayError(Exception):
         }
 
 
+def _limit(unit: str, amount: int) -> str:
+    """2 total tokens, 1 request at one time."""
+    many = "" if amount == 1 else "s"
+    if unit == "concurrency":
+        return f"{amount} request{many} at one time"
+    return f"{amount} {unit.removesuffix('s').replace('_', ' ')}{many}"
+
+
+def _as_text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
 class BadRequest(GatewayError):
     status, code, type = 400, "invalid_request", "invalid_request_error"
 
 
 class PromptTooLong(GatewayError):
+    """`exact`: the prompt was counted; else it has so many tokens at least."""
+
     status, code, type = 400, "context_length_exceeded", "invalid_request_error"
 
-    def __init__(self, *, prompt_tokens: int, output_tokens: int, context_length: int) -> None:
+    def __init__(
+        self, *, prompt_tokens: int, output_tokens: int, context_length: int, exact: bool = True
+    ) -> None:
+        least = "" if exact else "at least "
         super().__init__(
-            f"The context length is {context_length} tokens, but the request asks for "
+            f"The context length is {context_length} tokens, but the request asks for {least}"
             f"{prompt_tokens + output_tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
             param="messages",
         )
@@ -78,6 +100,15 @@ class Forbidden(GatewayError):
 
     def __init__(self, model: str) -> None:
         super().__init__(f"This key may not use the model {model!r}.", param="model")
+
+
+class ForbiddenHost(GatewayError):
+    """Without keys, only who names this machine may ask: a page of somebody else's may not."""
+
+    status, code, type = 403, "host_not_allowed", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("This address answers to localhost, 127.0.0.1 and [::1] only.")
 
 
 class NotFound(GatewayError):
@@ -116,38 +147,46 @@ class PayloadTooLarge(GatewayError):
         super().__init__(f"The request body is larger than {bytes_max} bytes.")
 
 
+class UnsupportedEncoding(GatewayError):
+    status, code, type = 415, "unsupported_encoding", "invalid_request_error"
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(f"The content encoding {encoding[:100]!r} is not supported; send the body as it is.")
+
+
 class QuotaExceeded(GatewayError):
-    """Refused by a limit of the tenant; nothing was charged."""
+    """Refused by a limit of the tenant, for now; nothing was charged."""
 
     status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
 
     def __init__(
-        self,
-        *,
-        unit: str,
-        amount: int,
-        retry_after_seconds: float | None,
-        tenant: str,
-        headers: Mapping[str, str],
+        self, *, unit: str, amount: int, retry_after_seconds: float, tenant: str, headers: Mapping[str, str]
     ) -> None:
-        what = unit.replace("_", " ")
-        if retry_after_seconds is None:
-            super().__init__(
-                f"The request needs more than the limit of {amount} {what} of tenant {tenant!r} ever allows."
-            )
-            self.code = "request_exceeds_limit"
-        else:
-            super().__init__(
-                f"The limit of {amount} {what} of tenant {tenant!r} is used up. "
-                f"Try again in {retry_after_seconds:.3g} seconds.",
-                retry_after_seconds=retry_after_seconds,
-            )
-
+        seconds = f"{retry_after_seconds:.3g}"
+        super().__init__(
+            f"The limit of {_limit(unit, amount)} of tenant {tenant!r} is used up. "
+            f"Try again in {seconds} second{'' if seconds == '1' else 's'}.",
+            retry_after_seconds=retry_after_seconds,
+        )
         self.limit_headers = headers
 
     def headers(self) -> dict[str, str]:
-        never = {"x-should-retry": "false"} if self.retry_after_seconds is None else {}
-        return {**self.limit_headers, **super().headers(), **never}
+        return {**self.limit_headers, **super().headers()}
+
+
+class RequestExceedsLimit(GatewayError):
+    """Refused by a limit that it can never fit into; nothing was charged."""
+
+    status, code, type = 429, "request_exceeds_limit", "rate_limit_error"
+
+    def __init__(self, *, unit: str, amount: int, tenant: str, headers: Mapping[str, str]) -> None:
+        super().__init__(
+            f"The request needs more than the limit of {_limit(unit, amount)} of tenant {tenant!r} ever allows."
+        )
+        self.limit_headers = headers
+
+    def headers(self) -> dict[str, str]:
+        return {**self.limit_headers, **super().headers(), "x-should-retry": "false"}
 
 
 class TenantQueueFull(GatewayError):
@@ -200,7 +239,10 @@ class WorkerError(GatewayError):
 
 
 class RefusedByWorker(GatewayError):
-    """The worker found a mistake of the client's; its own words."""
+    """The worker found a mistake of the client's; its own words, and its own code, if it has one.
+
+    In metrics and traces the code is `refused_by_worker`: workers' codes have no bound.
+    """
 
     type: ClassVar[str] = "invalid_request_error"
 

@@ -37,7 +37,7 @@ class Exchange(Protocol):
         ...
 
     async def request(self) -> InferenceRequest:
-        """Reads and decodes the body. Raises BadRequest, PayloadTooLarge, BodyTimeout."""
+        """The body, decoded. Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded."""
         ...
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
@@ -45,7 +45,7 @@ class Exchange(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """More of a streamed answer. Raises ConnectionResetError when the client has left."""
+        """More of a streamed answer. Raises ConnectionResetError when the client has left, or no longer reads."""
         ...
 
     async def end(self) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.request import InferenceRequest
+from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
 
 
@@ -28,8 +29,15 @@ class PromptEncoder(Protocol):
 
     exact: bool
 
-    async def encode(self, request: InferenceRequest) -> list[EncodedPrompt]:
-        """One entry a prompt. Raises BadRequest for a prompt that the model's template refuses."""
+    async def encode(
+        self, request: InferenceRequest, tenant: Tenant, length_max: int | None
+    ) -> list[EncodedPrompt]:
+        """One entry a prompt. `length_max`: tokens that prompt and answer may have together, where that is known.
+
+        Raises BadRequest for a prompt that the model's template refuses, PromptTooLong for one of which the length
+        in bytes says that it cannot fit (the caller counts the tokens of the others), TenantQueueFull for a tenant
+        of which too many prompts are being encoded.
+        """
         ...
 
 

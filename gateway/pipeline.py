@@ -8,15 +8,17 @@ whatever happened, and nobody waits for either.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import msgspec
 
 from gateway.context import RequestContext
 from gateway.dispatch.catalogue import Catalogue
-from gateway.dispatch.prefixes import Prefixes
+from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
 from gateway.dispatch.reservations import Reservations
-from gateway.errors import Forbidden, GatewayError, InternalError, Unauthenticated
+from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker, Unauthenticated
 from gateway.exchange import Exchange
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
@@ -60,7 +62,7 @@ async def serve(exchange: Exchange, at: Services) -> None:
             while True:
                 async with held.place() as placed:
                     try:
-                        async with placed.worker.adapter.stream(call(ctx, at, progress)) as answer:
+                        async with placed.worker.adapter.stream(call(ctx, prompt, at, progress)) as answer:
                             held.answered(placed, answer.status)
                             return await relay(answer, exchange, ctx.request, progress, held.headers)
                     except WorkerUnreachable as err:
@@ -76,9 +78,16 @@ async def serve(exchange: Exchange, at: Services) -> None:
         progress.ended(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
-        record = progress.record()
-        for observe in at.observers:
+        tell(at.observers, progress.record())
+
+
+def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
+    """Everybody who wants to know; one who fails keeps it from nobody else."""
+    for observe in observers:
+        try:
             observe(record)
+        except Exception:
+            log.exception("an observer of request %s failed", record.id)
 
 
 def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
@@ -93,9 +102,15 @@ def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant
 
 
 async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Progress) -> RequestContext:
-    """What does it want, and may it? Raises BadRequest, ModelNotFound, Forbidden and what reading raises."""
+    """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, and what reading raises."""
     request = await exchange.request()
-    model = at.catalogue.find(request.model)
+    try:
+        model = at.catalogue.find(request.model)
+    except ModelNotFound:
+        # A worker that has not spoken yet may have it; a client tries again after 503, and never after 404.
+        if at.reservations.fleet.complete:
+            raise
+        raise NoWorker(request.model) from None
     progress.model, progress.stream = model.name, request.stream
     if not tenant.plan.allows(model.name):
         raise Forbidden(request.model)
@@ -105,12 +120,15 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     )
 
 
-def call(ctx: RequestContext, at: Services, progress: Progress) -> WorkerCall:
+def call(ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress) -> WorkerCall:
     """The request as a worker gets it."""
+    fields = ctx.request.fields
+    if prompt.output_tokens_max is not None:
+        fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
     return WorkerCall(
         id=ctx.id,
         path=f"v1/{ctx.request.surface.value}",
-        fields=ctx.request.fields,
+        fields=fields,
         model=ctx.model.name,
         stream=ctx.request.stream,
         cache_salt=at.cache_salt(ctx.tenant.group),

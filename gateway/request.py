@@ -18,8 +18,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the gateway knows of a request.
 
     `fields`: the client's top-level fields as raw JSON, less those that the gateway owns. `prompt`: chat messages,
-    or a list of prompts that are texts or token ids. `choices`: answers asked for. `output_tokens_max`: the
-    client's bound on each, None where it set none. `include_usage`: it asked for the usage frame.
+    or a list of prompts that are texts or token ids. `choices`: answers asked for, of each. `output_tokens_max`:
+    the client's bound on each, None where it set none. `include_usage`: it asked for the usage frame.
     """
 
     surface: Surface
@@ -30,3 +30,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     include_usage: bool
     choices: int
     output_tokens_max: int | None
+
+    @property
+    def answers(self) -> int:
+        """Answers that will come: so many choices of each prompt."""
+        return self.choices * (len(self.prompt) if self.surface is Surface.COMPLETIONS else 1)

@@ -14,7 +14,7 @@ def deployment_secret(settings: Settings) -> bytes:
     """The secret that keys, salts and hashes are derived from. Raises SettingsProblem."""
     if settings.deployment_secret is not None:
         return settings.deployment_secret.reveal().encode()
-    file = Path(settings.state_directory) / FILE_NAME
+    file = _file(settings)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not file.exists():
@@ -28,6 +28,15 @@ def deployment_secret(settings: Settings) -> bytes:
     if not text:
         raise SettingsProblem(f"$.state_directory: {file} is empty")
     return text.encode()
+
+
+def secret_file(settings: Settings) -> Path | None:
+    """Where the secret is kept; None if the settings give it."""
+    return _file(settings) if settings.deployment_secret is None else None
+
+
+def _file(settings: Settings) -> Path:
+    return Path(settings.state_directory) / FILE_NAME
 
 
 def _make(file: Path) -> None:

@@ -1,13 +1,16 @@
 """Opens the listeners, serves until told to stop, and stops without losing a stream."""
 
 import asyncio
+import errno
 import gc
 import logging
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -43,21 +46,27 @@ class Serving:
 async def run(settings: Settings, ready: Callable[[Serving], None] = lambda _: None) -> None:
     """Serves until SIGTERM or SIGINT, and drains; a second signal ends it at once.
 
+    SIGINT comes from a person at a keyboard: no balancer is given notice, and with nothing inside it ends at once.
+
     Raises SettingsProblem, ValkeyFailed and CannotListen before it serves, nothing afterwards.
     """
-    stop, at_once = asyncio.Event(), asyncio.Event()
+    stop: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+    at_once = asyncio.Event()
 
-    def on_signal() -> None:
-        (at_once if stop.is_set() else stop).set()
+    def on_signal(number: signal.Signals) -> None:
+        if stop.done():
+            at_once.set()
+        else:
+            stop.set_result(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     async with serving(settings) as here:
         _spare_the_collector()
         log.info("serving at %s, operators at %s", here.tenants, here.admin)
         ready(here)
-        await stop.wait()
-        await _drain(here, at_once)
+        by_keyboard = await stop is signal.SIGINT
+        await _drain(here, at_once, notice_seconds=0.0 if by_keyboard else settings.drain.notice_seconds)
 
 
 @asynccontextmanager
@@ -72,6 +81,8 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                 gateway.doors,
                 body_bytes_max=bounds.body_bytes_max,
                 body_seconds_max=bounds.body_seconds_max,
+                # A unix socket is out of a browser's reach, and its clients name hosts as they like.
+                local_names_only=not settings.tenants and settings.listen.unix_socket is None,
             ),
             seconds_max=settings.drain.seconds,
         )
@@ -80,9 +91,13 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
         listen = settings.listen
+        if listen.unix_socket is not None:
+            url = await _open_socket(tenants, Path(listen.unix_socket), stack)
+        else:
+            url = await _open(tenants, listen.host, listen.port)
         yield Serving(
             gateway=gateway,
-            tenants=await _open(tenants, listen.host, listen.port, listen.unix_socket),
+            tenants=url,
             admin=await _open(admin, settings.admin.host, settings.admin.port),
             runner=tenants,
         )
@@ -95,12 +110,16 @@ def _spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _drain(here: Serving, at_once: asyncio.Event) -> None:
+async def _drain(here: Serving, at_once: asyncio.Event, *, notice_seconds: float) -> None:
     """Not ready but serving for the notice; then no new requests, and the running ones may end."""
-    drain = here.gateway.settings.drain
-    log.info("stopping: notice of %g s, then %g s for running requests", drain.notice_seconds, drain.seconds)
+    inside = len(here.gateway.doors.inside)
+    if inside or notice_seconds:
+        log.warning(
+            "stopping: notice of %g s, then at most %g s for %d running request%s; a second signal ends it at once",
+            *(notice_seconds, here.gateway.settings.drain.seconds, inside, "" if inside == 1 else "s"),
+        )
     here.gateway.doors.ready = False
-    await _unless(at_once, asyncio.sleep(drain.notice_seconds))
+    await _unless(at_once, asyncio.sleep(notice_seconds))
     here.gateway.close_doors()
     await _unless(at_once, here.runner.cleanup())
     here.gateway.doors.clear()
@@ -116,10 +135,14 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None
 
 
 def _runner(app: web.Application, *, seconds_max: float) -> web.AppRunner:
-    """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU."""
+    """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU.
+
+    `auto_decompress`: a few kilobytes would become as many gigabytes, before anybody has asked who sends them.
+    """
     return web.AppRunner(
         app,
         handler_cancellation=True,
+        auto_decompress=False,
         shutdown_timeout=seconds_max,
         keepalive_timeout=KEEPALIVE_SECONDS,
         access_log=None,
@@ -128,15 +151,52 @@ def _runner(app: web.Application, *, seconds_max: float) -> web.AppRunner:
     )
 
 
-async def _open(runner: web.AppRunner, host: str, port: int, unix_socket: str | None = None) -> str:
+async def _open(runner: web.AppRunner, host: str, port: int) -> str:
     """Listens, and says where. Raises CannotListen."""
-    where = unix_socket or f"{host}:{port}"
     try:
-        if unix_socket is not None:
-            await web.UnixSite(runner, unix_socket, backlog=BACKLOG).start()
-            return f"unix:{unix_socket}"
         await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
     except OSError as err:
-        raise CannotListen(f"cannot listen on {where}: {os.strerror(err.errno or 0)}") from err
+        raise CannotListen(f"cannot listen on {host}:{port}: {_reason(err)}") from err
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{runner.addresses[0][1]}"
+
+
+async def _open_socket(runner: web.AppRunner, path: Path, stack: AsyncExitStack) -> str:
+    """Listens on a unix socket, and removes it in the end. Raises CannotListen.
+
+    The loop takes the place of any socket that it finds there, so whether somebody listens is asked first.
+    """
+    try:
+        if _is_answered(path):
+            raise OSError(errno.EADDRINUSE, "")
+        await web.UnixSite(runner, path, backlog=BACKLOG).start()
+        ours = os.stat(path).st_ino
+    except OSError as err:
+        raise CannotListen(f"cannot listen on {path}: {_reason(err)}") from err
+
+    def remove() -> None:
+        with suppress(OSError):
+            if path.stat().st_ino == ours:
+                path.unlink()
+
+    stack.callback(remove)
+    return f"unix:{path}"
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(str(path))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def _reason(err: OSError) -> str:
+    """In words. asyncio wraps what the system said in text of its own; an unknown host has a negative number."""
+    if err.errno is not None and err.errno > 0:
+        return os.strerror(err.errno)
+    return err.strerror or str(err)

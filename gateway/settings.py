@@ -1,28 +1,60 @@
 """The one settings tree: every name, its type, its default, and what it means.
 
-`settings_sources.py` fills it from YAML, environment and command line; the README's reference is
-generated from it. Nothing else reads the environment. Values are frozen: a reload builds a new tree.
+`settings_sources.py` fills it from YAML, environment and command line, and `settings_checks.py` looks at the whole;
+the README's reference is generated from it. Nothing else reads the environment. Values are frozen: a reload builds
+a new tree.
 """
 
 from datetime import date
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
 
-from policies.registry import PolicyError, queue_policy, routing_policy
-from workers.adapters.registry import adapters
+
+def _form(words: str) -> dict[str, str]:
+    """What a refusal says is accepted here; see settings_messages.py."""
+    return {"form": words}
+
 
 Host = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-HttpUrl = Annotated[str, Meta(pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")]
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Positive = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
-NotNegativeSeconds = Annotated[float, Meta(ge=0)]
+Identifier = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        extra=_form("1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"),
+    ),
+]
+HttpUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$",
+        extra=_form("an http:// or https:// address without query, as http://host:8000"),
+    ),
+]
+FilePath = Annotated[str, Meta(pattern=r"^[^\x00]+$", extra=_form("a path"))]
+Day = Annotated[date, Meta(extra=_form("a day, as 2027-01-31"))]
+KeyHash = Annotated[
+    str,
+    Meta(
+        pattern=r"^hmac-sha256:[0-9a-f]{64}$",
+        extra=_form("`hmac-sha256:` and 64 hex digits, as `radixgate keys new` and `keys hash` print it"),
+    ),
+]
+RedisUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(embedded$|redis://|rediss://|unix://)",
+        extra=_form("`embedded`, or an address redis://, rediss:// or unix://"),
+    ),
+]
+Port = Annotated[int, Meta(ge=0, le=65535, extra=_form("a port, 0 to 65535"))]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+"""At most what Redis and JavaScript count exactly."""
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -61,7 +93,7 @@ class Listen(Branch, frozen=True, kw_only=True):
     host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Port; 0 takes a free one.")] = 8000
     unix_socket: Annotated[
-        str | None, Meta(description="Path of a unix socket to listen on instead of host and port.")
+        FilePath | None, Meta(description="Path of a unix socket to listen on instead of host and port.")
     ] = None
 
 
@@ -80,10 +112,9 @@ class RedisServer(Branch, frozen=True, kw_only=True):
     """Quotas, leases and the prefix index live here."""
 
     url: Annotated[
-        str,
+        RedisUrl,
         Meta(
-            description="`embedded` starts a private Valkey; or redis://, rediss://, unix://.",
-            pattern=r"^(embedded$|redis://|rediss://|unix://)",
+            description="`embedded` starts a private Valkey; or redis://host:6379/0, rediss://, unix:///path."
         ),
     ] = "embedded"
     timeout_ms: Annotated[
@@ -104,10 +135,10 @@ class Model(Branch, frozen=True, kw_only=True):
     name: Annotated[Name, Meta(description="Name in requests, and at the workers.")]
     aliases: Annotated[tuple[Name, ...], Meta(description="Further names for the same model.")] = ()
     tokenizer: Annotated[
-        str,
+        FilePath,
         Meta(
             description="Directory with tokenizer.json (and chat template), or `text`: no tokenizer, "
-            "four bytes of canonical text count as a token."
+            "four bytes of canonical text count as a token, and bounds by tokens are estimates."
         ),
     ] = "text"
     block_size: Annotated[
@@ -161,7 +192,11 @@ class Plan(Branch, frozen=True, kw_only=True):
     concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
     models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
     context_length_max: Annotated[
-        Positive | None, Meta(description="Longest prompt and answer together for this plan.")
+        Positive | None,
+        Meta(
+            description="Longest prompt and answer together for this plan. Workers are sent what the prompt leaves "
+            "of it as `max_tokens` where the client set none; without a tokenizer both go by the estimate."
+        ),
     ] = None
 
 
@@ -183,8 +218,8 @@ class ApiKey(Branch, frozen=True, kw_only=True):
     """One API key, as `radixgate keys new` prints it."""
 
     id: Annotated[Identifier, Meta(description="Public part of the key.")]
-    hash: Annotated[str, Meta(description="hmac-sha256:HEX.", pattern=r"^hmac-sha256:[0-9a-f]{64}$")]
-    expires: Annotated[date | None, Meta(description="Last day of use, as 2027-01-31 (UTC).")] = None
+    hash: Annotated[KeyHash, Meta(description="hmac-sha256:HEX.")]
+    expires: Annotated[Day | None, Meta(description="Last day of use, as 2027-01-31 (UTC).")] = None
 
 
 class TenantSettings(Branch, frozen=True, kw_only=True):
@@ -203,9 +238,9 @@ class Routing(Branch, frozen=True, kw_only=True):
     """Which worker serves a request."""
 
     policy: Annotated[str, Meta(description="Name of a routing policy.")] = "prefix_affinity"
-    options: Annotated[dict[str, Any], Meta(description="Options of that policy.")] = field(
-        default_factory=dict
-    )
+    options: Annotated[
+        dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
+    ] = field(default_factory=dict)
 
 
 class Queueing(Branch, frozen=True, kw_only=True):
@@ -269,7 +304,11 @@ class Settings(Branch, frozen=True, kw_only=True):
     admin: Annotated[Admin, Meta(description="Where operators connect.")] = field(default_factory=Admin)
     redis: Annotated[RedisServer, Meta(description="Shared state.")] = field(default_factory=RedisServer)
     state_directory: Annotated[
-        str, Meta(description="Embedded Valkey's append-only file and generated secrets.")
+        FilePath,
+        Meta(
+            description="Embedded Valkey's append-only file and generated secrets. From the file, and by default "
+            "where there is a file, it is relative to the file."
+        ),
     ] = "./.radixgate"
     deployment_secret: Annotated[
         Secret | None,
@@ -326,43 +365,3 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def first_problem(settings: Settings) -> str | None:
-    """What is wrong between settings that are each right by themselves: `$.path: reason`, or None."""
-    if not settings.workers:
-        return "$.workers: at least one worker is needed"
-    for path, names in (
-        ("workers", [worker.id for worker in settings.workers]),
-        ("plans", [plan.name for plan in settings.plans]),
-        ("tenants", [tenant.id for tenant in settings.tenants]),
-        ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
-        ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
-    ):
-        for name in names:
-            if names.count(name) > 1:
-                return f"$.{path}: {name!r} is named twice"
-    kinds = adapters()
-    for at, worker in enumerate(settings.workers):
-        if worker.kind not in kinds:
-            return f"$.workers[{at}].kind: there is no kind {worker.kind!r}; there are {', '.join(sorted(kinds))}"
-    plans = {plan.name for plan in settings.plans}
-    for at, tenant in enumerate(settings.tenants):
-        if tenant.plan is not None and tenant.plan not in plans:
-            return f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
-    if not settings.tenants and settings.listen.unix_socket is None and not is_loopback(settings.listen.host):
-        return "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
-    for check, path in (
-        (lambda: routing_policy(settings.routing.policy, settings.routing.options), "routing.policy"),
-        (lambda: queue_policy(settings.queueing.across), "queueing.across"),
-    ):
-        try:
-            check()
-        except PolicyError as err:
-            return f"$.{path}: {err}"
-    for at, model in enumerate(settings.models):
-        if model.tokenizer == "worker":
-            return f"$.models[{at}].tokenizer: asking the worker to tokenise is not built yet"
-        if model.tokenizer != "text" and not (Path(model.tokenizer) / "tokenizer.json").is_file():
-            return f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
-    return None

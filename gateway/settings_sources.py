@@ -3,51 +3,46 @@
     RADIXGATE__LISTEN__PORT=9000        --set listen.port=9000        --set workers.0.url=http://...
 
 Text from environment and --set stays text unless it begins with `[` or `{`; the field's type converts it.
-`${env:NAME}` and `${file:PATH}` inside any text are replaced (PATH is relative to the YAML file). Every problem is
-a SettingsProblem with one line that begins with the path of the setting: `$.workers[0].kind: ...`.
+`${env:NAME}` and `${file:PATH}` inside any text are replaced. Relative paths that come from the file are relative
+to it, and so is the default state directory where there is a file. Every problem is a SettingsProblem with one line
+that begins with the path of the setting: `$.workers[0].kind: ...`.
 """
 
-import difflib
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import Any
 
 import msgspec
-import yaml
 
-from gateway.settings import UNBUILT, Secret, Settings, SettingsProblem, first_problem
+from gateway.settings import UNBUILT, Secret, Settings, SettingsProblem
+from gateway.settings_checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
+from gateway.settings_messages import explained, not_text, type_at
+from gateway.settings_references import References
+from gateway.settings_yaml import Location, parse, path
 
-ENVIRONMENT_PREFIX = "RADIXGATE__"
+DEFAULT = "default"
+WORDS_FOR_TOKENIZERS = ("text", "worker")
 
-Location = tuple[str | int, ...]
-
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>[^`]*)`")
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
-_AT = re.compile(r" - at `(?P<path>[^`]*)`$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """The tree, and for every value that is not a default where it came from."""
+    """The tree, for every value that is not a default where it came from, and what is odd: a line each."""
 
     settings: Settings
     sources: Mapping[Location, str]
+    warnings: tuple[str, ...] = ()
 
     def leaves(self) -> Iterator[tuple[str, str, str]]:
         """Every leaf as (path, value, source); secrets are masked."""
         for location, value in _leaves(self.settings, ()):
-            yield _path(location), _shown(value), self._source(location)
-
-    def _source(self, location: Location) -> str:
-        while location:
-            if location in self.sources:
-                return self.sources[location]
-            location = location[:-1]
-        return "default"
+            yield path(location), _shown(value), _source(self.sources, location)
 
 
 def load(
@@ -61,64 +56,83 @@ def load(
 
     `complete`: also what settings demand of each other. A command that needs a single value does not.
     """
-    sources: dict[Location, str] = {}
-    tree: dict[str, Any] = {}
-    base = Path()
-    if file is not None:
-        base = file.parent
-        tree = _read_yaml(file)
-        for location, _ in _leaves(tree, ()):
-            sources[location] = str(file)
     environment = os.environ if environment is None else environment
-    for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX):
-            location = _location(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
-            _assign(tree, location, _value(environment[name]), name)
-            sources[location] = f"environment {name}"
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals or not name:
-            raise SettingsProblem(f"--set {assignment}: expected PATH=VALUE, as in listen.port=9000")
-        location = _location(re.sub(r"\[(\d+)\]", r".\1", name).split("."))
-        _assign(tree, location, _value(text), f"--set {name}")
-        sources[location] = "--set"
-    resolved = _resolve(tree, (), base, environment)
-    settings = _convert(resolved)
+    base = file.parent.absolute() if file is not None else Path()
+    tree = _read(file) if file is not None else {}
+    sources: dict[Location, str] = {location: str(file) for location, _ in _leaves(tree, ())}
+    for location, text, source in (*_variables(environment), *_assigned(assignments)):
+        _assign(tree, location, _value(text, location, source), source)
+        for inner in [known for known in sources if known[: len(location)] == location]:
+            del sources[inner]
+        sources[location] = source
+    references = References(base, environment)
+    tree = _replaced(tree, (), references)
+    settings = _convert(tree)
+    if file is not None:
+        given_here = (str(file), DEFAULT)
+        settings = _start_at_the_file(settings, base, lambda at: _source(sources, at) in given_here)
     problem = first_problem(settings) if complete else None
     if problem is not None:
         raise SettingsProblem(problem)
-    return LoadedSettings(settings=settings, sources=sources)
+    today = datetime.now(UTC).date()
+    warnings = (*misspelt_variables(environment, references.used), *expired_keys(settings, today))
+    return LoadedSettings(settings=settings, sources=sources, warnings=warnings)
 
 
-def _read_yaml(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise SettingsProblem(f"{file}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as err:
+    except OSError as err:
+        raise SettingsProblem(f"{file}: cannot be read: {err.strerror}") from err
+    except ValueError as err:
         raise SettingsProblem(f"{file}: cannot be read: {err}") from err
-    except yaml.YAMLError as err:
-        mark = getattr(err, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
-        raise SettingsProblem(f"{file}: not valid YAML: {getattr(err, 'problem', err)}{where}") from err
+    tree = parse(text, str(file))
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise SettingsProblem(f"{file}: $: expected a mapping of settings, got {type(tree).__name__}")
-    return tree
+    # A copy has nothing twice: what an anchor shares can be set in one place alone.
+    copied: dict[str, Any] = msgspec.to_builtins(tree)
+    return copied
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[tuple[Location, str, str]]:
+    """What the environment sets: place, text, source."""
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            location = _location(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+            yield location, environment[name], f"environment {name}"
+
+
+def _assigned(assignments: Sequence[str]) -> Iterator[tuple[Location, str, str]]:
+    """What the command line sets: place, text, source."""
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name:
+            raise SettingsProblem(f"--set {assignment}: expected PATH=VALUE, as in listen.port=9000")
+        names = re.sub(r"\[(\d+)\]", r".\1", name.removeprefix("$.")).split(".")
+        yield _location(names), text, f"--set {name}"
 
 
 def _location(names: Sequence[str]) -> Location:
-    return tuple(int(name) if name.isdigit() else name for name in names)
+    return tuple(int(name) if name.isdecimal() else name for name in names)
 
 
-def _value(text: str) -> Any:
-    if text[:1] not in ("[", "{"):
+def _source(sources: Mapping[Location, str], location: Location) -> str:
+    while location:
+        if location in sources:
+            return sources[location]
+        location = location[:-1]
+    return DEFAULT
+
+
+def _value(text: str, location: Location, source: str) -> Any:
+    """A list or mapping in YAML's short form, unless the setting is text; else the text itself."""
+    if text[:1] not in ("[", "{") or type_at(Settings, location) in (str, Secret):
         return text
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    return parse(text, source, location)
 
 
 def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
@@ -127,98 +141,67 @@ def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
         here, last = location[: depth + 1], depth == len(location) - 1
         if isinstance(tree, list):
             if not isinstance(name, int) or name >= len(tree):
-                raise SettingsProblem(f"{_path(here)}: there is no such element ({source})")
+                raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
         elif isinstance(tree, dict):
+            if isinstance(name, int):
+                raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
             if not last and tree.get(name) is None:
                 tree[name] = {}
         else:
-            raise SettingsProblem(f"{_path(location[:depth])}: is a value and has nothing inside ({source})")
+            raise SettingsProblem(f"{path(location[:depth])}: is a value and has nothing inside ({source})")
         if last:
             tree[name] = value
         else:
             tree = tree[name]
 
 
-def _resolve(value: Any, location: Location, base: Path, environment: Mapping[str, str]) -> Any:
-    """Replaces ${env:NAME} and ${file:PATH} everywhere."""
+def _replaced(value: Any, location: Location, references: References) -> Any:
+    """The tree with all references replaced."""
     if isinstance(value, dict):
-        return {k: _resolve(v, (*location, k), base, environment) for k, v in value.items()}
+        return {name: _replaced(inner, (*location, name), references) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_resolve(v, (*location, at), base, environment) for at, v in enumerate(value)]
-    if not isinstance(value, str):
-        # YAML makes dates of what looks like one; settings have text there.
-        return value.isoformat() if hasattr(value, "isoformat") else value
+        return [_replaced(inner, (*location, at), references) for at, inner in enumerate(value)]
+    return references.replaced(value, path(location)) if isinstance(value, str) else value
 
-    def replacement(found: re.Match[str]) -> str:
-        kind, name = found.groups()
-        if kind == "env":
-            if name not in environment:
-                raise SettingsProblem(f"{_path(location)}: the environment variable {name} is not set")
-            return environment[name]
-        try:
-            return (base / name).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as err:
-            raise SettingsProblem(f"{_path(location)}: the file {name} cannot be read: {err}") from err
 
-    return _REFERENCE.sub(replacement, value)
+def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location], bool]) -> Settings:
+    """Makes absolute what the file gives as a relative path, and the state directory where nothing gives one."""
+
+    def absolute(value: str, *location: str | int) -> str:
+        return str(base / value) if here(location) else value
+
+    listen, models = settings.listen, list(settings.models)
+    if listen.unix_socket is not None:
+        unix_socket = absolute(listen.unix_socket, "listen", "unix_socket")
+        listen = msgspec.structs.replace(listen, unix_socket=unix_socket)
+    for at, model in enumerate(models):
+        if model.tokenizer not in WORDS_FOR_TOKENIZERS:
+            tokenizer = absolute(model.tokenizer, "models", at, "tokenizer")
+            models[at] = msgspec.structs.replace(model, tokenizer=tokenizer)
+    return msgspec.structs.replace(
+        settings,
+        state_directory=absolute(settings.state_directory, "state_directory"),
+        listen=listen,
+        models=tuple(models),
+    )
 
 
 def _convert(tree: dict[str, Any]) -> Settings:
     def decode(kind: type, value: Any) -> Any:
-        if kind is Secret and isinstance(value, str) and value and value.isascii() and value.isprintable():
-            return Secret(value)
-        raise ValueError("expected printable ASCII characters, at least one")
+        if kind is not Secret or not isinstance(value, str):
+            raise ValueError(not_text(value))
+        if not value or not value.isascii() or not value.isprintable():
+            raise ValueError("expected printable ASCII characters, at least one")
+        return Secret(value)
 
     try:
-        return msgspec.convert(tree, Settings, strict=False, dec_hook=decode)
+        settings = msgspec.convert(tree, Settings, strict=False, dec_hook=decode)
     except msgspec.ValidationError as err:
-        raise SettingsProblem(_explained(str(err))) from err
-
-
-def _explained(message: str) -> str:
-    """msgspec's message with the path in front, and unknown keys named."""
-    at = _AT.search(message)
-    path = at["path"] if at else "$"
-    text = _AT.sub("", message)
-    unknown = _UNKNOWN.match(text)
-    plain = re.sub(r"\[[^\]]*\]", "", path.removeprefix("$").lstrip("."))
-    if unknown is None:
-        choices = (
-            f"; choose one of {', '.join(_choices_at(plain))}" if text.startswith("Invalid enum") else ""
-        )
-        return f"{path}: {text[:1].lower()}{text[1:]}{choices}"
-    key = unknown["key"]
-    full = f"{plain}.{key}" if plain else key
-    if full in UNBUILT:
-        return f"{path}.{key}: {UNBUILT[full]}: not built yet"
-    near = difflib.get_close_matches(key, _names_at(plain), n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{path}.{key}: unknown setting{hint}"
-
-
-def _names_at(plain: str) -> list[str]:
-    """Names that the tree has at this place."""
-    kind = _type_at(plain)
-    return [f.encode_name for f in msgspec.structs.fields(kind)] if issubclass(kind, msgspec.Struct) else []
-
-
-def _choices_at(plain: str) -> list[str]:
-    """Values that the setting at this place may have."""
-    return [str(value) for value in getattr(_type_at(plain), "__args__", ())]
-
-
-def _type_at(plain: str) -> Any:
-    """The struct, choice or plain type of the setting at this place."""
-    kind: Any = Settings
-    for name in filter(None, plain.split(".")):
-        kind = _bare({f.encode_name: f.type for f in msgspec.structs.fields(kind)}[name])
-    return kind
-
-
-def _bare(annotation: Any) -> Any:
-    """X of X | None, tuple[X, ...] and Annotated[X, ...]; a choice stays one."""
-    inner = getattr(annotation, "__args__", ())
-    return annotation if not inner or get_origin(annotation) is Literal else _bare(inner[0])
+        raise SettingsProblem(explained(str(err), Settings, UNBUILT)) from err
+    for location, value in _leaves(settings, ()):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingsProblem(f"{path(location)}: expected a number with an end, got {value}")
+    return settings
 
 
 def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
@@ -232,10 +215,6 @@ def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
             yield from _leaves(inner, (*location, at))
     else:
         yield location, value
-
-
-def _path(location: Location) -> str:
-    return "$" + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in location)
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from policies.queueing.fifo import Fifo
 from policies.queueing.protocol import QueuePolicy
 from policies.routing.least_work import LeastWork
 from policies.routing.prefix_affinity import PrefixAffinity
-from policies.routing.protocol import RoutingPolicy
+from policies.routing.protocol import PolicyOptions, RoutingPolicy
 from policies.routing.round_robin import RoundRobin
 
 ROUTING_GROUP = "radixgate.routing_policies"
@@ -28,13 +28,22 @@ class PolicyError(ValueError):
     """A policy that cannot be had: unknown, registered twice, or given wrong options."""
 
 
+class OptionsInvalid(PolicyError):
+    """Options that the policy does not take: `message` is msgspec's, about a tree of `options_type`."""
+
+    def __init__(self, name: str, message: str, options_type: type[PolicyOptions]) -> None:
+        super().__init__(f"options of {name}: {message}")
+        self.message = message
+        self.options_type = options_type
+
+
 def routing_policy(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
-    """The routing policy of that name, with its options checked."""
+    """The routing policy of that name, with its options checked; numbers may come as text."""
     found = _named(name, BUILT_IN_ROUTING, ROUTING_GROUP)
     try:
-        typed = msgspec.convert(dict(options), found.options_type)
+        typed = msgspec.convert(dict(options), found.options_type, strict=False)
     except msgspec.ValidationError as err:
-        raise PolicyError(f"options of {name}: {err}") from err
+        raise OptionsInvalid(name, str(err), found.options_type) from err
     return cast(RoutingPolicy, found(typed))
 
 

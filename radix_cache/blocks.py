@@ -79,6 +79,12 @@ class BlockHasher:
         starts = range(0, len(data) - size + 1, size)
         return array("Q", [xxh3_64_intdigest(data[at : at + size], self.seed) for at in starts])
 
+    def next(self, previous: BlockHash | None, tokens: Tokens) -> BlockHash:
+        """The chained hash of one more full block behind the one that is hashed so, None at the beginning."""
+        if previous is None:
+            return BlockHash(self.of_tokens(tokens)[0])
+        return BlockHash(xxh3_64_intdigest(_PAIR.pack(previous, self.local_hashes(tokens)[0]), self.seed))
+
     def _chain(self, data: memoryview) -> Hashes:
         size, seed, pack = self.block_size * TOKEN_BYTES, self.seed, _PAIR.pack
         chained: Hashes = array("Q")

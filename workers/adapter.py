@@ -4,9 +4,9 @@
         async for chunk in answer.chunks(): ...
 
 * `WorkerUnreachable` before the first byte of an answer: nothing has been sent to the client, so another worker may
-  try. It says whether the worker is to blame; what a client did wrong never is.
+  try. It says what kind of failure it is; what a client did wrong never counts against a worker.
 * `StreamBroken` after the first byte. Nothing else is raised (cancellation apart).
-* An answer may be a refusal (status 4xx): that is an answer, and the worker lives.
+* An answer may be a refusal (status 4xx, its body perhaps empty): that is an answer, and the worker lives.
 * Leaving the context early, for whatever reason, makes the worker stop.
 
 Every adapter passes tests/conformance/test_worker_adapter.py.
@@ -15,6 +15,7 @@ Every adapter passes tests/conformance/test_worker_adapter.py.
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -22,16 +23,35 @@ import msgspec
 from radix_cache.match import WorkerId
 
 
-class WorkerUnreachable(Exception):
-    """No answer: not connected, hung up, timed out, or failed by its own fault.
+class Failure(Enum):
+    """Why there is no answer.
 
-    `blame`: counts against the worker's health. A full or busy worker is not ill.
+    `ILL`: not connected, hung up, timed out, its gateway failed; counts against the worker's health. `UNCLEAR`: it
+    failed inside (500), by its own fault or over this very request; what another worker makes of the request will
+    tell. `BUSY`: full or starting. `REFUSED`: it does not serve this gateway, as with a wrong key.
     """
 
-    def __init__(self, reason: str, *, blame: bool = True, timed_out: bool = False) -> None:
+    ILL = "ill"
+    UNCLEAR = "unclear"
+    BUSY = "busy"
+    REFUSED = "refused"
+
+
+class WorkerUnreachable(Exception):
+    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        failure: Failure = Failure.ILL,
+        timed_out: bool = False,
+        retry_after_seconds: float | None = None,
+    ) -> None:
         super().__init__(reason)
-        self.blame = blame
+        self.failure = failure
         self.timed_out = timed_out
+        self.retry_after_seconds = retry_after_seconds
 
 
 class StreamBroken(Exception):
@@ -96,6 +116,11 @@ class WorkerTarget:
 
 
 class WorkerAdapter(Protocol):
+    @property
+    def isolates(self) -> bool:
+        """Does the worker keep prompts of different `cache_salt` apart in its cache? False: it is shared by all."""
+        ...
+
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
         """Sends a request. See above for what is raised when."""
         ...

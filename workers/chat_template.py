@@ -3,8 +3,9 @@
     messages --> template (sandboxed) --> "<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n" --> tokenizer
 
 The gateway and the engine must get the same text, or their prefixes would not be the same: both use this file. It
-renders what transformers renders. A template is code from a stranger, so it runs in a sandbox that reaches neither
-Python nor the caller's values.
+renders what transformers renders, of messages that were made plain as SGLang and vLLM do it: no content is empty
+content, and the arguments of a tool call, a text in OpenAI's API, become what that text says. A template is code
+from a stranger, so it runs in a sandbox that reaches neither Python nor the caller's values.
 """
 
 import json
@@ -112,8 +113,12 @@ class ChatTemplate:
             raise TemplateFailed(f"messages[{place}] must be an object, not {type(message).__name__}")
         if not isinstance(message.get("role"), str):
             raise TemplateFailed(f"messages[{place}].role must be a string")
+        if message.get("tool_calls"):
+            message = {**message, "tool_calls": _plain_calls(message["tool_calls"])}
         content = message.get("content")
-        if content is None or isinstance(content, str):
+        if content is None:
+            return {**message, "content": ""}
+        if isinstance(content, str):
             return message
         if not isinstance(content, Sequence):
             raise TemplateFailed(f"messages[{place}].content must be a string or a list of text parts")
@@ -131,6 +136,23 @@ class ChatTemplate:
         except TemplateFailed:
             return False
         return _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
+
+
+def _plain_calls(calls: object) -> object:
+    """Tool calls whose arguments are values and no texts; what is odd stays as it is."""
+    return [_plain_call(call) for call in calls] if isinstance(calls, list) else calls
+
+
+def _plain_call(call: object) -> object:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(arguments, str):
+        return call
+    try:
+        value = json.loads(arguments) if arguments.strip() else {}
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": value}}
 
 
 def _text_of(part: object, where: str) -> str:

@@ -37,7 +37,7 @@ class HealthState:
         return HealthState(Health.UP, 0)
 
     def failed(self) -> "HealthState":
-        """The worker could not be reached, hung up, or failed by its own fault (5xx)."""
+        """The worker could not be reached, hung up, or failed by its own fault."""
         if self.health is Health.DRAINING:
             return self
         failures = self.failures + 1

@@ -2,7 +2,7 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 from rich.console import Console
@@ -11,8 +11,9 @@ from gateway.cli.failure import Failure
 from gateway.cli.serve import run_loop
 from gateway.cli.worker import ENGINE_MISSING
 from gateway.demo.sessions import Scale
-from gateway.demo.show import show
+from gateway.demo.show import Interrupted, show
 from gateway.demo.stage import Place, free_port
+from gateway.locks import locked
 from gateway.processes import ChildFailed
 from gateway.telemetry import logs
 
@@ -26,9 +27,11 @@ def demo(
         Path | None, typer.Option("--json", help="Write the table to this file.", show_default=False)
     ] = None,
     exit_: Annotated[bool, typer.Option("--exit", help="End after the table instead of staying up.")] = False,
-    port: Annotated[int, typer.Option(help="Port of the gateway; another if it is taken.")] = 8000,
+    port: Annotated[
+        int, typer.Option(help="Port of the gateway; another if it is taken.", min=0, max=65535)
+    ] = 8000,
     admin_port: Annotated[
-        int, typer.Option(help="Port of the operator page; another if it is taken.")
+        int, typer.Option(help="Port of the operator page; another if it is taken.", min=0, max=65535)
     ] = 8001,
     directory: Annotated[Path, typer.Option(help="Where checkpoint, settings and logs go.")] = Path(
         ".radixgate/demo"
@@ -41,10 +44,41 @@ def demo(
     """
     if importlib.util.find_spec("torch") is None:
         raise Failure(ENGINE_MISSING)
+    if json is not None:
+        _check_writable(json)
     logs.set_up("warning")
-    place = Place(directory=directory, port=free_port(port), admin_port=free_port(admin_port))
     scale = Scale(sessions=sessions, turns=turns, seed=seed)
+    with _lock(directory):
+        place = Place(directory=directory.absolute(), port=free_port(port), admin_port=free_port(admin_port))
+        try:
+            run_loop(
+                show(place, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console())
+            )
+        except Interrupted as err:
+            raise typer.Exit(130) from err
+        except ChildFailed as err:
+            raise Failure(str(err)) from err
+        except OSError as err:
+            raise Failure(f"the demo cannot go on: {err}") from err
+
+
+def _check_writable(file: Path) -> None:
+    """Before anything runs, not after minutes. Leaves no file behind that was not there."""
+    was_there = file.exists()
     try:
-        run_loop(show(place, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console()))
-    except ChildFailed as err:
-        raise Failure(str(err)) from err
+        file.open("ab").close()
+        if not was_there:
+            file.unlink()
+    except OSError as err:
+        raise Failure(f"--json: {file} cannot be written: {err.strerror}", 2) from err
+
+
+def _lock(directory: Path) -> IO[str]:
+    """One demo to a directory: a second one would write over the settings of the first."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return locked(directory / "demo.lock")
+    except BlockingIOError:
+        raise Failure(f"--directory: another demo runs in {directory}") from None
+    except OSError as err:
+        raise Failure(f"--directory: {directory} cannot be used: {err.strerror}", 2) from err

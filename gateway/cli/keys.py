@@ -7,7 +7,7 @@ import typer
 
 from gateway.cli.failure import Failure
 from gateway.cli.options import Assignments, ConfigFile
-from gateway.secret_store import deployment_secret
+from gateway.secret_store import deployment_secret, secret_file
 from gateway.settings_sources import load
 from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id, new_key, pepper
 
@@ -44,5 +44,11 @@ def hash_(config: ConfigFile = None, set_: Assignments = None) -> None:
 
 def _pepper(config: ConfigFile, assignments: Assignments) -> bytes:
     """Of the deployment that the settings describe; they need not be complete yet."""
-    loaded = load(config, assignments=assignments or (), complete=False)
-    return pepper(deployment_secret(loaded.settings))
+    settings = load(config, assignments=assignments or (), complete=False).settings
+    file = secret_file(settings)
+    is_new = file is not None and not file.exists()
+    secret = deployment_secret(settings)
+    if file is not None:
+        said = f"The deployment secret {'was generated' if is_new else 'is'} in {file.absolute()}"
+        print(f"{said}; this key is worth nothing without it.", file=sys.stderr)
+    return pepper(secret)

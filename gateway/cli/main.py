@@ -69,5 +69,6 @@ def main() -> None:
 
 
 def _refuse(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    """Says so in one line, whatever is quoted in it."""
+    print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line), file=sys.stderr)
     return code

@@ -1,6 +1,7 @@
 """`radixgate serve`: the gateway alone, against any workers."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Annotated, Any
 
@@ -13,6 +14,8 @@ from gateway.embedded_valkey import ValkeyFailed
 from gateway.settings import Settings
 from gateway.settings_sources import load
 from gateway.telemetry import logs
+
+log = logging.getLogger(__name__)
 
 
 def serve(
@@ -29,9 +32,11 @@ def serve(
     assignments = list(set_ or [])
     if redis_url is not None:
         assignments.append(f"redis.url={redis_url}")
-    settings = load(config, assignments=assignments).settings
-    logs.set_up(settings.telemetry.log_level)
-    run(settings)
+    loaded = load(config, assignments=assignments)
+    logs.set_up(loaded.settings.telemetry.log_level)
+    for warning in loaded.warnings:
+        log.warning("%s", warning)
+    run(loaded.settings)
 
 
 def run(settings: Settings) -> None:

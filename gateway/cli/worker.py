@@ -7,7 +7,9 @@ import typer
 
 from gateway.cli.failure import Failure
 
-ENGINE_MISSING = "the embedded engine is not installed; run: pip install 'radixgate[engine]'"
+ENGINE_MISSING = (
+    "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
+)
 
 
 def worker(
@@ -34,6 +36,11 @@ def worker(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Threads of torch on CPU.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of requests that bring none.")] = None,
+    kv_events: Annotated[bool, typer.Option(help="Publish what the prefix cache holds, on ZMQ.")] = True,
+    kv_events_port: Annotated[
+        int,
+        typer.Option(help="Port for that, the next one for its replay; 0 takes free ones.", min=0, max=65534),
+    ] = 0,
 ) -> int:
     """Run one embedded worker: a real engine on CPU or CUDA, with paged KV and a prefix cache."""
     if not (model / "config.json").is_file():
@@ -59,6 +66,7 @@ def worker(
         "device": device,
         "threads": threads,
         "seed": seed,
+        "kv_events_port": kv_events_port if kv_events else None,
     }
     try:
         options = WorkerOptions(**chosen)

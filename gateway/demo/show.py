@@ -21,10 +21,14 @@ BASELINE = "round_robin"
 POLICIES = (BASELINE, "prefix_affinity")
 
 
+class Interrupted(Exception):
+    """Told to stop before there was anything to show."""
+
+
 async def show(
     place: Place, *, workers: int, scale: Scale, json_file: Path | None, stay: bool, console: Console
 ) -> None:
-    """Raises ChildFailed if a process does not come up."""
+    """Raises ChildFailed if a process does not come up, and Interrupted."""
     stage = Stage(place, workers)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -33,11 +37,12 @@ async def show(
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((playing, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not stop.is_set():
-            await playing
-            if stay:
-                _invite(stage, console)
-                await _keep_up(stage, stop)
+        if not playing.done():
+            raise Interrupted
+        await playing
+        if stay:
+            _invite(stage, console)
+            await _keep_up(stage, stop)
     finally:
         playing.cancel()
         stopping.cancel()
@@ -48,7 +53,7 @@ async def show(
 async def _play(stage: Stage, workers: int, scale: Scale, json_file: Path | None, console: Console) -> None:
     with console.status("building a tiny Llama checkpoint"):
         await stage.build_checkpoint()
-    console.print(f"checkpoint  {stage.place.checkpoint}")
+    console.print(f"checkpoint  {stage.place.checkpoint}", soft_wrap=True)
     with console.status(f"starting {workers} workers"):
         await stage.start_workers()
     for worker in stage.children():
@@ -67,7 +72,7 @@ async def _play(stage: Stage, workers: int, scale: Scale, json_file: Path | None
     if json_file is not None:
         settings = {"workers": workers, "model": MODEL, "page_size": PAGE_SIZE, **asdict(scale)}
         _write(json_file, settings, runs)
-        console.print(f"written to {json_file}")
+        console.print(f"written to {json_file}", soft_wrap=True)
 
 
 def _write(file: Path, settings: dict[str, Any], runs: dict[str, Any]) -> None:

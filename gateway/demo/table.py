@@ -1,40 +1,50 @@
-"""The demo's table: runs side by side, by tenant and in all."""
+"""The demo's table: both policies side by side and their ratio; a block for all, then one for each tenant."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
+Figures = Mapping[str, Any]
 Runs = Mapping[str, Mapping[str, Any]]
 
-COLUMNS = (
+ROWS = (
     ("requests", "requests", "{:,.0f}"),
     ("prompt tokens", "prompt_tokens", "{:,.0f}"),
-    ("cached", "cached_tokens", "{:,.0f}"),
+    ("cached tokens", "cached_tokens", "{:,.0f}"),
     ("hit ratio", "hit_ratio", "{:.1%}"),
-    ("possible", "possible_hit_ratio", "{:.1%}"),
+    ("hit ratio possible", "possible_hit_ratio", "{:.1%}"),
     ("TTFT p50", "ttft_ms_p50", "{:,.0f} ms"),
-    ("p95", "ttft_ms_p95", "{:,.0f} ms"),
-    ("TPOT", "tpot_ms_p50", "{:,.1f} ms"),
-    ("ITL", "itl_ms_p50", "{:,.1f} ms"),
-    ("tokens/s", "tokens_per_second", "{:,.0f}"),
-    ("goodput/s", "goodput_requests_per_second", "{:,.2f}"),
+    ("TTFT p95", "ttft_ms_p95", "{:,.0f} ms"),
+    ("TPOT p50", "tpot_ms_p50", "{:,.1f} ms"),
+    ("ITL p50", "itl_ms_p50", "{:,.1f} ms"),
+    ("output tokens/s", "tokens_per_second", "{:,.0f}"),
+    ("goodput requests/s", "goodput_requests_per_second", "{:,.2f}"),
 )
 
 RATIOS = ("hit_ratio", "ttft_ms_p50", "ttft_ms_p95", "tpot_ms_p50", "tokens_per_second")
 
 
 def table(runs: Runs) -> Table:
-    """One block a run: its tenants, then all of them together."""
-    drawn = Table(title="The same sessions under each policy", title_justify="left")
-    drawn.add_column("policy")
-    drawn.add_column("tenant")
-    for title, _, _ in COLUMNS:
-        drawn.add_column(title, justify="right")
-    for policy, run in runs.items():
-        for tenant, figures in run["tenants"].items():
-            drawn.add_row(policy, tenant, *_cells(figures))
-        drawn.add_row(policy, "all", *_cells(run["all"]), style="bold", end_section=True)
+    """Figures are rows, so that 80 columns hold them. The ratio is that of the last policy to the first."""
+    first, *_, last = runs
+    drawn = Table(
+        title="The same sessions under each policy", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    drawn.add_column("", max_width=40, overflow="fold")
+    for name in (*runs, "ratio"):
+        drawn.add_column(name, justify="right", no_wrap=True)
+    blocks = {"all tenants": {policy: run["all"] for policy, run in runs.items()}}
+    for tenant in runs[first]["tenants"]:
+        blocks[tenant] = {policy: run["tenants"][tenant] for policy, run in runs.items()}
+    for name, figures in blocks.items():
+        drawn.add_row(name, style="bold")
+        for title, figure, shape in ROWS:
+            cells = [_cell(figures[policy][figure], shape) for policy in runs]
+            ratio = _ratio(figures[last][figure], figures[first][figure])
+            drawn.add_row(f"  {title}", *cells, _cell(ratio, "{:.2f}"))
+        drawn.add_section()
     return drawn
 
 
@@ -47,9 +57,14 @@ def with_ratios(runs: Runs, baseline: str) -> dict[str, Any]:
     }
 
 
-def _ratios(figures: Mapping[str, Any], against: Mapping[str, Any]) -> dict[str, float]:
-    return {name: figures[name] / against[name] for name in RATIOS if figures[name] and against[name]}
+def _ratios(figures: Figures, against: Figures) -> dict[str, float]:
+    ratios = {name: _ratio(figures[name], against[name]) for name in RATIOS}
+    return {name: ratio for name, ratio in ratios.items() if ratio}
 
 
-def _cells(figures: Mapping[str, Any]) -> list[str]:
-    return [shape.format(figures[name]) if figures[name] is not None else "-" for _, name, shape in COLUMNS]
+def _ratio(figure: float | None, against: float | None) -> float | None:
+    return figure / against if figure is not None and against else None
+
+
+def _cell(figure: float | None, shape: str) -> str:
+    return shape.format(figure) if figure is not None else "-"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 
+from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
 from gateway.errors import ModelNotFound
 from gateway.model import Model, PromptEncoder
@@ -23,9 +24,10 @@ class Catalogue:
         self._created = created
         self._by_name: dict[str, Model] = {}
         self._aliases: dict[str, str] = {}
+        threads = EncoderThreads(executor)
         for at, settings in enumerate(models):
             try:
-                encoder = _encoder(settings.tokenizer, executor, key)
+                encoder = _encoder(settings.tokenizer, threads, key)
             except (OSError, ValueError) as err:
                 raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
             self._by_name[settings.name] = Model(
@@ -62,7 +64,7 @@ class Catalogue:
             )
 
 
-def _encoder(tokenizer: str, executor: Executor, key: int) -> PromptEncoder:
+def _encoder(tokenizer: str, threads: EncoderThreads, key: int) -> PromptEncoder:
     if tokenizer == "text":
         return TextEncoder()
-    return TokenizerEncoder.from_directory(Path(tokenizer), executor, key)
+    return TokenizerEncoder.from_directory(Path(tokenizer), threads, key)

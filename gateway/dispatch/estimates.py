@@ -16,10 +16,10 @@ class OutputEstimates:
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def expected(self, ctx: RequestContext) -> int:
-        """Tokens of all choices together, as they are expected. The client's bound is an upper one."""
+        """Tokens of all answers together, as they are expected. The client's bound is an upper one."""
         mean = int(self._means.get((ctx.tenant.id, ctx.model.name), FIRST_GUESS_TOKENS))
         limit = ctx.request.output_tokens_max
-        return ctx.request.choices * (mean if limit is None else min(mean, limit))
+        return ctx.request.answers * (mean if limit is None else min(mean, limit))
 
     def reserved(self, ctx: RequestContext, prompt_tokens: int) -> int:
         """Tokens to reserve: the client's own bound, else what is expected.
@@ -28,7 +28,7 @@ class OutputEstimates:
         """
         limit = ctx.request.output_tokens_max
         if limit is not None:
-            return ctx.request.choices * limit
+            return ctx.request.answers * limit
         amounts = [int(a.bucket.amount) for a in ctx.tenant.plan.limits if a.unit != "requests"]
         return max(0, min([self.expected(ctx), *(amount - prompt_tokens for amount in amounts)]))
 
@@ -36,6 +36,6 @@ class OutputEstimates:
         """An answer had so many tokens."""
         key = (ctx.tenant.id, ctx.model.name)
         mean = self._means.pop(key, FIRST_GUESS_TOKENS)
-        self._means[key] = mean + LEARNING_RATE * (output_tokens / ctx.request.choices - mean)
+        self._means[key] = mean + LEARNING_RATE * (output_tokens / ctx.request.answers - mean)
         if len(self._means) > REMEMBERED_MAX:
             self._means.popitem(last=False)

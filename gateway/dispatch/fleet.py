@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gateway.dispatch.loads import WorkerLoad
 from policies.latency_model import learn_prefill, learn_step
 from radix_cache.match import WorkerId
-from workers.adapter import WorkerAdapter, WorkerReport, WorkerUnreachable
+from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
 from workers.health import HealthState
 from workers.worker import Health, Speed, WorkerSnapshot
 
@@ -21,7 +21,7 @@ CHUNK_TOKENS = 8192
 
 @dataclass(slots=True)
 class Worker:
-    """One worker as this gateway knows it. Changed by the fleet alone."""
+    """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed."""
 
     id: WorkerId
     kind: str
@@ -32,7 +32,9 @@ class Worker:
     load: WorkerLoad = field(default_factory=WorkerLoad)
     speed: Speed = field(default_factory=Speed)
     report: WorkerReport = field(default_factory=WorkerReport)
+    reported: bool = False
     failures: int = 0
+    trouble: str = ""
 
     def snapshot(self) -> WorkerSnapshot:
         return WorkerSnapshot(
@@ -70,6 +72,11 @@ class Fleet:
     def __getitem__(self, worker: WorkerId) -> Worker:
         return self._workers[worker]
 
+    @property
+    def complete(self) -> bool:
+        """Is it known of every worker what it serves?"""
+        return all(worker.models_fixed or worker.reported for worker in self._workers.values())
+
     def serving(self, model: str) -> list[Worker]:
         """Workers that may get a new request for this model."""
         return [w for w in self._workers.values() if model in w.models and w.health.routable]
@@ -77,14 +84,21 @@ class Fleet:
     def answered(self, worker: Worker) -> None:
         """It gave an answer of any kind."""
         if worker.health.health is not Health.UP:
-            self._move(worker, worker.health.answered())
+            self._move(worker, worker.health.answered(), "it answers")
 
     def failed(self, worker: Worker, cause: WorkerUnreachable) -> None:
         """A request did not get an answer."""
+        if cause.failure is Failure.BUSY:
+            log.debug("worker %s is busy: %s", worker.id, cause)
+            return
         worker.failures += 1
         log.warning("worker %s did not answer: %s", worker.id, cause)
-        if cause.blame:
-            self._move(worker, worker.health.failed())
+        if cause.failure is Failure.ILL:
+            self._move(worker, worker.health.failed(), str(cause))
+
+    def at_fault(self, worker: Worker, cause: WorkerUnreachable) -> None:
+        """A failure that was unclear was its own: another worker has answered the same request."""
+        self._move(worker, worker.health.failed(), f"{cause}, where another worker answered")
 
     def first_token(self, worker: Worker, *, tokens: int, ttft_ms: float) -> None:
         """A first token came `ttft_ms` after dispatch, with so many uncached tokens ahead and own."""
@@ -93,6 +107,14 @@ class Fleet:
     def step(self, worker: Worker, tpot_ms: float) -> None:
         """A stream's tokens came so far apart on average."""
         worker.speed = learn_step(worker.speed, tpot_ms)
+
+    def warn_of_shared_caches(self) -> None:
+        """Tenants are to be kept apart: says which workers' kinds cannot do that."""
+        shared = [f"{worker.id} ({worker.kind})" for worker in self if not worker.adapter.isolates]
+        if shared:
+            log.warning(
+                "tenants share the prefix cache of workers whose kind cannot isolate: %s", ", ".join(shared)
+            )
 
     async def run(self) -> None:
         """Probes every worker for as long as it is not cancelled."""
@@ -109,19 +131,35 @@ class Fleet:
     async def probe(self, worker: Worker) -> None:
         """Asks once; what it says of itself is taken over, a new instance starts with an empty cache."""
         try:
-            report = await worker.adapter.probe()
+            self._take_over(worker, await worker.adapter.probe())
         except WorkerUnreachable as err:
-            log.debug("probe of worker %s: %s", worker.id, err)
-            self._move(worker, worker.health.failed())
-            return
+            self._in_trouble(worker, str(err))
+        # Whatever an adapter or a report does: it is this worker's failure, and the others are probed on.
+        except Exception as err:
+            trouble = f"{type(err).__name__}: {err}"
+            if trouble != worker.trouble:
+                log.exception("the probe of worker %s failed unexpectedly", worker.id)
+            self._in_trouble(worker, trouble)
+        else:
+            worker.trouble = ""
+            self._move(worker, worker.health.answered(), "it answers")
+
+    def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance not in (None, report.instance):
             log.warning("worker %s has restarted", worker.id)
             self._events.emptied(worker.id)
-        worker.report = report
+        worker.report, worker.reported = report, True
         if not worker.models_fixed:
             worker.models = frozenset(report.models)
         self._events.reported(worker)
-        self._move(worker, worker.health.answered())
+
+    def _in_trouble(self, worker: Worker, trouble: str) -> None:
+        """A probe failed. What is still the same is not said again."""
+        was_down, news = worker.health.health is Health.DOWN, trouble != worker.trouble
+        worker.trouble = trouble
+        self._move(worker, worker.health.failed(), trouble)
+        if was_down and news:
+            log.warning("worker %s is still down: %s", worker.id, trouble)
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -129,20 +167,20 @@ class Fleet:
 
     def drain(self, worker: WorkerId) -> None:
         """No more requests go there."""
-        self._move(self._workers[worker], self._workers[worker].health.drained())
+        self._move(self._workers[worker], self._workers[worker].health.drained(), "an operator says so")
 
     def resume(self, worker: WorkerId) -> None:
         """Draining is taken back."""
-        self._move(self._workers[worker], self._workers[worker].health.resumed())
+        self._move(self._workers[worker], self._workers[worker].health.resumed(), "an operator says so")
 
-    def _move(self, worker: Worker, state: HealthState) -> None:
+    def _move(self, worker: Worker, state: HealthState, reason: str) -> None:
         before, worker.health = worker.health, state
         if before.health is state.health:
             return
         level = logging.WARNING if state.health is Health.DOWN else logging.INFO
-        log.log(level, "worker %s: %s, was %s", worker.id, state.health, before.health)
-        if state.health is Health.DOWN:
-            # It may come back with an empty cache, and not every kind says so.
+        log.log(level, "worker %s: %s, was %s: %s", worker.id, state.health, before.health, reason)
+        if state.health is Health.DOWN and worker.report.instance is None:
+            # It may come back with an empty cache, and its kind does not say so.
             self._events.emptied(worker.id)
         # A worker that is back has room; one that is gone may leave nothing to wait for.
         self._events.room()

@@ -15,12 +15,14 @@ SPACES_MAX = 100_000
 class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What routing and quotas need of a prompt, and nothing of its text.
 
-    `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks.
+    `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `output_tokens_max`:
+    what the tenant's plan leaves for each answer, where it has a bound and the client set none.
     """
 
     namespace: Namespace
     hashes: Hashes
     prompt_tokens: int
+    output_tokens_max: int | None = None
 
     def matched_tokens(self, blocks: int) -> int:
         """Prompt tokens that need no prefill where so many leading blocks are held.
@@ -39,12 +41,18 @@ class Prefixes:
         self._spaces: dict[tuple[str, str], tuple[Namespace, BlockHasher]] = {}
 
     async def of(self, ctx: RequestContext) -> PromptBlocks:
-        """The request's blocks. Raises BadRequest and PromptTooLong."""
-        prompts = await ctx.model.encoder.encode(ctx.request)
+        """The request's blocks. Raises BadRequest, PromptTooLong, TenantQueueFull."""
+        length_max = _length_max(ctx)
+        prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
         lengths = list(map(len, prompts))
-        _check_length(ctx, max(lengths))
+        _check_length(ctx, max(lengths), length_max)
         namespace, hasher = self._space(ctx.model, ctx.tenant)
-        return PromptBlocks(namespace=namespace, hashes=prompts[0].hashes(hasher), prompt_tokens=sum(lengths))
+        return PromptBlocks(
+            namespace=namespace,
+            hashes=prompts[0].hashes(hasher),
+            prompt_tokens=sum(lengths),
+            output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
+        )
 
     def _space(self, model: Model, tenant: Tenant) -> tuple[Namespace, BlockHasher]:
         """The namespace of a tenant's group at a model, and its hasher."""
@@ -57,11 +65,25 @@ class Prefixes:
         return space
 
 
-def _check_length(ctx: RequestContext, prompt_tokens: int) -> None:
-    """Refused before it costs anything, where the token count is the worker's own."""
+def _length_max(ctx: RequestContext) -> int | None:
+    """Tokens that a prompt and its answer may have; None where only the worker knows."""
     bounds = [b for b in (ctx.model.context_length, ctx.tenant.plan.context_length_max) if b is not None]
+    return min(bounds, default=None)
+
+
+def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
+    """Refused before it costs anything, where the token count is the worker's own."""
     output_tokens = ctx.request.output_tokens_max or 1
-    if ctx.model.encoder.exact and bounds and prompt_tokens + output_tokens > min(bounds):
+    if ctx.model.encoder.exact and length_max is not None and prompt_tokens + output_tokens > length_max:
         raise PromptTooLong(
-            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=min(bounds)
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
         )
+
+
+def _left_by_the_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
+    """Tokens for an answer that the client has not bounded: workers know nothing of plans."""
+    bound = ctx.tenant.plan.context_length_max
+    if bound is None or ctx.request.output_tokens_max is not None:
+        return None
+    # An estimated prompt may seem to fill the bound and not do so: one token would be no answer.
+    return bound - prompt_tokens if prompt_tokens < bound else bound

@@ -8,26 +8,28 @@ one. A conversation's earlier messages are pieces that were seen before:
 
     <|im_start|> | user: Hi | <|im_end|> | <|im_start|> | assistant:     each piece looked up, new ones encoded
 
-Pieces are remembered by a keyed hash, never as text. What is long is encoded in a thread: `encode_batch_fast` lets
-the event loop run meanwhile, which `encode` does not.
+Pieces are remembered by a keyed hash, never as text, and for each isolation group apart: else the time to a first
+token would tell one tenant what another has sent. What is long is encoded in a thread: `encode_batch_fast` lets the
+event loop run meanwhile, which `encode` does not. What is so long that it cannot fit is not encoded at all.
 """
 
-import asyncio
 import re
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 
 import msgspec
-import orjson
 from tokenizers import Tokenizer
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from gateway.errors import BadRequest
+from gateway.dispatch.encoder_threads import EncoderThreads
+from gateway.dispatch.rendering import rendered
+from gateway.dispatch.token_bytes import token_bytes_max
+from gateway.errors import PromptTooLong
 from gateway.model import EncodedPrompt
 from gateway.request import InferenceRequest, Surface
+from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import TOKEN_BYTES, Tokens
 from workers.chat_template import ChatTemplate, TemplateFailed
 
@@ -42,7 +44,9 @@ class TextEncoder:
 
     exact = False
 
-    async def encode(self, request: InferenceRequest) -> list[EncodedPrompt]:
+    async def encode(
+        self, request: InferenceRequest, tenant: Tenant, length_max: int | None
+    ) -> list[EncodedPrompt]:
         if request.surface is Surface.CHAT:
             tools = request.fields.get("tools", b"")
             text = bytes(tools) + msgspec.json.encode(request.prompt, order="sorted")
@@ -64,18 +68,19 @@ class TokenizerEncoder:
     exact = True
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate | None, executor: Executor, key: int
+        self, tokenizer: Tokenizer, template: ChatTemplate | None, threads: EncoderThreads, key: int
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
-        self._executor = executor
+        self._threads = threads
         self._key = key
         self._cut = _cutter(tokenizer)
+        self._token_bytes_max = token_bytes_max(tokenizer)
         self._pieces: OrderedDict[bytes, Tokens] = OrderedDict()
         self._pieces_bytes = 0
 
     @classmethod
-    def from_directory(cls, directory: Path, executor: Executor, key: int) -> "TokenizerEncoder":
+    def from_directory(cls, directory: Path, threads: EncoderThreads, key: int) -> "TokenizerEncoder":
         """Reads tokenizer.json and, if there is one, the chat template. Raises OSError or ValueError."""
         try:
             tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -88,40 +93,46 @@ class TokenizerEncoder:
             template = ChatTemplate.from_directory(directory)
         except TemplateFailed:
             template = None  # A base model: completions only.
-        return cls(tokenizer, template, executor, key)
+        return cls(tokenizer, template, threads, key)
 
-    async def encode(self, request: InferenceRequest) -> list[EncodedPrompt]:
+    async def encode(
+        self, request: InferenceRequest, tenant: Tenant, length_max: int | None
+    ) -> list[EncodedPrompt]:
         if request.surface is Surface.CHAT:
-            return [EncodedPrompt(tokens=await self._encode_pieces(self._render(request)))]
+            text = rendered(request, self._template)
+            self._check_length([text], request, length_max)
+            return [EncodedPrompt(tokens=await self._encode_pieces(text, tenant))]
+        texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
+        self._check_length(texts, request, length_max)
+        encoded = iter(await self._batch(texts, tenant, special=True))
         return [
-            EncodedPrompt(
-                tokens=await self._encode_whole(prompt) if isinstance(prompt, str) else array("I", prompt)
-            )
+            EncodedPrompt(tokens=next(encoded) if isinstance(prompt, str) else array("I", prompt))
             for prompt in request.prompt
         ]
 
-    def _render(self, request: InferenceRequest) -> str:
-        if self._template is None:
-            raise BadRequest("This model has no chat template; use completions.", param="messages")
-        try:
-            tools = orjson.loads(request.fields["tools"]) if "tools" in request.fields else None
-            more = orjson.loads(request.fields.get("chat_template_kwargs", b"{}"))
-            return self._template.render(request.prompt, tools=tools, **more)
-        except (TemplateFailed, TypeError) as err:
-            raise BadRequest(
-                f"The messages do not fit the model's chat template: {err}.", param="messages"
-            ) from err
+    def _check_length(self, texts: Sequence[str], request: InferenceRequest, length_max: int | None) -> None:
+        """Refuses what cannot fit, before it costs a second of a thread. Raises PromptTooLong."""
+        if length_max is None or self._token_bytes_max is None:
+            return
+        longest = max(map(_bytes, texts), default=0)
+        at_least = -(-longest // self._token_bytes_max)
+        output_tokens = request.output_tokens_max or 1
+        if at_least + output_tokens > length_max:
+            raise PromptTooLong(
+                prompt_tokens=at_least, output_tokens=output_tokens, context_length=length_max, exact=False
+            )
 
-    async def _encode_pieces(self, text: str) -> Tokens:
+    async def _encode_pieces(self, text: str, tenant: Tenant) -> Tokens:
         """The tokens of a rendered conversation; pieces between special tokens are remembered."""
         if self._cut is None:
-            return (await self._batch([text], special=False))[0]
+            return (await self._batch([text], tenant, special=False))[0]
         pieces = [piece for piece in self._cut.split(text) if piece]
-        keys = [xxh3_128_digest(piece.encode("utf-8", "surrogatepass"), self._key) for piece in pieces]
+        seed = xxh3_64_intdigest(tenant.group.encode(), self._key)
+        keys = [xxh3_128_digest(piece.encode("utf-8", "surrogatepass"), seed) for piece in pieces]
         missing = {key: piece for key, piece in zip(keys, pieces, strict=True) if key not in self._pieces}
         found = {key: self._pieces[key] for key in keys if key not in missing}
         if missing:
-            encoded = await self._batch(list(missing.values()), special=False)
+            encoded = await self._batch(list(missing.values()), tenant, special=False)
             found.update(zip(missing, encoded, strict=True))
         tokens: Tokens = array("I")
         for key in keys:
@@ -129,17 +140,14 @@ class TokenizerEncoder:
             self._remember(key, found[key])
         return tokens
 
-    async def _encode_whole(self, text: str) -> Tokens:
-        return (await self._batch([text], special=True))[0]
-
-    async def _batch(self, texts: Sequence[str], *, special: bool) -> list[Tokens]:
+    async def _batch(self, texts: Sequence[str], tenant: Tenant, *, special: bool) -> list[Tokens]:
         def encode() -> list[Tokens]:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
             return [array("I", encoding.ids) for encoding in encodings]
 
         if sum(map(len, texts)) <= INLINE_CHARACTERS_MAX:
             return encode()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, encode)
+        return await self._threads.run(tenant.id, encode)
 
     def _remember(self, key: bytes, tokens: Tokens) -> None:
         if key in self._pieces:
@@ -149,6 +157,10 @@ class TokenizerEncoder:
         self._pieces_bytes += _memory(tokens)
         while self._pieces_bytes > PIECE_MEMORY_BYTES_MAX:
             self._pieces_bytes -= _memory(self._pieces.popitem(last=False)[1])
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _memory(tokens: Tokens) -> int:

@@ -4,18 +4,21 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.dispatch.sse import FrameFilter, FrameTooLarge
+from gateway.dispatch.sse import FrameFilter
 from gateway.errors import RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.exchange import Exchange
 from gateway.request import InferenceRequest
-from gateway.telemetry.record import Progress, Usage
+from gateway.telemetry.record import Progress, Usage, read_usage
 from workers.adapter import StreamBroken, WorkerAnswer
 
 BODY_BYTES_MAX = 256 * 1024**2
 
 
+_ABSENT = msgspec.Raw(b"null")
+
+
 class _Answer(msgspec.Struct):
-    usage: Usage | None = None
+    usage: msgspec.Raw = _ABSENT
 
 
 class _WorkerErrorFields(msgspec.Struct):
@@ -50,7 +53,7 @@ async def relay(
             progress.usage = _usage(body)
             await exchange.answer(answer.status, "application/json", body, headers)
             progress.output(0)
-    except (StreamBroken, FrameTooLarge) as err:
+    except StreamBroken as err:
         raise StreamInterrupted from err
     finally:
         progress.mark("relay")
@@ -94,8 +97,8 @@ async def _whole(answer: WorkerAnswer) -> bytes:
 
 def _usage(body: bytes) -> Usage | None:
     try:
-        return msgspec.json.decode(body, type=_Answer).usage
-    except msgspec.DecodeError as err:
+        return read_usage(msgspec.json.decode(body, type=_Answer).usage)
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise WorkerError from err
 
 
@@ -103,7 +106,7 @@ def _refusal(status: int, body: bytes) -> RefusedByWorker:
     """The worker's words in our shape: engines differ in theirs."""
     try:
         decoded = msgspec.json.decode(body, type=_WorkerErrorBody)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return RefusedByWorker(status, "The worker refused the request.")
     fields = decoded.error or _WorkerErrorFields(message=decoded.message)
     code = fields.code if isinstance(fields.code, str) else None

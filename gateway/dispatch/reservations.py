@@ -25,7 +25,14 @@ from gateway.dispatch.loads import Place
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Router
 from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
-from gateway.errors import QuotaExceeded, WorkerError, WorkerTimeout
+from gateway.errors import (
+    GatewayError,
+    Overloaded,
+    QuotaExceeded,
+    RequestExceedsLimit,
+    WorkerError,
+    WorkerTimeout,
+)
 from gateway.quotas.leases import Leases
 from gateway.quotas.quota import (
     REQUESTS,
@@ -42,10 +49,16 @@ from policies.admission import has_window
 from policies.routing.protocol import Route
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
-from workers.adapter import WorkerUnreachable
+from workers.adapter import Failure, WorkerUnreachable
 
 OUTPUT_COST = 2.0
 """Cost units of an output token; a prompt token is 1."""
+
+UNCLEAR_MAX = 2
+"""Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
+
+BUSY_SECONDS = 1.0
+"""When to come back if all workers are busy and none says when."""
 
 HEADER_NAMES = {REQUESTS: "requests", TOTAL_TOKENS: "tokens"}
 
@@ -98,7 +111,7 @@ class Reservations:
     async def hold(
         self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
     ) -> AsyncIterator["Held"]:
-        """Quota for the request. Raises QuotaExceeded."""
+        """Quota for the request. Raises QuotaExceeded, RequestExceedsLimit."""
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
         try:
@@ -142,13 +155,7 @@ class Reservations:
             )
         )
         if isinstance(decision, Refusal):
-            raise QuotaExceeded(
-                unit=decision.unit,
-                amount=decision.amount,
-                retry_after_seconds=decision.retry_after_seconds,
-                tenant=ctx.tenant.id,
-                headers=limit_headers(decision.standings),
-            )
+            raise _refused(decision, ctx.tenant.id)
         return decision
 
 
@@ -171,11 +178,11 @@ class Held:
     async def place(self) -> AsyncIterator[Placed]:
         """A place on the best worker that was not tried yet, once there is one with room for it.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker; after failures WorkerError, WorkerTimeout.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker; after failures Overloaded, WorkerError.
         """
         placed = self._seat() if self._tried else await self._turn()
         if placed is None:
-            raise WorkerError
+            raise self._nobody_left()
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
         progress.sent_to(placed.worker.id, placed.route.reason, placed.route.matched_tokens)
@@ -195,6 +202,10 @@ class Held:
         if status >= 400:
             return
         progress.answered = True
+        for worker, cause in self._tried.items():
+            # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
+            if cause.failure is Failure.UNCLEAR:
+                by.fleet.at_fault(by.fleet[worker], cause)
         by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         if self._ctx.request.stream:
             ttft_ms = (by.clock() - placed.since) * 1000
@@ -203,7 +214,7 @@ class Held:
         by.room_made()
 
     def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
-        """No answer from there. Raises WorkerTimeout, WorkerError or NoWorker if nobody else is worth asking."""
+        """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
         self._progress.mark("failed_attempt")
         self._progress.dispatched = False
         self._tried[placed.worker.id] = cause
@@ -211,8 +222,17 @@ class Held:
         if cause.timed_out:
             # Whoever has waited that long will not wait that long again.
             raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
-        if len(self._tried) >= self._by.bounds.attempts_max:
-            raise WorkerError from cause
+        unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
+        if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
+            raise self._nobody_left() from cause
+
+    def _nobody_left(self) -> WorkerError | Overloaded:
+        """Nobody is left to be asked: were all of them busy?"""
+        tried = self._tried.values()
+        if any(cause.failure is not Failure.BUSY for cause in tried):
+            return WorkerError()
+        seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
+        return Overloaded(min(seconds, default=BUSY_SECONDS))
 
     def _report(self, placed: Placed) -> None:
         """What the worker had cached, for whoever had foretold it; where tokens are the worker's own."""
@@ -274,6 +294,19 @@ class Held:
                     ),
                 )
         return None
+
+
+def _refused(refusal: Refusal, tenant: str) -> GatewayError:
+    unit, amount, headers = refusal.unit, refusal.amount, limit_headers(refusal.standings)
+    if refusal.retry_after_seconds is None:
+        return RequestExceedsLimit(unit=unit, amount=amount, tenant=tenant, headers=headers)
+    return QuotaExceeded(
+        unit=unit,
+        amount=amount,
+        retry_after_seconds=refusal.retry_after_seconds,
+        tenant=tenant,
+        headers=headers,
+    )
 
 
 def limit_headers(standings: Sequence[Standing]) -> dict[str, str]:

@@ -13,6 +13,9 @@ from gateway.telemetry.trace import Trace
 OK = "ok"
 CLIENT_CLOSED = "client_closed"
 
+TOKENS_MAX = 2**40
+"""More than any request has: a worker that says so has counted wrong."""
+
 
 class PromptDetails(msgspec.Struct, frozen=True):
     """`usage.prompt_tokens_details`."""
@@ -23,7 +26,7 @@ class PromptDetails(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True):
     """`usage` as workers report it."""
 
-    prompt_tokens: int = 0
+    prompt_tokens: int
     completion_tokens: int | None = 0
     prompt_tokens_details: PromptDetails | None = None
 
@@ -31,6 +34,24 @@ class Usage(msgspec.Struct, frozen=True):
     def cached_tokens(self) -> int | None:
         """None where the worker does not tell, which is not zero."""
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+
+    @property
+    def plausible(self) -> bool:
+        """Can it be? What cannot would go into quotas, estimates and counters that only ever rise."""
+        cached, output = self.cached_tokens or 0, self.completion_tokens or 0
+        return 0 <= cached <= self.prompt_tokens <= TOKENS_MAX and 0 <= output <= TOKENS_MAX
+
+
+def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
+    """Usage as it stands in an answer; None where it is absent, malformed, or cannot be."""
+    try:
+        usage: Usage | None = _USAGE.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return usage if usage is not None and usage.plausible else None
+
+
+_USAGE = msgspec.json.Decoder(Usage | None)
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

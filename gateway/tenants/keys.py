@@ -65,8 +65,8 @@ def claimed_id(presented: str) -> str:
 
 
 def key_digest(presented: str, pepper: bytes) -> bytes:
-    """HMAC-SHA-256 of the whole key as presented."""
-    return hmac.digest(pepper, presented.encode(), hashlib.sha256)
+    """HMAC-SHA-256 of the whole key as presented, whatever it is."""
+    return hmac.digest(pepper, presented.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
 
 def _checksum(body: str) -> str:

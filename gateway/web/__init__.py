@@ -1,1 +1,1 @@
-"""HTTP in, HTTP out. Read in this order: openai, sse, sinks, handlers, admin."""
+"""HTTP in, HTTP out. Read in this order: openai, bodies, exchange, boundary, handlers, admin."""

@@ -1,11 +1,10 @@
 """The operators' listener: health, metrics, and the page.
 
 /health/* and /metrics answer everybody who can connect. /ui and /admin/v1 need the token if there is one; without
-one they answer only while the listener is on a loopback address.
+one they answer only while the listener is on a loopback address, and then the host must be named as loopback too.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
 import orjson
@@ -14,9 +13,9 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.app import Gateway
 from gateway.dispatch.fleet import Worker
+from gateway.errors import GatewayError
 from gateway.settings import is_loopback
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from gateway.web.boundary import Handler, boundary
 
 COOKIE = "radixgate_admin"
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
@@ -78,7 +77,8 @@ def admin_app(gateway: Gateway) -> web.Application:
     async def to_page(http: web.Request) -> web.StreamResponse:
         raise web.HTTPFound("/ui/")
 
-    app = web.Application()
+    local_names_only = token is None and is_loopback(admin.host)
+    app = web.Application(middlewares=[boundary(_failure, local_names_only=local_names_only)])
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics)
@@ -142,7 +142,8 @@ def _worker(worker: Worker) -> dict[str, object]:
 def _presents(http: web.Request, token: str) -> bool:
     bearer = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
     given = bearer or http.query.get("token") or http.cookies.get(COOKIE) or ""
-    return hmac.compare_digest(given.encode(), token.encode())
+    # Any bytes may come in a header, also such as are no text.
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())
 
 
 def _json(value: object, status: int = 200) -> web.Response:
@@ -151,8 +152,15 @@ def _json(value: object, status: int = 200) -> web.Response:
     )
 
 
+def _failure(error: GatewayError) -> web.Response:
+    problem = _problem(error.status, error.message)
+    problem.headers.update(error.headers())
+    return problem
+
+
 def _problem(status: int, detail: str) -> web.Response:
     """An RFC 9457 problem."""
+    detail = detail.encode("utf-8", "replace").decode()
     return web.Response(
         status=status,
         body=orjson.dumps({"type": "about:blank", "status": status, "detail": detail}),

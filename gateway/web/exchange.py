@@ -3,14 +3,16 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
-from gateway.errors import BodyTimeout, GatewayError, PayloadTooLarge
+from gateway.errors import BadRequest, BodyTimeout, GatewayError, PayloadTooLarge, UnsupportedEncoding
 from gateway.request import InferenceRequest, Surface
 from gateway.web import openai
+from gateway.web.bodies import Bodies
 
 SERVER = "radixgate"
 STREAM_HEADERS = {
@@ -20,18 +22,31 @@ STREAM_HEADERS = {
 
 
 class HttpExchange:
-    """See Exchange. `response` is what the HTTP handler returns once the request has been served."""
+    """See Exchange. `response` is what the HTTP handler returns once the request has been served.
+
+    `unread_seconds_max`: a client that reads nothing of what it asked for, for so long, has left. One timer watches
+    a whole answer; `close` ends it.
+    """
 
     def __init__(
-        self, http: web.Request, surface: Surface, *, body_bytes_max: int, body_seconds_max: float
+        self,
+        http: web.Request,
+        surface: Surface,
+        *,
+        bodies: Bodies,
+        body_seconds_max: float,
+        unread_seconds_max: float,
     ) -> None:
         self.id = new_request_id()
         self.surface = surface
         self.response: web.StreamResponse | None = None
         self._http = http
         self._received_at = time.monotonic()
-        self._body_bytes_max = body_bytes_max
+        self._bodies = bodies
         self._body_seconds_max = body_seconds_max
+        self._unread_seconds_max = unread_seconds_max
+        self._blocked_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def key(self) -> str | None:
@@ -46,20 +61,23 @@ class HttpExchange:
         return self.response is not None and self.response.prepared
 
     async def request(self) -> InferenceRequest:
-        if (self._http.content_length or 0) > self._body_bytes_max:
-            raise PayloadTooLarge(self._body_bytes_max)
+        encoding = self._http.headers.get("Content-Encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise UnsupportedEncoding(encoding)
+        if (self._http.content_length or 0) > self._bodies.body_bytes_max:
+            raise PayloadTooLarge(self._bodies.body_bytes_max)
         try:
-            # Most bodies have come with their headers: nothing to wait for, and no clock to set.
-            if self._http.content.is_eof():
-                body = await self._http.read()
-            else:
+            with self._bodies.reading() as body:
+                # Most bodies have come with their headers: nothing to wait for, and no clock to set.
+                if self._http.content.is_eof():
+                    return openai.decode(self.surface, await body.read(self._http.content))
                 async with asyncio.timeout(self._body_seconds_max):
-                    body = await self._http.read()
+                    read = await body.read(self._http.content)
+                return openai.decode(self.surface, read)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
-        except web.HTTPRequestEntityTooLarge:
-            raise PayloadTooLarge(self._body_bytes_max) from None
-        return openai.decode(self.surface, body)
+        except RequestPayloadError as err:
+            raise BadRequest("The body did not arrive as its headers said.") from err
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         self.response = web.StreamResponse(status=status, headers=self._headers(headers, STREAM_HEADERS))
@@ -68,11 +86,11 @@ class HttpExchange:
 
     async def write(self, data: bytes) -> None:
         assert self.response is not None
-        await self.response.write(data)
+        await self._read_by_the_client(self.response.write(data))
 
     async def end(self) -> None:
         assert self.response is not None
-        await self.response.write_eof()
+        await self._read_by_the_client(self.response.write_eof())
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         self.response = web.Response(
@@ -80,7 +98,7 @@ class HttpExchange:
         )
         # Sent here and now: what is written down about the request afterwards keeps no client waiting.
         await self.response.prepare(self._http)
-        await self.response.write_eof()
+        await self._read_by_the_client(self.response.write_eof())
 
     async def fail(self, error: GatewayError) -> None:
         if not self.begun:
@@ -91,8 +109,32 @@ class HttpExchange:
         # The stream ends here, without [DONE]. The connection stays: its headers have promised that already, and a
         # client that has read to the end may be sending its next request on it.
         with suppress(ConnectionResetError):
-            await self.response.write(error.frame())
-            await self.response.write_eof()
+            await self.write(error.frame())
+            await self.end()
+
+    def close(self) -> None:
+        """The request has been served, however it ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _read_by_the_client(self, writing: Awaitable[None]) -> None:
+        """Waits until there is room for what is written: a full socket is a client that does not read."""
+        loop = asyncio.get_running_loop()
+        if self._timer is None:
+            self._timer = loop.call_later(self._unread_seconds_max, self._watch, loop)
+        self._blocked_since = loop.time()
+        try:
+            await writing
+        finally:
+            self._blocked_since = None
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        blocked = loop.time() - self._blocked_since if self._blocked_since is not None else 0.0
+        if blocked < self._unread_seconds_max:
+            self._timer = loop.call_later(self._unread_seconds_max - blocked, self._watch, loop)
+        elif self._http.transport is not None:
+            # As if it had hung up: whoever waits here is cancelled, and lets go of worker and quota.
+            self._http.transport.abort()
 
     def _headers(self, *more: Mapping[str, str]) -> dict[str, str]:
         headers = {
@@ -111,7 +153,7 @@ def new_request_id() -> str:
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
-    """The API key, as a bearer token or as `x-api-key`."""
+    """The API key, as a bearer token or as `x-api-key`. Bytes that are no text are surrogates in it."""
     authorization = headers.get("Authorization")
     if authorization is not None:
         scheme, _, key = authorization.partition(" ")

@@ -1,7 +1,6 @@
 """The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -21,9 +20,9 @@ from gateway.pipeline import Services, serve
 from gateway.request import Surface
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.tenant import Tenant
+from gateway.web.bodies import Bodies
+from gateway.web.boundary import Handler, boundary
 from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
@@ -40,25 +39,39 @@ class ModelCard:
 
 
 def tenant_app(
-    at: Services, doors: Doors, *, body_bytes_max: int, body_seconds_max: float
+    at: Services, doors: Doors, *, body_bytes_max: int, body_seconds_max: float, local_names_only: bool
 ) -> web.Application:
-    """The application behind `listen`."""
+    """The application behind `listen`. `local_names_only`: see boundary."""
+    bodies = Bodies(body_bytes_max)
+
+    async def inside(exchange: HttpExchange) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        doors.inside.add(task)
+        try:
+            await serve(exchange, at)
+        finally:
+            doors.inside.discard(task)
 
     def infer(surface: Surface) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
             exchange = HttpExchange(
-                http, surface, body_bytes_max=body_bytes_max, body_seconds_max=body_seconds_max
+                http,
+                surface,
+                bodies=bodies,
+                body_seconds_max=body_seconds_max,
+                unread_seconds_max=at.idle_seconds_max,
             )
-            if not doors.open:
-                await exchange.fail(ShuttingDown())
-            else:
-                task = asyncio.current_task()
-                assert task is not None
-                doors.inside.add(task)
-                try:
-                    await serve(exchange, at)
-                finally:
-                    doors.inside.discard(task)
+            try:
+                if doors.open:
+                    await inside(exchange)
+                else:
+                    await exchange.fail(ShuttingDown())
+            except ConnectionResetError:
+                # The client has left, which is no error of anybody's; nobody will read this answer.
+                return exchange.response or web.Response()
+            finally:
+                exchange.close()
             assert exchange.response is not None
             return exchange.response
 
@@ -82,14 +95,14 @@ def tenant_app(
             return failure(err)
         return _json(found)
 
-    app = web.Application(client_max_size=body_bytes_max)
+    app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
     known: dict[str, str] = {}
     for prefix in PREFIXES:
         for surface in Surface:
             app.router.add_post(f"{prefix}/{surface.value}", infer(surface))
             known[f"{prefix}/{surface.value}"] = "POST"
         app.router.add_get(f"{prefix}/models", list_models)
-        app.router.add_get(f"{prefix}/models/{{model:.+}}", show_model)
+        app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model)
         known[f"{prefix}/models"] = "GET, HEAD"
 
     async def nothing_here(http: web.Request) -> web.Response:

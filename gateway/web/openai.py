@@ -2,8 +2,8 @@
 
 A body is taken apart one level deep; the values stay the bytes that they were, so that whatever a client and a
 worker agree on passes untouched. Only the fields below are decoded, and the fields that belong to the gateway
-(GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue, or
-have its prompt counted as something else.
+(GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue,
+choose a replica or an adapter, run code in the engine, or have its prompt counted as something else.
 """
 
 import re
@@ -24,16 +24,22 @@ GATEWAY_OWNED = frozenset(
         "api_base",
         "base_url",
         "bootstrap_host",
+        "bootstrap_pair_key",
         "bootstrap_port",
         "bootstrap_room",
         "cache_salt",
+        "chat_template",
+        "custom_logit_processor",
         "data_parallel_rank",
+        "decode_tp_size",
         "disagg_prefill_dp_rank",
+        "ec_transfer_params",
         "extra_key",
         "input_embeds",
         "input_ids",
         "kv_hints",
         "kv_transfer_params",
+        "logits_processors",
         "lora_path",
         "priority",
         "prompt_embeds",
@@ -47,6 +53,9 @@ GATEWAY_OWNED = frozenset(
         "vllm_xargs",
     }
 )
+
+NO_VARIABLES = ("chat_template", "tokenize")
+"""In `chat_template_kwargs` engines take these for arguments of their own: another template after all."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -71,6 +80,7 @@ class _Common(msgspec.Struct):
 
 class _Chat(_Common):
     messages: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class _Completion(_Common):
@@ -86,6 +96,8 @@ _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
 def decode(surface: Surface, body: bytes) -> InferenceRequest:
     """The request in a body. Raises BadRequest that names the field."""
     try:
+        # Values that stay raw are not looked into, and a worker may choke on what is no text.
+        _ = body.isascii() or body.decode()
         fields = _FIELDS.decode(body)
         read = _READERS[surface].decode(body)
     except msgspec.ValidationError as err:
@@ -119,18 +131,25 @@ def _messages(read: _Chat) -> list[dict[str, Any]]:
     for at, message in enumerate(read.messages):
         if not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{at}] must have a role.", param="messages")
+    for name in NO_VARIABLES:
+        if name in (read.chat_template_kwargs or {}):
+            raise BadRequest(f"{name} is no variable of a template.", param="chat_template_kwargs")
     return read.messages
 
 
 def _prompts(read: _Completion) -> list[str | list[int]]:
     """One or many prompts, each a text or token ids."""
     prompt: Any = read.prompt
-    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
-        prompt = [prompt]
+    prompts: list[str | list[TokenId]]
     try:
-        prompts: list[str | list[TokenId]] = msgspec.convert(prompt or [], list[str | list[TokenId]])
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+            prompts = [msgspec.convert(prompt, list[TokenId])]
+        else:
+            prompts = msgspec.convert(
+                [prompt] if isinstance(prompt, str) else prompt or [], list[str | list[TokenId]]
+            )
     except msgspec.ValidationError as err:
-        raise BadRequest(f"prompt: {err}.", param="prompt") from err
+        raise BadRequest(f"prompt: {str(err).replace(' - at `$', ' - at `prompt')}.", param="prompt") from err
     if not 1 <= len(prompts) <= PROMPTS_MAX:
         raise BadRequest(f"The request must have between 1 and {PROMPTS_MAX} prompts.", param="prompt")
     return prompts

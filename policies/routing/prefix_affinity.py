@@ -22,7 +22,9 @@ Mooncake's TTFT estimate (FAST'25).
 
 from collections.abc import Sequence
 from math import ceil
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 from workers.worker import WorkerSnapshot
@@ -32,17 +34,19 @@ DECODE_SLOWDOWN_MS = 54.0
 """Milliseconds a step gains between empty and full KV (8B-class model on one GPU; only the ranking matters)."""
 
 
+Weight = Annotated[float, Meta(ge=0, le=1e9)]
+
+
 class AffinityOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`price_max` and `backlog_ms`: the shadow price of compute. `harm`: weight of delay to running streams.
+    """The constants of the formula above."""
 
-    `decode_weight`: weight of the decode slow-down. `tie`: costs within this share of the best are equal.
-    """
-
-    price_max: float = 8.0
-    backlog_ms: float = 100.0
-    harm: float = 0.02
-    decode_weight: float = 0.02
-    tie: float = 0.03
+    price_max: Annotated[Weight, Meta(description="Highest price of compute (lambda_max).")] = 8.0
+    backlog_ms: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)], Meta(description="Mean backlog at which the price is 1.")
+    ] = 100.0
+    harm: Annotated[Weight, Meta(description="Weight of the delay to each running stream.")] = 0.02
+    decode_weight: Annotated[Weight, Meta(description="Weight of slower steps as KV fills up.")] = 0.02
+    tie: Annotated[Weight, Meta(description="Costs within this share of the best are equal.")] = 0.03
 
 
 class PrefixAffinity:

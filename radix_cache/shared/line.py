@@ -25,6 +25,10 @@ Reply = Any
 _NOT_YET = object()
 
 
+OPTIONS = frozenset({"db", "ssl_cert_reqs", "ssl_ca_certs"})
+"""What the query of an address may say."""
+
+
 class LineLost(Exception):
     """The connection ended, or nothing was heard for too long, before the answer came."""
 
@@ -132,7 +136,11 @@ class Line(asyncio.Protocol):
 
 
 class Address:
-    """Where a Redis is and how to get in: redis://[user:password@]host[:port][/db], rediss://, unix://path[?db=n]."""
+    """Where a Redis is and how to get in: redis://[user:password@]host[:port][/db], rediss://, unix://path[?db=n].
+
+    Raises ValueError where the URL has an option that is not one of OPTIONS, or a port or database that is no
+    number.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -143,6 +151,8 @@ class Address:
         self.user = unquote(parts.username or "")
         self.password = unquote(parts.password or "")
         options = dict(part.partition("=")[::2] for part in parts.query.split("&") if part)
+        if options.keys() - OPTIONS:
+            raise ValueError("an option is not known")
         self.database = int(options.get("db") or (parts.path.strip("/") if not self.path else "") or 0)
         self.verify = options.get("ssl_cert_reqs") != "none"
         self.ca_file = unquote(options.get("ssl_ca_certs", "")) or None

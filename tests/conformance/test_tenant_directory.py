@@ -26,7 +26,7 @@ def test_a_key_names_its_tenant(directory, tenant):
 
 
 @pytest.mark.parametrize(
-    "presented", [None, "", "rg-x", new_key(PEPPER).text, KEYS["acme"].hash, "x" * 10_000]
+    "presented", [None, "", "rg-x", new_key(PEPPER).text, KEYS["acme"].hash, "x" * 10_000, "rg-\udcff"]
 )
 def test_everything_else_is_unknown_in_the_same_way(directory, presented):
     with pytest.raises(UnknownKey) as unknown:

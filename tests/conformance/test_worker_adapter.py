@@ -8,7 +8,7 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers.adapter import StreamBroken, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import Failure, StreamBroken, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.registry import BUILT_IN
 
 pytestmark = pytest.mark.any_loop
@@ -77,23 +77,54 @@ async def test_the_body_is_the_clients_and_the_gateways_own_fields(adapter, work
     assert (headers["x-request-id"], headers["traceparent"]) == ("req-1", "00-1-2-01")
 
 
+async def test_a_kind_that_keeps_caches_apart_sends_the_salt(adapter, worker):
+    await read(adapter, call(cache_salt="salt"))
+    assert adapter.isolates is ("cache_salt" in worker.seen[0].body)
+
+
 async def test_an_empty_salt_is_not_sent(adapter, worker):
     await read(adapter, call(cache_salt=""))
     assert "cache_salt" not in worker.seen[0].body
 
 
 @pytest.mark.parametrize(
-    ("status", "blame"),
-    [(500, True), (502, True), (429, False), (503, False), (404, False), (401, False), (302, False)],
+    ("status", "failure"),
+    [
+        (500, Failure.UNCLEAR),
+        (501, Failure.UNCLEAR),
+        (502, Failure.ILL),
+        (504, Failure.ILL),
+        (429, Failure.BUSY),
+        (503, Failure.BUSY),
+        (401, Failure.REFUSED),
+        (302, Failure.REFUSED),
+    ],
 )
-async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, status, blame):
+async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, status, failure):
     worker.then(status=status)
-    with pytest.raises(WorkerUnreachable) as failure:
+    with pytest.raises(WorkerUnreachable) as raised:
         await read(adapter, call())
-    assert failure.value.blame is blame
+    assert raised.value.failure is failure
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
+@pytest.mark.parametrize(
+    ("said", "seconds"), [({"Retry-After": "7"}, 7.0), ({"Retry-After": "Fri, 20 Nov"}, None), ({}, None)]
+)
+async def test_a_busy_worker_may_say_when_to_come_back(adapter, worker, said, seconds):
+    worker.then(status=503, headers=said)
+    with pytest.raises(WorkerUnreachable) as raised:
+        await read(adapter, call())
+    assert raised.value.retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+async def test_a_refusal_without_words_is_an_answer_too(adapter, worker, status):
+    worker.then(status=status, body={})
+    answered, _, body = await read(adapter, call())
+    assert (answered, body) == (status, b"")
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
 async def test_a_mistake_of_the_client_is_an_answer(adapter, worker, status):
     worker.then(status=status, body={"error": {"message": "no"}})
     answered, _, body = await read(adapter, call())
@@ -102,9 +133,9 @@ async def test_a_mistake_of_the_client_is_an_answer(adapter, worker, status):
 
 async def test_a_connection_that_breaks_before_the_first_byte_is_unreachable(adapter, worker):
     worker.then(break_after=0)
-    with pytest.raises(WorkerUnreachable) as failure:
+    with pytest.raises(WorkerUnreachable) as raised:
         await read(adapter, call())
-    assert failure.value.blame
+    assert raised.value.failure is Failure.ILL
 
 
 async def test_a_connection_that_breaks_after_it_is_a_broken_stream(adapter, worker):
@@ -120,9 +151,9 @@ async def test_a_connection_that_breaks_after_it_is_a_broken_stream(adapter, wor
 async def test_a_worker_that_is_not_there_is_unreachable(adapter, worker):
     await worker.stop()
     for ask in (lambda: read(adapter, call()), adapter.probe):
-        with pytest.raises(WorkerUnreachable) as failure:
+        with pytest.raises(WorkerUnreachable) as raised:
             await ask()
-        assert failure.value.blame
+        assert raised.value.failure is Failure.ILL
 
 
 async def test_silence_before_the_first_byte_is_bounded(adapter, worker):
@@ -171,5 +202,15 @@ async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):
     if kind == "openai":
         pytest.skip("an OpenAI-compatible server has no way to say that it is not ready")
     worker.ready = False
+    with pytest.raises(WorkerUnreachable):
+        await adapter.probe()
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [b'{"data":[{"id":"\xff"}]}', b"[]", b"", b"{", b'{"x":' + b"[" * 100_000, b'{"data":[{"id":1e999}]}'],
+)
+async def test_a_worker_that_talks_nonsense_is_unreachable(adapter, worker, listed):
+    worker.listed = listed
     with pytest.raises(WorkerUnreachable):
         await adapter.probe()

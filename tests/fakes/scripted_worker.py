@@ -17,13 +17,14 @@ from aiohttp import web
 class Script:
     """What the worker does.
 
-    `status`: other than 200 it refuses with `body`. `tokens`: words of the answer. `first_after`, `gap`: seconds
-    before the first frame and between frames. `break_after`: the connection is cut after so many frames (0: before
-    the first byte). `silent`: it takes the request and never answers.
+    `status`: other than 200 it refuses with `body` (`{}`: an empty one) and `headers`. `tokens`: words of the
+    answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
+    is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
     """
 
     status: int = 200
     body: dict[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     tokens: int = 4
     first_after: float = 0.0
     gap: float = 0.0
@@ -53,7 +54,8 @@ class ScriptedWorker:
         self.script = script or Script()
         self.seen: list[Seen] = []
         self.ready = True
-        self.instance = "first"
+        self.instance: str | None = "first"
+        self.listed: bytes | None = None  # instead of the list of models
         self.kv_tokens_max: int | None = 100_000
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -91,6 +93,8 @@ class ScriptedWorker:
         return web.Response(status=200 if self.ready else 503)
 
     async def _models(self, http: web.Request) -> web.Response:
+        if self.listed is not None:
+            return web.Response(body=self.listed, content_type="application/json")
         return web.json_response(
             {"object": "list", "data": [{"id": m, "object": "model"} for m in self.models]}
         )
@@ -118,7 +122,10 @@ class ScriptedWorker:
         await asyncio.sleep(script.first_after)
         if script.status != 200:
             seen.ended = "finished"
-            return web.json_response(script.body or {"error": {"message": "scripted"}}, status=script.status)
+            if script.body == {}:
+                return web.Response(status=script.status, headers=script.headers)
+            body = script.body or {"error": {"message": "scripted"}}
+            return web.json_response(body, status=script.status, headers=script.headers)
         if script.break_after == 0:
             return self._cut(http, seen)
         if not seen.body.get("stream"):

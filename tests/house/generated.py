@@ -1,4 +1,4 @@
-"""The parts of the README that are generated: settings, metrics, errors. `make docs` writes them.
+"""The parts of the README that are generated: settings, policies, metrics, errors. `make docs` writes them.
 
 A test compares them with the code, so that they cannot drift apart.
 """
@@ -16,6 +16,7 @@ from gateway import errors
 from gateway.gauges import gauges
 from gateway.settings import Settings
 from gateway.telemetry.metrics import RequestMetrics
+from policies.registry import BUILT_IN_ROUTING
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,6 +75,18 @@ def _default(field: Any) -> str:
     return "-" if value is None else f"`{msgspec.json.encode(value).decode()}`"
 
 
+def policies_table() -> str:
+    """Every routing policy with its options."""
+    rows = ["| policy | option | default | meaning |", "|---|---|---|---|"]
+    for policy in sorted(BUILT_IN_ROUTING, key=lambda policy: policy.name):
+        options = list(_settings(policy.options_type, "")) or [("", "", "It has no options.")]
+        rows += [
+            f"| `{policy.name}` | {f'`{path}`' if path else ''} | {default} | {text} |"
+            for path, default, text in options
+        ]
+    return "\n".join(rows)
+
+
 def metrics_table() -> str:
     """Every metric with its labels and its meaning."""
     registry = CollectorRegistry()
@@ -112,7 +125,12 @@ def errors_table() -> str:
     return "\n".join(head + [f"| {status} | `{code}` | `{kind}` |" for status, code, kind in rows])
 
 
-PARTS = {"settings": settings_table, "metrics": metrics_table, "errors": errors_table}
+PARTS = {
+    "settings": settings_table,
+    "policies": policies_table,
+    "metrics": metrics_table,
+    "errors": errors_table,
+}
 
 
 def with_generated_parts(text: str) -> str:

@@ -1,13 +1,15 @@
 """The house keeps its own rules. (Floors are held by import-linter: `make check`.)"""
 
 import ast
+import inspect
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.house.generated import with_generated_parts
+from gateway import errors
+from tests.house.generated import errors_table, with_generated_parts
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("gateway", "policies", "radix_cache", "workers")
@@ -18,7 +20,9 @@ ENTRIES = {"gateway.__main__", "workers.engine_server.__main__", "workers.engine
 
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
+    "gateway/web/boundary.py": "the border for what is not inference: else aiohttp answers in its own shape",
     "gateway/lifecycle.py": "the supervisor of loops",
+    "gateway/dispatch/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/dispatch/prompts.py": "tokenizers raises nothing more precise",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",
 }
@@ -36,6 +40,18 @@ def tree(path: Path) -> ast.Module:
 def test_the_readme_says_what_the_code_says():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert with_generated_parts(text) == text, "run `make docs`"
+
+
+def test_every_error_stands_in_the_table():
+    kinds = [
+        cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, errors.GatewayError)
+    ]
+    # The first is only what they have in common, and the second has its worker's status and code.
+    listed = set(kinds) - {errors.GatewayError, errors.RefusedByWorker}
+    assert errors_table().count("\n| ") == len(listed)
+    assert all(f"`{cls.code}`" in errors_table() for cls in listed)
+    # A code that is given to single errors would stand in no table.
+    assert inspect.getsource(errors).count("self.code =") == 1
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p.name == "__init__.py"], ids=module)

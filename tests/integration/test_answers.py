@@ -1,12 +1,17 @@
 """Requests through a whole gateway: answers, streams, errors, headers. Scripted workers, real Valkey, sockets."""
 
 import asyncio
+import gzip
 import json
+from dataclasses import replace
 
 import aiohttp
 import pytest
+from aiohttp.web_protocol import RequestPayloadError
 
+from gateway.web.bodies import Body
 from tests.fakes.scripted_worker import ScriptedWorker
+from workers.engine import tiny_checkpoint
 
 
 def frames(text):
@@ -22,6 +27,26 @@ async def error_of(response):
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert response.headers["x-request-id"].startswith("req-")
     return response.status, body["error"]["code"], body["error"]["param"]
+
+
+async def raw(url, path, *headers, method="POST", body=b""):
+    """Bytes to a listener as they are, and the whole answer: status, head, decoded JSON."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = [
+        f"{method} {path} HTTP/1.1".encode(),
+        *headers,
+        b"Content-Length: %d" % len(body),
+        b"Connection: close",
+    ]
+    if not any(header.lower().startswith(b"host:") for header in headers):
+        head.append(f"Host: {host}:{port}".encode())
+    writer.write(b"\r\n".join(head) + b"\r\n\r\n" + body)
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    top, _, text = answer.partition(b"\r\n\r\n")
+    return int(top.split()[1]), top.decode().lower(), json.loads(text)
 
 
 async def test_an_answer_comes_back_as_the_worker_gave_it(gateway):
@@ -104,6 +129,25 @@ async def test_tenants_of_one_group_share_a_salt_and_shared_ones_have_none(gatew
     assert salts[0] == salts[1]
     assert salts[0]
     assert salts[2] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "warned"),
+    [("openai", "isolated", True), ("openai", "shared", False), ("sglang", "isolated", False)],
+)
+async def test_a_kind_that_cannot_keep_tenants_apart_is_told_once_at_start(
+    gateway, caplog, kind, mode, warned
+):
+    tenants = {name: {"isolation": {"mode": mode}} for name in ("acme", "globex")}
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as other,
+        gateway(one, other, kind=kind, tenants=tenants),
+    ):
+        said = [record.getMessage() for record in caplog.records if "cache" in record.getMessage()]
+    assert len(said) == warned
+    if warned:
+        assert "w0 (openai), w1 (openai)" in said[0]
 
 
 async def test_models_are_listed_as_far_as_the_key_may_call_them(gateway):
@@ -193,6 +237,156 @@ async def test_a_body_that_does_not_come_is_not_waited_for(gateway):
             assert (await error_of(response))[:2] == (408, "body_timeout")
 
 
+async def unfinished(running, size):
+    """An upload of which so many bytes have come and more are promised."""
+    host, port = running.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    key = running.headers()["Authorization"]
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: {key}\r\n"
+        f"Content-Length: 100000\r\n\r\n".encode()
+        + b" " * size
+    )
+    await writer.drain()
+    return reader, writer
+
+
+async def test_uploads_together_have_a_bound_and_always_give_back_what_they_held(gateway, monkeypatch):
+    monkeypatch.setattr("gateway.web.bodies.BODIES_BYTES_MAX", 1000)
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        overview = running.here.gateway.overview
+        for turn in range(3):
+            _, one = await unfinished(running, 600)
+            await asyncio.sleep(0.05)
+            reader, other = await unfinished(running, 600)
+            async with asyncio.timeout(5):
+                assert b"HTTP/1.1 503" in await reader.readline()
+                assert b'"code":"overloaded"' in await reader.readuntil(b"}")
+            one.transport.abort()
+            other.transport.abort()
+            await running.until(lambda n=turn: overview.all.total.requests == 3 * n + 2)
+            async with running.chat("x" * 800) as response:
+                assert response.status == 200
+
+
+async def test_nobody_without_a_key_has_a_body_read(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        running.keys["acme"] = replace(running.keys["acme"], text="rg-wrong")
+        reader, writer = await unfinished(running, 10)
+        async with asyncio.timeout(5):
+            assert b"HTTP/1.1 401" in await reader.readline()
+        writer.close()
+
+
+async def test_a_body_that_is_encoded_is_refused_and_nobody_decodes_it(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        bomb = gzip.compress(
+            json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+        )
+        for encoding in (b"gzip", b"br", b"deflate", b"identity, gzip", b"\xff"):
+            named = b"Content-Encoding: " + encoding
+            status, _, body = await raw(running.url, "/v1/chat/completions", key, named, body=bomb)
+            assert (status, body["error"]["code"]) == (415, "unsupported_encoding")
+            status, _, body = await raw(running.url, "/v1/chat/completions", named, body=bomb)
+            assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        status, _, _ = await raw(
+            running.url,
+            "/v1/completions",
+            key,
+            b"Content-Encoding: identity",
+            body=b'{"model":"m","prompt":"hi"}',
+        )
+        assert status == 200
+
+
+async def test_a_body_that_breaks_its_own_encoding_is_a_mistake_of_the_clients(gateway, monkeypatch):
+    async def broken(self, content):
+        raise RequestPayloadError("cannot be decoded")
+
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        monkeypatch.setattr(Body, "read", broken)
+        async with running.chat() as response:
+            assert await error_of(response) == (400, "invalid_request", None)
+
+
+async def test_what_is_no_text_is_refused_wherever_it_stands(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"unknown":"\xff"}'
+        status, _, answer = await raw(running.url, "/v1/chat/completions", key, body=body)
+        assert (status, answer["error"]["code"]) == (400, "invalid_request")
+        assert worker.seen == []
+
+
+@pytest.mark.parametrize(
+    "header", [b"Authorization: Bearer \xff", b"x-api-key: rg-\xff", b"Authorization: \xff"]
+)
+async def test_a_key_that_is_no_text_is_an_unknown_one(gateway, header):
+    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": "sesame"}) as running:
+        for method, path in (
+            ("POST", "/v1/chat/completions"),
+            ("POST", "/completions"),
+            ("GET", "/v1/models"),
+            ("GET", "/v1/models/m"),
+        ):
+            status, _, body = await raw(running.url, path, header, method=method)
+            assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        for path in ("/ui/", "/admin/v1/overview"):
+            status, _, body = await raw(running.admin, path, header, method="GET")
+            assert (status, body["status"]) == (401, 401)
+        status, _, body = await raw(running.admin, "/ui/", b"Cookie: radixgate_admin=\xff", method="GET")
+        assert status == 401
+
+
+async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_shape(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        for method, path, answer in (
+            ("GET", "/v1/models/", (404, "model_not_found")),
+            ("GET", "/v1/models/%ff%00", (404, "model_not_found")),
+            ("GET", "/v1/foo%ed%a0%80", (404, "not_found")),
+            ("DELETE", "/v1/models", (405, "method_not_allowed")),
+            ("OPTIONS", "*", (404, "not_found")),
+        ):
+            host = running.url.removeprefix("http://").encode()
+            status, _, body = await raw(running.url, path, key, b"Host: " + host, method=method)
+            assert (status, body["error"]["code"]) == answer
+        for method, path, status in (
+            ("GET", "/nope", 404),
+            ("POST", "/metrics", 405),
+            ("GET", "/ui/nope", 404),
+        ):
+            got, top, body = await raw(running.admin, path, method=method)
+            assert (got, body["status"]) == (status, status)
+            assert "content-type: application/problem+json" in top
+
+
+async def test_without_keys_only_who_names_this_machine_is_answered(gateway):
+    """A page of somebody else's may lead its own host name to 127.0.0.1, and then ask here."""
+    async with ScriptedWorker() as worker, gateway(worker, tenants={}) as running:
+        port = running.url.rsplit(":", 1)[1]
+        for host in ("localhost", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LocalHost:1"):
+            header = f"Host: {host}".encode()
+            assert (await raw(running.url, "/v1/models", header, method="GET"))[0] == 200
+            assert (await raw(running.admin, "/health/live", header, method="GET"))[0] == 200
+        for host in ("evil.example", f"127.0.0.1.evil.example:{port}", "localhost.evil", "x@localhost:1", ""):
+            header = f"Host: {host}".encode()
+            status, _, body = await raw(running.url, "/v1/models", header, method="GET")
+            assert (status, body["error"]["code"]) == (403, "host_not_allowed")
+            status, _, body = await raw(running.url, "/v1/completions", header, body=b"{}")
+            assert (status, body["error"]["code"]) == (403, "host_not_allowed")
+            assert (await raw(running.admin, "/admin/v1/overview", header, method="GET"))[0] == 403
+
+
+async def test_with_keys_hosts_have_any_name(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": "sesame"}) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        host = b"Host: llm.example"
+        assert (await raw(running.url, "/v1/models", key, host, method="GET"))[0] == 200
+        assert (await raw(running.admin, "/health/live", host, method="GET"))[0] == 200
+
+
 async def test_a_worker_that_finds_a_mistake_is_quoted_in_our_shape_and_is_not_blamed(gateway):
     body = {
         "error": {"message": "temperature must be positive", "type": "x", "param": "temperature", "code": 400}
@@ -210,9 +404,9 @@ async def test_a_worker_that_finds_a_mistake_is_quoted_in_our_shape_and_is_not_b
         assert running.idle
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 429])
+@pytest.mark.parametrize("status", [401, 403, 405])
 async def test_other_refusals_of_a_worker_are_no_answer_and_no_illness(gateway, status):
-    """The gateway's own credentials, or a full worker: nothing that the client should see or be blamed for."""
+    """The gateway's own credentials or settings: nothing that the client should see or be blamed for."""
     async with ScriptedWorker() as worker, gateway(worker) as running:
         worker.then(status=status)
         for _ in range(4):
@@ -222,20 +416,78 @@ async def test_other_refusals_of_a_worker_are_no_answer_and_no_illness(gateway, 
         assert only.health.health.value == "up"
 
 
-async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(gateway, tmp_path):
-    from workers.engine import tiny_checkpoint
+async def test_tools_and_template_arguments_reach_a_worker_whose_tokenizer_is_known(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    models = json.dumps([{"name": "m", "tokenizer": str(directory)}])
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        for more in (
+            {"tools": tools},
+            {"tools": []},
+            {"tools": None},
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            {"chat_template_kwargs": None},
+        ):
+            async with running.chat(**more) as response:
+                assert response.status == 200
+            assert {name: worker.seen[-1].body[name] for name in more} == more
+        async with running.chat(chat_template_kwargs=[]) as response:
+            assert await error_of(response) == (400, "invalid_request", "chat_template_kwargs")
 
+
+async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(gateway, tmp_path):
     directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
     models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
     limits = [{"requests": 5, "per": "day"}]
     async with ScriptedWorker() as worker, gateway(worker, models=models, limits=limits) as running:
         async with running.chat("word " * 200) as response:
             assert await error_of(response) == (400, "context_length_exceeded", "messages")
+        async with running.chat("word " * 200_000) as response:
+            assert await error_of(response) == (400, "context_length_exceeded", "messages")
         async with running.chat("word", max_tokens=200) as response:
             assert (await error_of(response))[:2] == (400, "context_length_exceeded")
         async with running.chat("word") as response:
             assert response.headers["x-ratelimit-remaining-requests"] == "4"
         assert len(worker.seen) == 1
+
+
+async def asked(running, worker, **fields):
+    """The bound on the answer, as the worker got it."""
+    async with running.http.post(
+        running.url + "/v1/completions", json={"model": "m", **fields}, headers=running.headers()
+    ) as response:
+        assert response.status == 200
+    return worker.seen[-1].body.get("max_tokens")
+
+
+async def test_a_plan_bounds_answers_that_the_client_does_not(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    exact = json.dumps([{"name": "m", "tokenizer": str(directory)}])
+    for models in (exact, "[]"):
+        async with (
+            ScriptedWorker() as worker,
+            gateway(worker, plan={"context_length_max": 100}, models=models) as running,
+        ):
+            assert await asked(running, worker, prompt=[1] * 30) == 70
+            assert await asked(running, worker, prompt=[1] * 30, max_tokens=None) == 70
+            assert await asked(running, worker, prompt=[[1] * 30, [1] * 50]) == 50
+            assert await asked(running, worker, prompt=[1] * 99) == 1
+            assert await asked(running, worker, prompt=[1] * 30, max_tokens=5) == 5
+            assert await asked(running, worker, prompt=[1] * 30, max_completion_tokens=5) is None
+            async with running.chat() as response:
+                assert response.status == 200
+            assert 0 < worker.seen[-1].body["max_tokens"] < 100
+
+
+async def test_an_estimated_prompt_that_seems_to_fill_the_plan_still_gets_an_answer(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, plan={"context_length_max": 100}) as running:
+        assert await asked(running, worker, prompt="x" * 1000) == 100
+
+
+async def test_without_a_bound_in_the_plan_the_worker_gets_none(gateway):
+    models = json.dumps([{"name": "m", "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        assert await asked(running, worker, prompt="hi") is None
 
 
 async def test_the_operators_listener_answers(gateway):

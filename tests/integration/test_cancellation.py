@@ -6,6 +6,7 @@ import json
 import aiohttp
 import pytest
 
+from gateway.web.exchange import HttpExchange
 from tests.fakes.scripted_worker import ScriptedWorker
 
 SOON = 1.0
@@ -194,3 +195,51 @@ async def test_a_reader_that_stops_reading_stops_the_worker_from_sending(gateway
             assert passed < 200_000
             response.close()
         await asyncio.wait_for(worker.seen[0].done.wait(), 5 * SOON)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_reader_that_stops_for_good_is_a_client_that_has_left(gateway, stream):
+    settings = {"requests.idle_seconds_max": "0.3"}
+    async with ScriptedWorker() as worker, gateway(worker, concurrency=1, **settings) as running:
+        worker.then(tokens=10**6)
+        async with running.chat(stream=stream) as response:
+            await running.until(lambda: worker.seen and worker.seen[0].done.is_set(), seconds=30)
+            overview = running.here.gateway.overview
+            await running.until(lambda: overview.all.total.requests == 1, seconds=5)
+            await running.until(lambda: running.idle)
+            response.close()
+        worker.then(tokens=1)
+        async with running.chat() as response:
+            assert response.status == 200
+        async with running.http.get(running.admin + "/metrics") as response:
+            assert 'code="client_closed"' in await response.text()
+
+
+async def test_a_reader_that_is_slow_but_reads_gets_all_of_it(gateway):
+    settings = {"requests.idle_seconds_max": "0.5"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        worker.then(tokens=100, gap=0.02)
+        async with running.chat(stream=True) as response:
+            await asyncio.sleep(1.0)
+            assert "[DONE]" in await response.text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_at_the_very_first_byte_is_quiet(gateway, monkeypatch, caplog, stream):
+    name = "begin" if stream else "answer"
+    send = getattr(HttpExchange, name)
+
+    async def gone(self, *args):
+        self._http.transport.abort()
+        await send(self, *args)
+
+    monkeypatch.setattr(HttpExchange, name, gone)
+    async with ScriptedWorker() as worker, gateway(worker) as running, alone() as running.http:
+        worker.then(gap=0.2)
+        with pytest.raises(aiohttp.ClientError):
+            await reading(running.chat(stream=stream))
+        overview = running.here.gateway.overview
+        await running.until(lambda: overview.all.total.requests == 1)
+        await running.until(lambda: running.idle)
+        await asyncio.sleep(0.05)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

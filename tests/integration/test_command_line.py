@@ -65,6 +65,7 @@ def test_help_is_given(arguments):
         (["serve", "--config", "/nowhere.yaml"], "/nowhere.yaml: there is no such file"),
         (["check-config", "--set", "listen.prt=1"], "$.listen.prt: unknown setting (did you mean port?)"),
         (["serve"], "$.workers: at least one worker is needed"),
+        (["check-config", "--set", "$.listen.port=x"], "$.listen.port: expected a port, 0 to 65535"),
         (["worker"], "Missing option '--model'"),
         (["worker", "--model", "/nowhere"], "/nowhere"),
         (["keys", "hash"], "not a key of the form"),
@@ -81,12 +82,43 @@ def test_wrong_use_is_one_line_and_exit_code_two(arguments, expected):
 def test_settings_are_checked_and_explained(settings_file):
     path = settings_file(deployment_secret="very secret")
     code, output, _ = radixgate("check-config", "--config", path)
-    assert (code, output) == (0, "The settings are right: 1 workers, 0 tenants, policy prefix_affinity.\n")
+    assert (code, output) == (0, "The settings are right: 1 worker, 0 tenants, policy prefix_affinity.\n")
     code, output, _ = radixgate("explain-config", "--config", path, RADIXGATE__LISTEN__PORT="7")
     assert code == 0
     assert re.search(r"^\$\.listen\.port +7 +environment RADIXGATE__LISTEN__PORT$", output, re.M)
     assert re.search(r"^\$\.deployment_secret +\*\*\*\* +", output, re.M)
     assert "very secret" not in output
+
+
+def test_what_is_odd_is_a_warning_and_no_refusal(settings_file):
+    key = {"id": "k", "hash": "hmac-sha256:" + "0" * 64, "expires": "2020-01-31"}
+    path = settings_file(tenants=[{"id": "acme", "keys": [key]}])
+    code, output, errors = radixgate("check-config", "--config", path, RADIXGATE_LISTEN_PORT="7")
+    assert (code, output) == (0, "The settings are right: 1 worker, 1 tenant, policy prefix_affinity.\n")
+    assert errors.splitlines() == [
+        "radixgate: warning: environment RADIXGATE_LISTEN_PORT: not a setting; write RADIXGATE__LISTEN__PORT",
+        "radixgate: warning: $.tenants[0].keys[0].expires: 2020-01-31 has passed; this key is refused",
+    ]
+
+
+def test_a_line_stays_one_line_whatever_is_quoted_in_it(tmp_path):
+    path = tmp_path / "gateway.yaml"
+    path.write_text('"a\\nb\\e[1m": 1\n')
+    code, _, errors = radixgate("check-config", "--config", path)
+    assert (code, errors) == (2, "radixgate: $.a\\nb\\x1b[1m: unknown setting\n")
+
+
+def test_a_new_secret_is_announced(tmp_path):
+    (tmp_path / "conf").mkdir()
+    path = tmp_path / "conf" / "gateway.yaml"
+    path.write_text("workers: []\n")
+    secret = tmp_path / "conf" / ".radixgate" / "deployment.secret"
+    for said in ("was generated", "is"):
+        code, _, errors = radixgate("keys", "new", "--config", path)
+        assert code == 0
+        assert errors == f"The deployment secret {said} in {secret}; this key is worth nothing without it.\n"
+    assert secret.read_text()
+    assert radixgate("keys", "new", "--set", "deployment_secret=x")[2] == ""
 
 
 def test_a_new_key_fits_the_settings_and_its_hash_can_be_made_again(settings_file):
@@ -137,8 +169,12 @@ async def test_a_gateway_serves_and_stops_when_told(settings_file):
                 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
                 async with http.post(serving.url + "/v1/chat/completions", json=body) as response:
                     assert response.status == 200
+                async with http.get(serving.admin + "/metrics") as response:
+                    metrics = await response.text()
             serving.process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(serving.process.wait, 10) == 0
+    assert "radixgate_requests_total{" in metrics
+    assert "_created" not in metrics
 
 
 async def test_a_running_stream_ends_in_peace_when_the_gateway_is_told_to_stop(settings_file):
@@ -157,6 +193,78 @@ async def test_a_running_stream_ends_in_peace_when_the_gateway_is_told_to_stop(s
                         assert (ready.status, (await ready.json())["draining"]) == (503, True)
                     assert (await response.text()).endswith("data: [DONE]\n\n")
                 assert await asyncio.to_thread(serving.process.wait, 10) == 0
+
+
+async def test_a_keyboard_stops_an_idle_gateway_at_once(settings_file):
+    with Serving(settings_file(drain={"notice_seconds": 60, "seconds": 60})) as serving:
+        async with aiohttp.ClientSession() as http:
+            async with http.get(serving.url + "/v1/models") as response:
+                assert response.status == 200
+            serving.process.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(serving.process.wait, 20) == 0
+
+
+async def test_a_keyboard_lets_requests_end_and_says_how_not_to_wait(settings_file):
+    async with ScriptedWorker() as worker:
+        worker.then(silent=True)
+        entry = {"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}
+        path = settings_file(workers=[entry], drain={"notice_seconds": 60, "seconds": 60})
+        with Serving(path) as serving:
+            async with aiohttp.ClientSession() as http:
+                body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+                call = asyncio.create_task(
+                    http.post(serving.url + "/v1/chat/completions", json=body).__aenter__()
+                )
+                await asyncio.sleep(0.5)
+                serving.process.send_signal(signal.SIGINT)
+                await asyncio.sleep(0.5)
+                assert serving.process.poll() is None
+                serving.process.send_signal(signal.SIGINT)
+                await asyncio.to_thread(serving.process.wait, 20)
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+            assert "for 1 running request; a second signal ends it at once" in serving.process.stderr.read()
+
+
+async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(settings_file, tmp_path):
+    socket = tmp_path / "gateway.sock"
+    path = settings_file(listen={"unix_socket": str(socket)})
+    with Serving(path) as serving:
+        assert socket.is_socket()
+        code, _, errors = radixgate("serve", "-c", path, "--set", f"state_directory={tmp_path}/other")
+        assert (code, errors.splitlines()[-1]) == (
+            1,
+            f"radixgate: cannot listen on {socket}: Address already in use",
+        )
+        serving.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(serving.process.wait, 10) == 0
+    assert not socket.exists()
+    with Serving(path) as serving:  # What a kill leaves is no obstacle.
+        serving.process.kill()
+        serving.process.wait()
+    assert socket.exists()
+    with Serving(path) as serving:
+        assert serving.url == f"unix:{socket}"
+
+
+def test_socket_directories_of_the_dead_are_removed(settings_file, tmp_path, monkeypatch):
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    with Serving(settings_file()) as serving:
+        (left,) = place.glob("radixgate-*")
+        serving.process.kill()
+        serving.process.wait()
+    assert left.exists()
+    (place / "radixgate-not-ours").mkdir(mode=0o700)
+    (place / "radixgate-not-ours" / "lock").touch()
+    (place / "radixgate-not-ours" / "more").touch()
+    with Serving(settings_file(state_directory=str(tmp_path / "other"))):
+        here = set(place.glob("radixgate-*"))
+        assert left not in here
+        assert place / "radixgate-not-ours" in here
+        with Serving(settings_file(state_directory=str(tmp_path / "third"))):
+            assert here < set(place.glob("radixgate-*"))
 
 
 async def test_a_second_signal_stops_at_once(settings_file):
@@ -180,6 +288,21 @@ async def test_a_second_signal_stops_at_once(settings_file):
                 assert time.monotonic() - started < 8
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("listen", "reason"),
+    [
+        ({"host": "127.0.0.1.nowhere.invalid"}, "not known"),
+        ({"unix_socket": "/nowhere/gateway.sock"}, "/nowhere/gateway.sock: No such file or directory"),
+    ],
+)
+def test_an_address_that_cannot_be_is_one_line(settings_file, listen, reason):
+    tenants = [{"id": "acme"}]
+    code, _, errors = radixgate("serve", "-c", settings_file(listen=listen, tenants=tenants))
+    assert code == 1
+    assert len(errors.splitlines()) == 1
+    assert reason in errors
 
 
 def test_an_address_that_is_taken_is_one_line(settings_file):
@@ -270,6 +393,47 @@ def test_a_gateway_starts_without_torch(tmp_path):
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--json", "/nope/x.json"], "--json: /nope/x.json cannot be written: No such file or directory"),
+        (["--json", "."], "--json: . cannot be written: Is a directory"),
+        (["--directory", "/proc/x"], "--directory: /proc/x cannot be used: No such file or directory"),
+        (["--port", "99999"], "Invalid value for '--port'"),
+    ],
+)
+def test_what_the_demo_cannot_do_is_said_before_it_begins(tmp_path, arguments, expected):
+    code, output, errors = radixgate("demo", "--exit", "--directory", tmp_path, *arguments)
+    assert (code, output) == (2, "")
+    assert expected in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def test_a_second_demo_leaves_the_files_of_the_first_alone(tmp_path):
+    import fcntl
+
+    (tmp_path / "gateway.yaml").write_text("of the first")
+    with open(tmp_path / "demo.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, errors = radixgate("demo", "--exit", "--directory", tmp_path)
+    assert (code, errors) == (1, f"radixgate: --directory: another demo runs in {tmp_path}\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"gateway.yaml", "demo.lock"}
+    assert (tmp_path / "gateway.yaml").read_text() == "of the first"
+
+
+def test_a_demo_that_is_interrupted_has_not_succeeded(tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "demo", "--exit", "--directory", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(3)
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=30)
+    assert (demo.returncode, errors) == (130, "")
+
+
 @pytest.mark.timeout(300)
 def test_the_demo_runs_and_its_figures_add_up(tmp_path):
     result = tmp_path / "out.json"
@@ -279,6 +443,8 @@ def test_the_demo_runs_and_its_figures_add_up(tmp_path):
     )
     assert code == 0, errors
     assert "prefix_affinity against round_robin" in output
+    assert "\u2026" not in output
+    assert max(map(len, output.partition("The same sessions")[2].partition("against")[0].splitlines())) <= 80
     runs = json.loads(result.read_text())["runs"]
     assert set(runs) == {"round_robin", "prefix_affinity"}
     for run in runs.values():

@@ -4,7 +4,9 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import web
 
+from gateway.telemetry.metrics import RequestMetrics
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
@@ -114,11 +116,94 @@ async def test_a_stream_that_falls_silent_is_ended(gateway):
         await asyncio.wait_for(worker.seen[0].done.wait(), 1)
 
 
-async def test_as_many_workers_are_tried_as_is_said_and_no_more(gateway):
+async def test_a_request_that_two_workers_fail_at_is_tried_no_more_and_nobody_is_blamed(gateway):
     workers = [ScriptedWorker() for _ in range(4)]
     async with workers[0] as a, workers[1] as b, workers[2] as c, workers[3] as d:
         for worker in workers:
             worker.then(status=500)
+        async with gateway(a, b, c, d) as running:
+            for asked in range(1, 9):
+                async with running.chat() as response:
+                    error = (await response.json())["error"]
+                assert (response.status, error["code"]) == (502, "worker_error")
+                assert sum(len(worker.seen) for worker in workers) == 2 * asked
+            assert health(running) == ["up"] * 4
+            assert running.idle
+
+
+async def test_a_worker_alone_is_not_blamed_for_a_status_500(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(status=500)
+        assert [await status_of(running) for _ in range(5)] == [502] * 5
+        assert health(running) == ["up"]
+        worker.then(status=200)
+        assert await status_of(running) == 200
+
+
+async def test_a_worker_that_fails_where_another_does_not_is_blamed(gateway):
+    async with ScriptedWorker() as bad, ScriptedWorker() as good, gateway(bad, good) as running:
+        bad.then(status=500)
+        for n in range(20):
+            assert await status_of(running, text=f"{n}" * 50) == 200
+            if health(running)[0] != "up":
+                break
+        assert health(running) == ["suspect", "up"]
+
+
+async def test_a_worker_that_fails_where_another_refuses_is_not_blamed(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        one.then(status=500)
+        other.then(status=400)
+        for n in range(10):
+            assert await status_of(running, text=f"{n}" * 50) == 400
+        assert one.seen
+        assert health(running) == ["up", "up"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_when_all_workers_are_busy_the_client_is_told_when_to_come_back(gateway, status):
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        one.then(status=status, headers={"Retry-After": "9"})
+        other.then(status=status, headers={"Retry-After": "7"})
+        for said in ("7", "7", "1"):
+            if said == "1":
+                one.then(headers={})
+                other.then(headers={"Retry-After": "soon"})
+            async with running.chat() as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (503, "overloaded")
+            assert response.headers["retry-after"] == said
+        assert health(running) == ["up", "up"]
+        assert [worker.failures for worker in running.here.gateway.fleet] == [0, 0]
+        assert running.idle
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+async def test_a_refusal_without_words_is_passed_on_and_not_tried_again(gateway, status):
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        for worker in (one, other):
+            worker.then(status=status, body={})
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"]) == (status, "invalid_request_error")
+        assert error["message"] == "The worker refused the request."
+        assert len(one.seen) + len(other.seen) == 1
+        assert health(running) == ["up", "up"]
+
+
+async def test_a_worker_that_talks_nonsense_leaves_the_others_alone(gateway):
+    async with ScriptedWorker() as bad, ScriptedWorker() as good, gateway(bad, good) as running:
+        bad.listed = b'{"data":[{"id":"\xff"}]}'
+        await running.until(lambda: health(running) == ["down", "up"], seconds=10)
+        assert await status_of(running) == 200
+        assert running.here.gateway.supervisor.loops["probes"].restarts == 0
+
+
+async def test_as_many_workers_are_tried_as_is_said_and_no_more(gateway):
+    workers = [ScriptedWorker() for _ in range(4)]
+    async with workers[0] as a, workers[1] as b, workers[2] as c, workers[3] as d:
+        for worker in workers:
+            worker.then(status=502)
         async with gateway(a, b, c, d, **{"requests.attempts_max": "2"}) as running:
             async with running.chat() as response:
                 error = (await response.json())["error"]
@@ -133,6 +218,35 @@ async def test_no_worker_for_a_model_is_said_at_once(gateway):
             error = (await response.json())["error"]
         assert (response.status, error["code"]) == (503, "no_worker")
         assert response.headers["retry-after"] == "1"
+
+
+async def test_a_model_that_a_silent_worker_may_have_is_no_unknown_one(gateway):
+    """Clients try again after 503, and never after 404."""
+    async with ScriptedWorker() as worker, ScriptedWorker(models=["late"]) as silent:
+        silent.ready = False
+        async with gateway(worker, silent, all_up=False) as running:
+            assert await status_of(running) == 200
+            async with running.chat(model="late") as response:
+                error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (503, "no_worker")
+            silent.ready = True
+            await running.until(lambda: health(running) == ["up", "up"])
+            assert await status_of(running, model="late") == 200
+            assert await status_of(running, model="nobody") == 404
+            silent.ready = False
+            await running.until(lambda: health(running)[1] != "up")
+            assert await status_of(running, model="nobody") == 404
+
+
+async def test_a_worker_whose_models_are_in_the_settings_need_not_have_spoken(gateway):
+    async with ScriptedWorker() as worker, ScriptedWorker() as silent:
+        silent.ready = False
+        workers = [
+            {"id": f"w{n}", "kind": "sglang", "url": each.url, "models": ["m"]}
+            for n, each in enumerate((worker, silent))
+        ]
+        async with gateway(workers=json.dumps(workers), all_up=False) as running:
+            assert await status_of(running, model="nobody") == 404
 
 
 async def test_a_full_queue_refuses_and_says_when_to_come_back(gateway):
@@ -257,3 +371,60 @@ async def test_a_bug_in_the_gateway_is_an_error_with_its_request_id_and_no_trace
         assert "bug with" not in error["message"]
         assert running.idle
         assert "a bug with" in caplog.text
+
+
+async def test_a_bug_in_any_handler_is_answered_in_the_listeners_own_shape(gateway, monkeypatch, caplog):
+    def broken(*_args, **_more):
+        raise RuntimeError("a bug")
+
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        monkeypatch.setattr("gateway.web.handlers._visible", broken)
+        monkeypatch.setattr("gateway.web.admin.shown", broken)
+        async with running.http.get(running.url + "/v1/models", headers=running.headers()) as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (500, "internal_error")
+        async with running.http.get(running.admin + "/admin/v1/overview") as response:
+            assert response.status == 500
+            assert response.content_type == "application/problem+json"
+            assert (await response.json(content_type=None))["detail"].startswith("The gateway failed")
+        assert caplog.text.count("RuntimeError: a bug") == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_worker_that_reports_nonsense_is_charged_as_one_that_reports_nothing(gateway, stream):
+    limits = [{"total_tokens": 1000, "per": "day"}]
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
+        for nonsense in ({"prompt_tokens": -(10**6)}, {"prompt_tokens": 2**60}, {"cached_tokens": 11}):
+            worker.then(prompt_tokens=10, cached_tokens=0)
+            worker.then(**nonsense)
+            assert await status_of(running, stream=stream) == 200
+            await running.until(lambda: running.idle)
+        async with running.http.get(running.admin + "/metrics") as response:
+            metrics = await response.text()
+        assert 'radixgate_requests_total{code="ok",model="m",tenant="acme"} 3.0' in metrics
+        assert 'radixgate_cached_tokens_total{model="m",tenant="acme"} 0.0' in metrics
+        async with running.chat(max_tokens=1) as response:
+            assert 800 < int(response.headers["x-ratelimit-remaining-tokens"]) < 1000
+
+
+async def test_an_observer_that_fails_keeps_the_record_from_nobody_else(gateway, monkeypatch, caplog):
+    def broken(self, record):
+        raise ValueError("cannot observe")
+
+    monkeypatch.setattr(RequestMetrics, "observe", broken)
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        assert await status_of(running) == 200
+        assert running.here.gateway.overview.all.total.requests == 1
+    assert caplog.text.count("ValueError: cannot observe") == 1
+
+
+async def test_a_refusal_that_is_no_text_is_a_refusal_all_the_same(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                web, "json_response", lambda *_, **__: web.Response(status=400, body=b'{"message":"\xff"}')
+            )
+            worker.then(status=400)
+            async with running.chat() as response:
+                error = (await response.json())["error"]
+        assert (response.status, error["message"]) == (400, "The worker refused the request.")

@@ -1,11 +1,15 @@
 """Streams cut anywhere: what the client gets does not depend on where chunks begin and end."""
 
 import json
+import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.dispatch import sse
 from gateway.dispatch.sse import FrameFilter
+from gateway.telemetry.record import read_usage
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 
@@ -97,3 +101,71 @@ def test_comments_pass():
 def test_a_last_frame_without_its_end_is_passed_on():
     passed, _ = run([b'data: {"choices":[1]}\n\n', b"data: [DONE]"], wants_usage=False)
     assert passed == b'data: {"choices":[1]}\n\ndata: [DONE]'
+
+
+@given(stream=streams(), places=places, longest=st.integers(0, 120))
+def test_frames_that_are_too_long_pass_as_they_are_and_the_others_are_read(stream, places, longest):
+    frames, done = stream
+    chunks = cut(b"".join(frames) + done, places)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sse, "FRAME_BYTES_MAX", longest)
+        passed, read = run(chunks, wants_usage=True)
+    assert passed == b"".join(chunks)
+    assert read.frames - len(frames) in (
+        0,
+        1,
+    )  # the end of the stream, if it was too long to be known as such
+
+
+def test_of_an_endless_frame_little_is_kept():
+    frames, sent, passed = FrameFilter(wants_usage=False), 0, 0
+    for _ in range(2000):
+        passed += len(frames.feed(b"x" * 10_000))
+        sent += 10_000
+        assert sent - passed <= sse.FRAME_BYTES_MAX + 10_000
+    rest = frames.feed(
+        b'\n\ndata: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\ndata: x'
+    )
+    assert rest == b"\n\n"
+    assert frames.usage.prompt_tokens == 7
+    assert frames.end() == b"data: x"
+
+
+def test_a_long_frame_in_small_pieces_is_put_together_once():
+    """A copy of all that came with each piece would take ten seconds."""
+    frames, piece = FrameFilter(wants_usage=False), b"x" * 16
+    started = time.perf_counter()
+    for _ in range(sse.FRAME_BYTES_MAX // len(piece)):
+        assert frames.feed(piece) == b""
+    assert len(frames.feed(b"\n\n")) == sse.FRAME_BYTES_MAX + 2
+    assert time.perf_counter() - started < 2
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        b'{"prompt_tokens":-1}',
+        b'{"prompt_tokens":10,"completion_tokens":-5}',
+        b'{"prompt_tokens":10,"completion_tokens":1099511627777}',
+        b'{"prompt_tokens":1e30,"completion_tokens":1}',
+        b'{"prompt_tokens":10,"prompt_tokens_details":{"cached_tokens":11}}',
+        b'{"prompt_tokens":10,"prompt_tokens_details":{"cached_tokens":-1}}',
+        b'{"prompt_tokens":"many"}',
+        b'{"x":"\xff"}',
+        b"{}",
+    ],
+)
+def test_usage_that_cannot_be_is_unknown(usage):
+    frame = b'data: {"choices":[],"usage":%b}\n\n' % usage
+    passed, read = run([frame], wants_usage=False)
+    assert read.usage is None
+    assert passed in (b"", frame)
+    assert read_usage(usage) is None
+
+
+def test_usage_that_cannot_be_does_not_replace_what_was_known():
+    _, read = run(
+        [b'data: {"usage":{"prompt_tokens":7,"completion_tokens":%d}}\n\n' % n for n in (1, -1)],
+        wants_usage=True,
+    )
+    assert read.usage.completion_tokens == 1

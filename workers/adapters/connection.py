@@ -6,7 +6,7 @@ The parser is llhttp (package httptools). What a general client does besides (re
 decompression, a timer at every read) costs more than the rest of a request's way through the gateway.
 
 A connection that died in the pool costs no request: if a reused one breaks before a byte has come back, the request
-is sent once more on a fresh one. (Workers close idle connections after seconds; the pool lets go of them earlier.)
+is sent once more, on a fresh one. (Workers close idle connections after seconds; the pool lets go of them earlier.)
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import cast
 from urllib.parse import urlsplit
 
-from httptools import HttpParserError, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 CONNECT_SECONDS_MAX = 3.0
 KEEPALIVE_SECONDS = 4.0
@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         """Ready for the next answer."""
         self.status = 0
         self.content_type = ""
+        self.retry_after = ""
         self.untouched = True
         self._headers = 0
         self._sized = False
@@ -150,6 +151,9 @@ class Connection(asyncio.Protocol):
         self.untouched = False
         try:
             self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            self.fail(Broken("it went over to another protocol"))
+            return
         except HttpParserError as err:
             self._reusable = False
             if not self._complete:
@@ -181,6 +185,8 @@ class Connection(asyncio.Protocol):
         name = name.lower()
         if name == b"content-type":
             self.content_type = value.partition(b";")[0].strip().decode("latin-1").lower()
+        elif name == b"retry-after":
+            self.retry_after = value.decode("latin-1").strip()
         elif name in (b"content-length", b"transfer-encoding"):
             self._sized = True
 
@@ -216,21 +222,18 @@ class ConnectionPool:
 
         Raises Broken, Silent. On every error, cancellation included, the connection is hung up.
         """
-        while True:
-            connection = self._take()
-            fresh = connection is None
-            if connection is None:
-                connection = await self._open()
-            connection.send(request)
+        idle = self._take()
+        if idle is not None:
             try:
-                return connection, await connection.first(first_byte_seconds_max)
-            except Broken as err:
-                connection.close()
-                if fresh or not connection.untouched or isinstance(err, Silent):
-                    raise
-            except asyncio.CancelledError:
-                connection.close()
+                return idle, await self._first(idle, request, first_byte_seconds_max)
+            except Silent:
                 raise
+            except Broken:
+                # Only once, and on a fresh one: a request that kills its worker would go round all idle ones.
+                if not idle.untouched:
+                    raise
+        connection = await self._open()
+        return connection, await self._first(connection, request, first_byte_seconds_max)
 
     def close(self) -> None:
         if self._sweep is not None:
@@ -245,6 +248,14 @@ class ConnectionPool:
                 return connection
         return None
 
+    async def _first(self, connection: Connection, request: bytes, seconds: float) -> bytes:
+        connection.send(request)
+        try:
+            return await connection.first(seconds)
+        except (Broken, asyncio.CancelledError):
+            connection.close()
+            raise
+
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
@@ -256,6 +267,8 @@ class ConnectionPool:
             raise Broken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err
         except OSError as err:
             raise Broken(f"cannot connect: {err.strerror or err}") from err
+        except UnicodeError as err:
+            raise Broken(f"cannot connect: {self._host!r} is no name of a host") from err
         return connection
 
     def _keep(self, connection: Connection) -> None:

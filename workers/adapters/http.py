@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from workers.adapter import StreamBroken, WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import Failure, StreamBroken, WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.connection import Broken, Connection, ConnectionPool, Silent
 
 PROBE_SECONDS_MAX = 3.0
@@ -20,7 +20,10 @@ PROBE_BYTES_MAX = 4 * 1024**2
 BUSY = frozenset({429, 503})
 """Full or starting: another worker may have room, and this one is not ill."""
 
-ANSWERS = frozenset({400, 413, 422})
+ILL = frozenset({502, 504})
+"""What stands between the gateway and the engine says that the engine does not answer."""
+
+ANSWERS = frozenset({400, 404, 413, 422})
 """Refusals that are the client's doing: another worker would say the same."""
 
 
@@ -50,9 +53,10 @@ class HttpWorker:
         except Broken as err:
             raise WorkerUnreachable(str(err)) from err
         try:
-            if connection.status >= 300 and connection.status not in ANSWERS:
-                raise WorkerUnreachable(f"status {connection.status}", blame=_is_ill(connection.status))
-            if not first:
+            refused = connection.status in ANSWERS
+            if connection.status >= 300 and not refused:
+                raise _failure(connection)
+            if not first and not refused:
                 raise WorkerUnreachable("an empty answer")
             yield HttpAnswer(connection, first, call.idle_seconds_max)
         finally:
@@ -67,8 +71,15 @@ class HttpWorker:
             if status != 200:
                 raise WorkerUnreachable(f"status {status} from /{path}")
             return msgspec.json.decode(text, type=kind) if kind is not None else None
-        except (Broken, TimeoutError, msgspec.DecodeError) as err:
-            raise WorkerUnreachable(f"/{path}: {type(err).__name__}: {err}") from err
+        except TimeoutError as err:
+            raise WorkerUnreachable(
+                f"/{path}: no answer within {PROBE_SECONDS_MAX:g} seconds", timed_out=True
+            ) from err
+        except Broken as err:
+            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
+        # A text that is no UTF-8 and brackets without end have errors of their own.
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as err:
+            raise WorkerUnreachable(f"/{path}: not the JSON that was expected: {err}") from err
 
     def close(self) -> None:
         """Lets go of idle connections."""
@@ -127,5 +138,16 @@ class HttpAnswer:
             self._timer = loop.call_later(self._idle_seconds_max - silent, self._watch, loop)
 
 
-def _is_ill(status: int) -> bool:
-    return status >= 500 and status not in BUSY
+def _failure(connection: Connection) -> WorkerUnreachable:
+    """What a status that is no answer means."""
+    status = connection.status
+    if status in BUSY:
+        seconds = connection.retry_after
+        # A date, which it may be too, would have to be trusted to come from an equal clock.
+        told = float(seconds) if seconds.isdecimal() and seconds.isascii() and len(seconds) <= 5 else None
+        return WorkerUnreachable(f"status {status}", failure=Failure.BUSY, retry_after_seconds=told)
+    if status in ILL:
+        return WorkerUnreachable(f"status {status}")
+    return WorkerUnreachable(
+        f"status {status}", failure=Failure.UNCLEAR if status >= 500 else Failure.REFUSED
+    )

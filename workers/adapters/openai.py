@@ -1,7 +1,9 @@
 """Adapter for anything that speaks the OpenAI API, and the parts that the other kinds share with it.
 
 Usage is always asked for, and withheld later from a client that did not ask. Fields that only some engines know are
-left out: providers refuse what they do not know.
+left out: providers refuse what they do not know. `cache_salt` is one of them, so kind `openai` cannot keep tenants
+apart: if the engine caches prefixes, all tenants share that cache and can time what others have asked. Where the
+engine is vLLM or SGLang, its own kind isolates.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -28,7 +30,9 @@ class ModelList(msgspec.Struct):
 
 
 class OpenAIAdapter:
-    """See WorkerAdapter."""
+    """See WorkerAdapter. Sends no `cache_salt`: tenants share the engine's cache."""
+
+    isolates = False
 
     def __init__(self, target: WorkerTarget) -> None:
         self.http = HttpWorker(target)

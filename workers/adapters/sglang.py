@@ -21,6 +21,8 @@ class ServerInfo(msgspec.Struct):
 class SglangAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
+    isolates = True
+
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = super().body(call)
         fields["rid"] = raw(call.id)
@@ -33,7 +35,7 @@ class SglangAdapter(OpenAIAdapter):
         info: ServerInfo = await self.http.get_json("server_info", ServerInfo)
         return WorkerReport(
             models=await self.models(),
-            kv_tokens_max=info.max_total_num_tokens,
+            kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
             instance=info.instance_id,
         )

@@ -12,6 +12,8 @@ from workers.adapters.openai import OpenAIAdapter, raw
 class VllmAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
+    isolates = True
+
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = super().body(call)
         fields["request_id"] = raw(call.id)

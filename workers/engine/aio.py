@@ -20,6 +20,7 @@ from typing import Any
 
 from workers.engine.engine import Engine, EngineInfo, Output, Request
 from workers.engine.errors import EngineError, EngineFailed, RequestRefused
+from workers.engine.kv.events import KVEvent
 from workers.engine.loads import Loads
 from workers.engine.sched.limits import Limits
 from workers.engine.tokenizer import Tokenizer
@@ -110,6 +111,8 @@ class AsyncEngine:
         self.tokenizer: Tokenizer = engine.tokenizer
         self.flushes = 0
         """How often the cache was emptied."""
+        self.on_kv_events: Callable[[list[KVEvent]], None] = lambda _: None
+        """Called in the event loop with what changed in the cache."""
         self._engine = engine
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._streams: dict[str, OutputStream] = {}
@@ -223,6 +226,7 @@ class AsyncEngine:
             while self._obey():
                 outputs = self._engine.step()
                 self._loads = self._engine.loads()
+                self._tell_kv_events()
                 if outputs:
                     self._post(self._deliver, outputs)
         except BaseException as error:  # noqa: BLE001 - the border of a thread: what ends here must not end silently
@@ -256,7 +260,13 @@ class AsyncEngine:
                 if last := self._engine.abort(request_id):
                     self._post(self._deliver, [last])
             case _Flush(reply):
-                self._post(self._answer, reply, self._engine.flush_cache())
+                flushed = self._engine.flush_cache()
+                self._tell_kv_events()
+                self._post(self._answer, reply, flushed)
+
+    def _tell_kv_events(self) -> None:
+        if events := self._engine.tree.events():
+            self._post(lambda: self.on_kv_events(events))
 
     def _post(self, callback: Callable[..., None], *values: Any) -> None:
         if self._loop is None:

@@ -46,6 +46,7 @@ async def server_info(request: web.Request) -> web.Response:
             "device": info.device,
             "version": _version(),
             "instance_id": worker.instance,
+            "kv_events": _kv_events(worker),
             "pid": getpid(),
         }
     )
@@ -107,6 +108,22 @@ async def flush_cache(request: web.Request) -> web.Response:
     if not await request.app[WORKER].engine.flush_cache():
         raise bad_request("The cache is in use: requests run or wait.", code="requests_running")
     return _json({"success": True})
+
+
+def _kv_events(worker: Worker) -> dict[str, Any] | None:
+    """Where they are published, in SGLang's words; None if they are not."""
+    publisher = worker.publisher
+    if publisher is None:
+        return None
+    return {
+        "publisher": "zmq",
+        "endpoint_host": worker.options.kv_events_host,
+        "endpoint_port_base": publisher.port,
+        "replay_endpoint_port_base": publisher.replay_port,
+        "topic": publisher.topic,
+        "block_size": worker.engine.info.block_size,
+        "dp_size": 1,
+    }
 
 
 def _loads_of_rank(worker: Worker, now: str) -> dict[str, Any]:

@@ -92,7 +92,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except ConnectionResetError:
-        # The client left while something was written to it; nobody is there to be told.
-        raise
+        # The client left while something was written to it: this goes nowhere. Raised, it would fill the log.
+        return web.Response()
     except Exception as err:  # noqa: BLE001 - the one border where everything is translated
         return translate(err).response()

@@ -4,10 +4,15 @@
 
 Nothing is sent before the first output: until then a failure still is an HTTP status, and the time to the first
 byte is the time to the first token. After it a failure is an error frame, and no [DONE].
+
+Each choice is a sequence of its own: of equal prompts the scheduler computes one, and the others match its blocks.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 
 import orjson
 from aiohttp import web
@@ -29,12 +34,18 @@ STOPS_MAX = 32
 STOP_CHARS_MAX = 256
 CACHE_SALT_CHARS_MAX = 1024
 
+CHOICES_MAX = 128
+"""Of all prompts of a request together; a shorter queue takes no more than it holds."""
+
 _DONE = b"data: [DONE]\n\n"
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
+
+
+Outputs = AsyncGenerator[tuple[int, Output], None]
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -47,7 +58,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     if max_tokens is None:
         max_tokens = max(1, worker.engine.limits.tokens_max - len(prompt))
     try:
-        return await _generate(request, body, prompt, max_tokens, ChatAnswer)
+        return await _generate(request, body, [prompt], max_tokens, ChatAnswer)
     except RequestRefused as err:
         # The engine speaks of prompts; this client sent messages.
         param = "messages" if err.param == "prompt" else err.param
@@ -59,9 +70,9 @@ async def completions(request: web.Request) -> web.StreamResponse:
     worker = request.app[WORKER]
     body = await read_generation(request, CompletionBody)
     _must_be_served(worker, body)
-    prompt = await worker.prompts.of_completion(body.prompt)
+    prompts = await worker.prompts.of_completion(body.prompt, CHOICES_MAX)
     max_tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return await _generate(request, body, prompt, max_tokens, TextAnswer)
+    return await _generate(request, body, prompts, max_tokens, TextAnswer)
 
 
 def _must_be_served(worker: Worker, body: Sampling) -> None:
@@ -92,7 +103,11 @@ def _params(body: Sampling, max_tokens: int) -> SamplingParams:
 
 
 async def _generate(
-    request: web.Request, body: Sampling, prompt: list[int], max_tokens: int, kind: Callable[[Head], Answer]
+    request: web.Request,
+    body: Sampling,
+    prompts: list[list[int]],
+    max_tokens: int,
+    kind: Callable[[Head], Answer],
 ) -> web.StreamResponse:
     worker = request.app[WORKER]
     rid = request_name(request, body.rid)
@@ -101,37 +116,80 @@ async def _generate(
         model=worker.options.model_name,
         created=int(time.time()),
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
+        per_prompt=_choices_of_each(worker, body, len(prompts)),
     )
     params = _params(body, max_tokens)
-    with worker.live.enter(rid) as engine_id:
-        job = Request(id=engine_id, prompt=prompt, params=params, salt=body.cache_salt or "")
-        # Left on every ending: a client that goes away cancels this handler, and that aborts the sequence.
-        async with await worker.engine.submit(job) as outputs:
-            send = _send_stream if body.stream else _send_whole
-            return await send(request, outputs, kind(head), head)
+    # Left on every ending: a client that goes away cancels this handler, and that aborts the sequences.
+    async with AsyncExitStack() as stack:
+        choices: list[OutputStream] = []
+        for prompt in prompts:
+            for number in range(head.per_prompt):
+                job = Request(
+                    id=stack.enter_context(worker.live.enter(rid)),
+                    prompt=prompt,
+                    # With one seed for all, all choices would be the same.
+                    params=params if params.seed is None else replace(params, seed=params.seed + number),
+                    salt=body.cache_salt or "",
+                )
+                choices.append(await stack.enter_async_context(await worker.engine.submit(job)))
+        outputs = await stack.enter_async_context(aclosing(_as_they_come(choices)))
+        send = _send_stream if body.stream else _send_whole
+        return await send(request, outputs, len(choices), kind(head), head)
+
+
+def _choices_of_each(worker: Worker, body: Sampling, prompts: int) -> int:
+    """How many answers each prompt is to get."""
+    number = 1 if body.n is None else body.n
+    choices_max = min(CHOICES_MAX, worker.options.waiting_max)
+    if number < 1 or prompts * number > choices_max:
+        raise bad_request(
+            f"A request has between 1 and {choices_max} choices, not {prompts * number}.",
+            param="n" if prompts == 1 else "prompt",
+        )
+    return number
+
+
+async def _as_they_come(choices: Sequence[OutputStream]) -> Outputs:
+    """The outputs of all choices, each with the index of its own."""
+    if len(choices) == 1:
+        async for output in choices[0]:
+            yield 0, output
+        return
+    waiting = {asyncio.ensure_future(anext(choice)): index for index, choice in enumerate(choices)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=waiting.__getitem__):
+                index, output = waiting.pop(task), task.result()
+                if not output.finish:
+                    waiting[asyncio.ensure_future(anext(choices[index]))] = index
+                yield index, output
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def _send_whole(
-    request: web.Request, outputs: OutputStream, answer: Answer, head: Head
+    request: web.Request, outputs: Outputs, choices: int, answer: Answer, head: Head
 ) -> web.StreamResponse:
-    texts: list[str] = []
-    async for output in outputs:
-        texts.append(output.text)
-        last = output
-    body = orjson.dumps(answer.whole("".join(texts), last))
+    texts: list[list[str]] = [[] for _ in range(choices)]
+    lasts: dict[int, Output] = {}
+    async for index, output in outputs:
+        texts[index].append(output.text)
+        lasts[index] = output
+    body = orjson.dumps(answer.whole(["".join(text) for text in texts], _in_order(lasts)))
     return web.Response(body=body, content_type="application/json", headers={"x-request-id": head.rid})
 
 
 async def _send_stream(
-    request: web.Request, outputs: OutputStream, answer: Answer, head: Head
+    request: web.Request, outputs: Outputs, choices: int, answer: Answer, head: Head
 ) -> web.StreamResponse:
-    output = await anext(outputs)
+    first = await anext(outputs)
     response = web.StreamResponse(headers={**_STREAM_HEADERS, "x-request-id": head.rid})
     await response.prepare(request)
     try:
-        if first := answer.first():
-            await response.write(_frame(first))
-        await _send_pieces(response, output, outputs, answer, head)
+        await _send_pieces(response, first, outputs, answer, head)
         await response.write(_DONE)
     except ConnectionResetError:
         raise
@@ -142,18 +200,30 @@ async def _send_stream(
 
 
 async def _send_pieces(
-    response: web.StreamResponse, output: Output, outputs: OutputStream, answer: Answer, head: Head
+    response: web.StreamResponse, first: tuple[int, Output], outputs: Outputs, answer: Answer, head: Head
 ) -> None:
-    while True:
+    lasts: dict[int, Output] = {}
+    async for index, output in _with_first(first, outputs):
+        if index not in lasts and (begin := answer.first(index)):
+            await response.write(_frame(begin))
+        lasts[index] = output
         # A step may let no text out: half a character, or what may become a stop string.
         if output.text:
-            await response.write(_frame(answer.piece(output.text)))
+            await response.write(_frame(answer.piece(index, output.text)))
         if output.finish:
-            break
-        output = await anext(outputs)
-    await response.write(_frame(answer.last(output.finish)))
+            await response.write(_frame(answer.last(index, output.finish)))
     if head.include_usage:
-        await response.write(_frame(answer.counts(output)))
+        await response.write(_frame(answer.counts(_in_order(lasts))))
+
+
+async def _with_first(first: tuple[int, Output], outputs: Outputs) -> Outputs:
+    yield first
+    async for output in outputs:
+        yield output
+
+
+def _in_order(lasts: Mapping[int, Output]) -> list[Output]:
+    return [lasts[index] for index in sorted(lasts)]
 
 
 def _frame(chunk: Json) -> bytes:

@@ -34,6 +34,8 @@ class WorkerOptions:
     device: Device = "auto"
     threads: int | None = None
     seed: int | None = None
+    kv_events_port: int | None = 0
+    """Publish KV events on this port and replay them on the next; 0 takes free ones, None publishes nothing."""
     drain_seconds: float = 30.0
     """How long running requests may go on after SIGTERM."""
 
@@ -42,8 +44,15 @@ class WorkerOptions:
             raise ConfigInvalid(f"port must be between 0 and 65535, not {self.port}")
         if not (math.isfinite(self.drain_seconds) and self.drain_seconds >= 0):
             raise ConfigInvalid(f"drain_seconds must not be negative, not {self.drain_seconds}")
+        if self.kv_events_port is not None and not 0 <= self.kv_events_port <= 65534:
+            raise ConfigInvalid(f"kv_events_port must be between 0 and 65534, not {self.kv_events_port}")
         if self.served_model_name == "":
             raise ConfigInvalid("served_model_name must not be empty")
+
+    @property
+    def kv_events_host(self) -> str:
+        """Where KV events are published: beside HTTP."""
+        return "127.0.0.1" if self.unix_socket else self.host
 
     @property
     def model_name(self) -> str:

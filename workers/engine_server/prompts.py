@@ -45,19 +45,16 @@ class Prompts:
         )
         return await self.of_text(text, add_special_tokens=False, param="messages")
 
-    async def of_completion(self, prompt: str | list[Any]) -> list[int]:
-        """Tokens of one prompt: a string, token ids, or a list with one of these."""
-        if isinstance(prompt, str):
-            return await self.of_text(prompt, add_special_tokens=True, param="prompt")
-        if all(type(token) is int for token in prompt):
-            return prompt
-        if len(prompt) > 1:
-            raise bad_request("More than one prompt in a request is not supported.", param="prompt")
-        if isinstance(prompt[0], str) or (
-            isinstance(prompt[0], list) and all(type(t) is int for t in prompt[0])
-        ):
-            return await self.of_completion(prompt[0])
-        raise bad_request("prompt must be a string, token ids, or a list with one of these.", param="prompt")
+    async def of_completion(self, prompt: str | list[Any], prompts_max: int) -> list[list[int]]:
+        """Tokens of each prompt: a string, token ids, a list of strings, or a list of token ids."""
+        prompts: list[Any] = [prompt] if isinstance(prompt, str) or _are_tokens(prompt) else prompt
+        if len(prompts) > prompts_max:
+            raise bad_request(f"A request has at most {prompts_max} prompts.", param="prompt")
+        if all(isinstance(one, str) for one in prompts):
+            return [await self.of_text(one, add_special_tokens=True, param="prompt") for one in prompts]
+        if all(isinstance(one, list) and _are_tokens(one) for one in prompts):
+            return prompts
+        raise bad_request("prompt must be a string, token ids, or a list of either.", param="prompt")
 
     async def of_text(self, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
         """Tokens of a text; a long one is encoded in a thread, so that others are served meanwhile."""
@@ -69,3 +66,7 @@ class Prompts:
             )
         except UnicodeEncodeError as err:
             raise bad_request("The text holds half of a surrogate pair.", param=param) from err
+
+
+def _are_tokens(prompt: list[Any]) -> bool:
+    return all(type(token) is int for token in prompt)

@@ -37,6 +37,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    n: int | None = None
     cache_salt: str | None = None
     rid: str | None = None
 
@@ -73,8 +74,8 @@ class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
     abort_all: bool | None = None
 
 
-def decode(body: bytes, kind: type[Body]) -> Body:
-    """The typed body; a 400 that names the field otherwise."""
+def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = None) -> Body:
+    """The typed body, or the value of one `field` of it; a 400 that names the field otherwise."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as err:
@@ -82,14 +83,16 @@ def decode(body: bytes, kind: type[Body]) -> Body:
         path = _PATH.search(message)
         missing = re.search(r"required field `(\w+)`", message)
         param = path[1] if path and path[1] else (missing[1] if missing else None)
-        raise bad_request(f"The request body is invalid: {message}.", param=param or None) from err
-    except (msgspec.DecodeError, RecursionError) as err:
-        raise bad_request(f"The request body is not valid JSON: {err}.", code="invalid_json") from err
+        raise bad_request(f"The request body is invalid: {message}.", param=field or param or None) from err
+    # A text that is no UTF-8 is found only when it is read, and is not msgspec's own error.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise bad_request(
+            f"The request body is not valid JSON: {err}.", param=field, code="invalid_json"
+        ) from err
 
 
 # What changes the answer and is not implemented: the field, and when its value asks for nothing.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
-    "n": lambda value: value == 1,
     "best_of": lambda value: value == 1,
     "logprobs": lambda value: value is False,
     "top_logprobs": lambda value: value == 0,
@@ -130,7 +133,7 @@ async def read_generation(request: web.Request, kind: type[Body]) -> Body:
 def _refuse_unsupported(body: bytes) -> None:
     fields = decode(body, dict[str, msgspec.Raw])
     for name, asks_nothing in _REFUSED.items():
-        value = msgspec.json.decode(fields[name]) if name in fields else None
+        value: Any = decode(fields[name], object, field=name) if name in fields else None
         if value is not None and not asks_nothing(value):
             raise bad_request(
                 f"{name} is not supported by this worker.", param=name, code="unsupported_parameter"

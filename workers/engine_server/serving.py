@@ -6,6 +6,7 @@ The address is bound before the model is loaded: a taken port shows at once and 
 accepted before the model is there.
 """
 
+import asyncio
 import logging
 import socket
 import time
@@ -20,6 +21,7 @@ from workers.chat_template import ChatTemplate, TemplateFailed
 from workers.engine.aio import AsyncEngine
 from workers.engine.engine import Engine
 from workers.engine_server.app import build_app
+from workers.engine_server.kv_events import Publisher
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.prompts import Prompts
 from workers.engine_server.worker import Worker
@@ -55,9 +57,11 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
         if listener:
             listener.close()
         raise
-    async with AsyncEngine(engine) as running:
+    async with AsyncEngine(engine) as running, _published(options, running) as publisher:
         prompts = Prompts(running.tokenizer, template)
-        worker = Worker(options=options, engine=running, prompts=prompts, created=int(time.time()))
+        worker = Worker(
+            options=options, engine=running, prompts=prompts, publisher=publisher, created=int(time.time())
+        )
         # Without handler_cancellation a handler, and its sequence, would run on after their client has left.
         runner = web.AppRunner(
             build_app(worker), handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_SECONDS
@@ -70,6 +74,26 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
             await runner.cleanup()
             if options.unix_socket:
                 options.unix_socket.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _published(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterator[Publisher | None]:
+    """The engine's KV events on their way out. CannotListen if the port is taken."""
+    if options.kv_events_port is None:
+        yield None
+        return
+    try:
+        publisher = Publisher(options.kv_events_host, options.kv_events_port, engine.info.block_size)
+    except OSError as err:
+        raise CannotListen(err.strerror) from err
+    engine.on_kv_events = publisher.publish
+    replaying = asyncio.create_task(publisher.replay())
+    try:
+        yield publisher
+    finally:
+        replaying.cancel()
+        await asyncio.gather(replaying, return_exceptions=True)
+        publisher.close()
 
 
 def _template(model: Path) -> ChatTemplate | None:

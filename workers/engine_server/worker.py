@@ -11,6 +11,7 @@ from aiohttp import web
 
 from workers.engine.aio import AsyncEngine
 from workers.engine_server.errors import ApiError, bad_request
+from workers.engine_server.kv_events import Publisher
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.prompts import Prompts
 
@@ -71,6 +72,7 @@ class Worker:
     live: LiveRequests = field(default_factory=LiveRequests)
     instance_id: str = field(default_factory=lambda: secrets.token_hex(16))
     """New with every start."""
+    publisher: Publisher | None = None
     created: int
     """Unix seconds of the start."""
 

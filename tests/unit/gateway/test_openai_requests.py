@@ -56,6 +56,28 @@ def test_fields_that_belong_to_the_gateway_are_dropped():
     assert set(request.fields) == {"model", "messages", "temperature"}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cache_salt", "extra_key", "lora_path", "priority", "rid", "request_id"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "decode_tp_size"),
+        *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
+        *("kv_transfer_params", "ec_transfer_params", "vllm_xargs", "session_id", "session_params"),
+        *("custom_logit_processor", "logits_processors", "chat_template"),
+    ],
+)
+def test_a_client_reaches_neither_other_tenants_nor_code(name):
+    assert name not in chat(**{name: "mine"}).fields
+    assert name not in completion(**{name: "mine"}).fields
+
+
+@pytest.mark.parametrize(
+    "name", ["chat_template_kwargs", "mm_processor_kwargs", "return_hidden_states", "top_k", "regex"]
+)
+def test_what_concerns_the_request_alone_is_passed_on(name):
+    assert name in chat(**{name: {}}).fields
+
+
 def test_the_larger_of_both_output_bounds_counts():
     assert chat(max_tokens=1, max_completion_tokens=500).output_tokens_max == 500
     assert chat(max_tokens=None, max_completion_tokens=7).output_tokens_max == 7
@@ -104,6 +126,9 @@ def test_completions_take_every_kind_of_prompt(prompt, expected):
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": "many"}, "max_tokens"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"tokenize": False}}, "chat_template_kwargs"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"n": 1.5}, "n"),
@@ -120,6 +145,14 @@ def test_a_wrong_prompt_is_named(prompt):
     assert refused(Surface.COMPLETIONS, {"model": "m", "prompt": prompt}) == "prompt"
 
 
+def test_a_wrong_token_id_in_a_flat_prompt_is_named_as_it_was_sent():
+    with pytest.raises(BadRequest, match=r"at `prompt\[1\]`") as refusal:
+        completion(prompt=[1, -1])
+    assert refusal.value.param == "prompt"
+    with pytest.raises(BadRequest, match=r"at `prompt\[0\]\[1\]`"):
+        completion(prompt=[[1, -1]])
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -133,6 +166,8 @@ def test_a_wrong_prompt_is_named(prompt):
         b'{"a":1}x',
         b"[" * 100_000,
         b'{"model":"\xff"}',
+        b'{"model":"m","messages":[{"role":"user"}],"\xff":1}',
+        b'{"model":"m","messages":[{"role":"user"}],"unknown":{"a":["\xed\xa0\x80"]}}',
     ],
 )
 def test_what_is_not_a_json_object_is_refused(body):

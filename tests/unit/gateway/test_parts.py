@@ -10,6 +10,7 @@ from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.loads import Place, WorkerLoad
 from gateway.dispatch.prompts import TextEncoder
+from gateway.errors import QuotaExceeded
 from gateway.lifecycle import Supervisor
 from gateway.model import Model
 from gateway.processes import Child, ChildFailed
@@ -21,7 +22,7 @@ from gateway.tenants.tenant import Plan, Tenant
 from policies.gcra import Bucket
 
 
-def context(*, limit=None, choices=1, amount=None):
+def context(*, limit=None, choices=1, amount=None, prompts=None):
     limits = (Limit(unit="total_tokens", bucket=Bucket(amount=amount, period_seconds=60)),) if amount else ()
     plan = Plan(limits=limits)
     return RequestContext(
@@ -29,10 +30,10 @@ def context(*, limit=None, choices=1, amount=None):
         tenant=Tenant(id="t", organisation="t", key_id="k", plan=plan, group=""),
         model=Model(name="m", block_size=16, encoder=TextEncoder(), context_length=None, created=0),
         request=InferenceRequest(
-            surface=Surface.CHAT,
+            surface=Surface.COMPLETIONS if prompts else Surface.CHAT,
             model="m",
             fields={},
-            prompt=[],
+            prompt=prompts or [{"role": "user"}, {"role": "assistant"}],
             stream=True,
             include_usage=False,
             choices=choices,
@@ -46,6 +47,17 @@ def test_a_clients_own_bound_is_reserved_for_every_choice():
     assert OutputEstimates().reserved(context(limit=100, choices=3), 10) == 300
 
 
+def test_every_prompt_of_a_completion_gets_its_own_answers():
+    request = context(limit=100, choices=2, prompts=["a", "b", [1, 2]])
+    estimates = OutputEstimates()
+    assert estimates.reserved(request, 10) == 600
+    assert estimates.expected(request) == 600
+    for _ in range(200):
+        estimates.learn(request, 6 * 40)
+    assert estimates.expected(context()) == pytest.approx(40, abs=1)
+    assert estimates.reserved(context(prompts=["a"] * 5), 10) == pytest.approx(200, abs=5)
+
+
 def test_without_a_bound_the_tenants_answers_of_late_are_the_estimate():
     estimates = OutputEstimates()
     for _ in range(200):
@@ -57,6 +69,19 @@ def test_without_a_bound_the_tenants_answers_of_late_are_the_estimate():
 def test_an_estimate_shrinks_to_fit_the_limit_and_never_below_nothing():
     assert OutputEstimates().reserved(context(amount=60), 50) == 10
     assert OutputEstimates().reserved(context(amount=60), 100) == 0
+
+
+@pytest.mark.parametrize(
+    ("unit", "amount", "seconds", "said"),
+    [
+        ("concurrency", 1, 1.0, "1 request at one time of tenant 't' is used up. Try again in 1 second."),
+        ("requests", 5, 0.25, "5 requests of tenant 't' is used up. Try again in 0.25 seconds."),
+        ("total_tokens", 1, 20, "1 total token of tenant 't' is used up. Try again in 20 seconds."),
+    ],
+)
+def test_a_limit_is_spoken_of_in_english(unit, amount, seconds, said):
+    error = QuotaExceeded(unit=unit, amount=amount, retry_after_seconds=seconds, tenant="t", headers={})
+    assert error.message == f"The limit of {said}"
 
 
 def test_a_place_counts_from_entering_to_leaving_and_leaves_once():

@@ -1,11 +1,13 @@
 """Settings: sources, references, refusals with their path, and secrets that do not show."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gateway.settings import Secret, SettingsProblem
 from gateway.settings_sources import load
+from workers.adapters.connection import ConnectionPool
 
 SMALLEST = "workers: [{id: a, kind: openai, url: 'http://localhost:1'}]\n"
 TENANT = """
@@ -85,13 +87,13 @@ def test_a_missing_reference_is_refused_with_its_path(file):
     ("text", "expected"),
     [
         ("workers: [{id: a, kind: foo, url: 'http://x'}]", "$.workers[0].kind: there is no kind 'foo'"),
-        ("workers: [{id: a, kind: vllm, url: 'x'}]", "$.workers[0].url: expected `str` matching"),
-        ("workers: [{id: 'a b', kind: vllm, url: 'http://x'}]", "$.workers[0].id: expected `str` matching"),
-        ("workers: [{id: a, kind: vllm}]", "$.workers[0]: object missing required field `url`"),
+        ("workers: [{id: a, kind: vllm, url: 'x'}]", "$.workers[0].url: expected an http:// or"),
+        ("workers: [{id: 'a b', kind: vllm, url: 'http://x'}]", "$.workers[0].id: expected 1 to 64 letters"),
+        ("workers: [{id: a, kind: vllm}]", "$.workers[0].url: is missing"),
         (SMALLEST + "listen: {prot: 1}", "$.listen.prot: unknown setting (did you mean port?)"),
         (SMALLEST + "lisen: {port: 1}", "$.lisen: unknown setting (did you mean listen?)"),
-        (SMALLEST + "listen: {port: many}", "$.listen.port: expected `int`, got `str`"),
-        (SMALLEST + "listen: {port: 70000}", "$.listen.port: expected `int` <= 65535"),
+        (SMALLEST + "listen: {port: many}", "$.listen.port: expected a port, 0 to 65535"),
+        (SMALLEST + "listen: {port: 70000}", "$.listen.port: expected a port, 0 to 65535"),
         (SMALLEST + "database: {url: x}", "$.database: tenants in a database: not built yet"),
         (
             SMALLEST + "queueing: {within: hrrn}",
@@ -101,7 +103,7 @@ def test_a_missing_reference_is_refused_with_its_path(file):
         (SMALLEST + "queueing: {across: sfq}", "$.queueing.across: there is no policy 'sfq'; there are fifo"),
         (
             SMALLEST + "telemetry: {log_level: loud}",
-            "$.telemetry.log_level: invalid enum value 'loud'; choose one of",
+            "$.telemetry.log_level: there is no 'loud'; choose one of",
         ),
         (SMALLEST + "tenants: [{id: a, plan: gold}]", "$.tenants[0].plan: there is no plan 'gold'"),
         (SMALLEST + "tenants: [{id: a}, {id: a}]", "$.tenants: 'a' is named twice"),
@@ -133,6 +135,61 @@ def test_what_is_wrong_is_said_in_one_line_with_its_path(file, text, expected):
     assert expected.removeprefix("gateway.yaml") in said
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://x:99999",
+        "http://x:0",
+        "http://x:abc",
+        "http://x:-1",
+        "http://x:1:2",
+        "http://a..b:1",
+        "http://.a:1",
+        f"http://{'a' * 64}:1",
+        f"http://{'.'.join(['a' * 60] * 5)}:1",
+        "http://:80",
+        "http://user@:80",
+        "http://[::1",
+        "http://[::x]:1",
+        "http://[v1.a]:1",
+        "http://::1",
+        "http://x/pf\u00e4d",
+        "http://m\u00fcller:1",
+        "http://x\x01y:1",
+        "http://x/\x7f",
+        "http://a,b:1",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_with_its_path(url):
+    workers = json.dumps([{"id": "a", "kind": "openai", "url": url}])
+    assert refusal(None, None, f"workers={workers}").startswith("$.workers[0].url: ")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:1",
+        "https://engine.example.com",
+        "http://engine.example.com.:8000/v1/",
+        "http://[::1]:30000/pre/fix",
+        "http://[fe80::1%eth0]:1",
+        "http://my_service-1:8000",
+        "http://user:secret@10.0.0.1:8000/a%20b",
+        f"http://{'a' * 63}.{'b' * 63}",
+    ],
+)
+def test_every_address_that_can_be_one_is_taken(url):
+    workers = json.dumps([{"id": "a", "kind": "openai", "url": url}])
+    settings = load(None, {}, [f"workers={workers}"]).settings
+    assert settings.workers[0].url == url
+    ConnectionPool(url)
+
+
+def test_the_address_of_the_collector_is_looked_at_too(file):
+    said = refusal(file(SMALLEST + "telemetry: {otlp_endpoint: 'http://x:99999'}"))
+    assert said == "$.telemetry.otlp_endpoint: the port must be a number from 1 to 65535"
+
+
 def test_a_missing_file_is_one_line(tmp_path):
     assert refusal(tmp_path / "none.yaml").endswith("none.yaml: there is no such file")
 
@@ -142,6 +199,7 @@ def test_a_missing_file_is_one_line(tmp_path):
     [
         ("listen.port", "--set listen.port: expected PATH=VALUE, as in listen.port=9000"),
         ("workers.7.url=http://x", "$.workers[7]: there is no such element (--set workers.7.url)"),
+        ("tenants.0.id=x", "$.tenants[0]: there is no such element (--set tenants.0.id)"),
         ("deployment_secret=", "$.deployment_secret: expected printable ASCII characters, at least one"),
         ("workers.0.api_key=a\nb", "$.workers[0].api_key: expected printable ASCII characters, at least one"),
     ],
@@ -156,7 +214,7 @@ def test_every_leaf_is_explained_with_its_source_and_secrets_are_masked(file):
     leaves = list(load(path, environment, ["index.predicted_seconds=3"]).leaves())
     found = {name: (value, source) for name, value, source in leaves}
     assert found["$.listen.port"] == ("9", "environment RADIXGATE__LISTEN__PORT")
-    assert found["$.index.predicted_seconds"] == ("3.0", "--set")
+    assert found["$.index.predicted_seconds"] == ("3.0", "--set index.predicted_seconds")
     assert found["$.tenants[0].id"] == ('"acme"', str(path))
     assert found["$.drain.seconds"] == ("120.0", "default")
     assert found["$.redis.url"] == ('"redis://****@host:1"', str(path))

@@ -135,6 +135,20 @@ async def test_a_connection_that_dies_as_a_request_arrives_costs_none_either():
         assert (peer.connections, peer.requests) == (2, 3)
 
 
+async def test_one_request_is_never_sent_more_than_twice():
+    answer = says(SIZED, pause=0.01)
+
+    async def current(writer):
+        await answer(writer)
+
+    async with Peer(current) as peer:
+        await asyncio.gather(*(peer.ask() for _ in range(8)))
+        asked, answer = peer.requests, says(close=True)
+        with pytest.raises(Broken):
+            await peer.ask()
+        assert peer.requests - asked == 2
+
+
 async def test_a_fresh_connection_that_breaks_is_not_tried_again():
     async with Peer(says(close=True)) as peer:
         with pytest.raises(Broken):
@@ -171,6 +185,25 @@ async def test_what_is_not_a_whole_http_answer_is_broken(text):
     async with Peer(says(text, close=True)) as peer:
         with pytest.raises(Broken):
             await peer.ask()
+
+
+async def test_a_worker_that_wants_another_protocol_is_broken(caplog):
+    switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nabc"
+    async with Peer(says(switch)) as peer:
+        with pytest.raises(Broken, match="another protocol"):
+            await peer.ask()
+        assert not caplog.records
+
+
+async def test_a_host_name_that_cannot_be_one_is_broken():
+    with pytest.raises(Broken, match="cannot connect"):
+        await ConnectionPool("http://a..b:1").send(REQUEST, 1.0)
+
+
+async def test_an_offer_of_another_protocol_is_declined():
+    offer = SIZED.replace(b"200 OK\r\n", b"200 OK\r\nConnection: upgrade\r\nUpgrade: h2c\r\n")
+    async with Peer(says(offer)) as peer:
+        assert await peer.ask() == await peer.ask() == (200, "application/json", b"hello world")
 
 
 async def test_bytes_after_an_answer_spoil_the_connection():

@@ -15,10 +15,19 @@ only idle descendants. A path is released deepest first, so the idle list is ord
 parents: its oldest entry is a leaf, and evicting it is the exact least-recently-used rule, in O(1).
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 
 from workers.engine.errors import BlockMisused
+from workers.engine.kv.events import (
+    EVENTS_MAX,
+    BlockRemoved,
+    BlockStored,
+    Cleared,
+    KVEvent,
+    digest,
+    hash_of,
+)
 from workers.engine.kv.pool import BlockPool
 
 BlockTokens = tuple[int, ...]
@@ -27,7 +36,7 @@ BlockTokens = tuple[int, ...]
 class PrefixNode:
     """One full block of one prefix. `depth` counts blocks from the beginning, this one included."""
 
-    __slots__ = ("block", "children", "depth", "parent", "salt", "tokens")
+    __slots__ = ("block", "children", "depth", "digest", "parent", "salt", "tokens")
 
     def __init__(self, *, parent: "PrefixNode | None", salt: str, tokens: BlockTokens, block: int) -> None:
         self.parent = parent
@@ -35,6 +44,7 @@ class PrefixNode:
         self.tokens = tokens
         self.block = block
         self.depth: int = parent.depth + 1 if parent else 1
+        self.digest: bytes = digest(parent.digest if parent else None, tokens, salt)
         self.children: dict[BlockTokens, PrefixNode] = {}
 
     def upwards(self) -> Iterator["PrefixNode"]:
@@ -53,6 +63,7 @@ class PrefixTree:
         self._roots: dict[str, dict[BlockTokens, PrefixNode]] = {}
         self._idle: OrderedDict[PrefixNode, None] = OrderedDict()
         self._size = 0
+        self._events: deque[KVEvent] = deque(maxlen=EVENTS_MAX)
 
     @property
     def cached(self) -> int:
@@ -98,7 +109,15 @@ class PrefixTree:
         siblings[tokens] = node
         self._size += 1
         self.pool.hold(block)
+        above = hash_of(parent.digest) if parent else None
+        self._events.append(BlockStored(hash_of(node.digest), above, tokens, salt))
         return node
+
+    def events(self) -> list[KVEvent]:
+        """What has changed since this was last asked."""
+        events = list(self._events)
+        self._events.clear()
+        return events
 
     def release(self, node: PrefixNode | None) -> None:
         """Give back the path down to `node`, deepest first; what nobody else reads becomes idle."""
@@ -121,6 +140,8 @@ class PrefixTree:
             return False
         while self._idle:
             self._evict()
+        self._events.clear()
+        self._events.append(Cleared())
         return True
 
     def nodes(self) -> Iterator[PrefixNode]:
@@ -169,3 +190,4 @@ class PrefixTree:
             del self._roots[node.salt]
         self._size -= 1
         self.pool.release(node.block)
+        self._events.append(BlockRemoved(hash_of(node.digest)))

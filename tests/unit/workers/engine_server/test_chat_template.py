@@ -144,6 +144,59 @@ def test_tool_calls_and_tool_answers_are_rendered(theirs: Any) -> None:
     assert wanted == template(QWEN_LIKE).render(messages)
 
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
+HISTORY: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+]
+
+
+@pytest.mark.parametrize("text", [CHAT_TEMPLATE, QWEN_LIKE, "{{ messages[1]['content'] | trim }}|"])
+def test_no_content_is_empty_content(text: str) -> None:
+    """As SGLang and vLLM have it; transformers leaves it to the template, and some print None."""
+    asked, answered, told = HISTORY
+    rendered = template(text).render(HISTORY)
+    assert "None" not in rendered
+    assert rendered == template(text).render([asked, {**answered, "content": ""}, told])
+    left_out = {name: value for name, value in answered.items() if name != "content"}
+    assert rendered == template(text).render([asked, left_out, told])
+    assert HISTORY[1]["content"] is None
+
+
+@pytest.mark.parametrize("content", [None, "", [], [{"type": "text", "text": ""}]])
+def test_a_tool_may_answer_nothing(content: Any) -> None:
+    told = {"role": "tool", "tool_call_id": "c1", "content": content}
+    for text in (CHAT_TEMPLATE, QWEN_LIKE):
+        nothing = template(text).render([*HISTORY[:2], {**told, "content": ""}])
+        assert template(text).render([*HISTORY[:2], told]) == nothing
+
+
+def test_arguments_of_a_call_reach_the_template_as_an_object() -> None:
+    """OpenAI's are a text; templates walk through them, and the engines decode them first."""
+    arguments = "messages[1].tool_calls[0].function.arguments"
+    walk = "{% for name, value in " + arguments + ".items() %}{{ name }}={{ value }}{% endfor %}"
+    assert template(walk).render(HISTORY) == "city=Köln"
+    assert HISTORY[1]["tool_calls"] == [CALL]
+    assert CALL["function"]["arguments"] == '{"city": "Köln"}'
+
+
+@pytest.mark.parametrize(
+    "calls", [None, [], [5], "x", [{}], [{"function": 5}], [{"function": {"name": "f"}}]]
+)
+def test_odd_calls_are_left_to_the_template(calls: Any) -> None:
+    messages = [{"role": "assistant", "content": "x", "tool_calls": calls}]
+    assert template("{{ messages[0].content }}").render(messages) == "x"
+
+
+@pytest.mark.parametrize("arguments", ["{", "5", "[1]", "\ud800", "[" * 100_000])
+def test_arguments_that_are_no_json_stay_as_they_are(arguments: str) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    text = "{{ messages[0].tool_calls[0].function.arguments }}"
+    assert template(text).render(messages) == arguments
+
+
 def test_a_template_that_reads_parts_gets_them_as_they_are(theirs: Any) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
     wanted = theirs.apply_chat_template(

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.serving import CannotListen, serve
@@ -25,6 +26,8 @@ async def test_the_server_says_what_it_is(serving: Serve, model: Path) -> None:
         assert status == 200
         assert len(info.pop("instance_id")) == 34
         assert info.pop("version")
+        events = info.pop("kv_events")
+        assert (events["publisher"], events["block_size"], events["dp_size"]) == ("zmq", 16, 1)
         assert {
             "model_path": str(model),
             "served_model_name": "org/tiny",
@@ -166,6 +169,61 @@ CHATTY = {
     "max_tokens": 6000,
     "ignore_eos": True,
 }
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize("frame", [1, 2, 5])
+async def test_a_client_that_leaves_while_something_is_written_makes_no_noise(
+    client: Client, path: str, frame: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write, written = web.StreamResponse.write, 0
+
+    async def leave_first(response: web.StreamResponse, data: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written == frame:
+            assert response._req is not None
+            assert response._req.transport is not None
+            response._req.transport.abort()
+        await write(response, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", leave_first)
+    with pytest.raises(aiohttp.ClientError):
+        await client.stream(path, CHATTY if path == CHAT else LONG)
+    await client.until_idle()
+    assert written == frame
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+async def test_a_client_that_leaves_ends_all_its_choices(client: Client, stream: bool) -> None:
+    task = asyncio.create_task(client.post(TEXT, {**LONG, "n": 3, "prompt": ["a", "b"], "stream": stream}))
+    await client.until(num_running_reqs=6)
+    await leave([task])
+    await client.until_idle()
+    assert len(client.worker.live) == 0
+
+
+async def test_aborting_by_name_ends_all_choices(client: Client) -> None:
+    task = asyncio.create_task(client.post(TEXT, {**LONG, "n": 3, "rid": "one"}))
+    await client.until(num_running_reqs=3)
+    await client.post("/abort_request", {"rid": "one"})
+    status, body = await task
+    assert status == 200
+    assert [choice["finish_reason"] for choice in body["choices"]] == ["abort"] * 3
+
+
+async def test_choices_that_the_queue_cannot_take_leave_nothing_behind(serving: Serve) -> None:
+    async with serving(max_running_requests=1, waiting_max=4) as client:
+        running = asyncio.create_task(client.post(TEXT, LONG))
+        await client.until(num_running_reqs=1)
+        waiting = asyncio.create_task(client.post(TEXT, {**LONG, "n": 2}))
+        await client.until(num_waiting_reqs=2)
+        assert (await client.post(TEXT, {**LONG, "n": 3}))[0] == 503
+        await client.until(num_waiting_reqs=2)
+        assert (await client.post(TEXT, {**LONG, "n": 5}))[0] == 400
+        await leave([running, waiting])
+        await client.until_idle()
 
 
 async def test_aborting_by_name_ends_that_request_only(client: Client) -> None:

@@ -1,6 +1,7 @@
 """Every refusal: the right status, OpenAI's error object with all four keys, the field by name, no traceback."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,9 @@ def error_of(body: Any) -> dict[str, Any]:
         ({"rid": "two words"}, "rid"),
         ({"rid": "line\nbreak"}, "rid"),
         ({"rid": "x" * 257}, "rid"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": 1.5}, "n"),
         ({"logprobs": True}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -88,8 +91,11 @@ async def test_a_bad_chat_request_is_told_which_field(
         ({"prompt": [[]]}, "prompt"),
         ({"prompt": 5}, "prompt"),
         ({"prompt": {}}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [[1], [2]]}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": [[1], [512]]}, "prompt"),
+        ({"prompt": ["a", [1]]}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": [[1, "a"]]}, "prompt"),
         ({"prompt": [True, False]}, "prompt"),
@@ -120,6 +126,29 @@ async def test_a_body_that_is_no_json_object_is_a_400(client: Client, path: str,
     async with client.session.post(client.url + path, data=body) as response:
         assert response.status == 400
         error_of(await response.json())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("prompt", b'"\xff"', None),
+        ("unknown", b'"\xff"', None),
+        ("logit_bias", b'{"1":1e999}', "logit_bias"),
+        ("logit_bias", b'"\xff"', "logit_bias"),
+        ("tools", b"[1e999]", "tools"),
+        ("temperature", b"1e999", "temperature"),
+        ("response_format", b"[" * 2000 + b"]" * 2000, None),
+    ],
+)
+async def test_a_value_that_cannot_be_read_is_a_400(
+    client: Client, field: str, value: bytes, param: str | None
+) -> None:
+    body = b'{"max_tokens": 1, "prompt": "x", "%s": %s}' % (field.encode(), value)
+    async with client.session.post(client.url + TEXT, data=body) as response:
+        assert response.status == (200 if field == "unknown" else 400), await response.text()
+        if response.status == 400:
+            error = error_of(await response.json())
+            assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
 
 async def test_a_required_field_that_is_missing_is_named(client: Client) -> None:
@@ -229,6 +258,31 @@ async def test_a_failed_engine_says_so_everywhere(client: Client, monkeypatch: p
     assert await status_and_code(client.post(TEXT, {"prompt": "x"})) == (503, "engine_failed")
     assert await status_and_code(client.get("/health")) == (503, "engine_failed")
     assert await status_and_code(client.get("/ready")) == (503, "engine_failed")
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+async def test_choices_of_a_failed_engine_fail_together_and_quietly(
+    client: Client, stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = 0
+    real = client.worker.engine._engine.step
+
+    def fail_at_the_fourth() -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            raise MemoryError("secret detail")
+        return real()
+
+    monkeypatch.setattr(client.worker.engine._engine, "step", fail_at_the_fourth)
+    asked = {"prompt": ["x", "y"], "n": 2, "max_tokens": 9, "ignore_eos": True, "stream": stream}
+    async with client.session.post(client.url + TEXT, json=asked) as response:
+        # A status, or a frame if something had been sent already.
+        text = await response.text()
+    assert '"code":"engine_failed"' in text
+    assert "[DONE]" not in text
+    gc.collect()
+    assert [record.name for record in caplog.records] == ["radixgate.engine"]
 
 
 async def test_a_model_without_a_template_refuses_chats_only(

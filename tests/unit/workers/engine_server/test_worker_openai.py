@@ -162,6 +162,18 @@ async def test_content_may_be_text_parts(client: Client) -> None:
     assert await tokens_of(client, plain) == await tokens_of(client, parts)
 
 
+async def test_a_conversation_with_tools_goes_on(client: Client) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "tool", "tool_call_id": "c2", "content": None},
+    ]
+    status, body = await client.post(CHAT, {"messages": messages, "max_tokens": 1, **GREEDY})
+    assert status == 200, body
+
+
 @pytest.mark.parametrize("text", ["Hi", "The gateway and the ocean. " * (LONG_TEXT_CHARS // 20)])
 async def test_prompts_are_tokenised_as_the_gateway_will_do_it(
     client: Client, model: Path, text: str
@@ -208,6 +220,74 @@ async def test_a_seed_repeats_and_no_seed_does_not(client: Client) -> None:
     assert await text(seed=1) == await text(seed=1)
     assert await text(seed=1) != await text(seed=2)
     assert await text() != await text()
+
+
+async def test_several_choices_share_one_prompt(client: Client) -> None:
+    asked = {"messages": HELLO, "max_tokens": 6, "temperature": 1.2, "ignore_eos": True, "seed": 5}
+    _, one = await client.post(CHAT, asked)
+    answers = [(await client.post(CHAT, {**asked, "n": 4}))[1] for _ in range(2)]
+    choices = answers[0]["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+    assert {choice["finish_reason"] for choice in choices} == {"length"}
+    texts = [choice["message"]["content"] for choice in choices]
+    assert texts[0] == one["choices"][0]["message"]["content"]
+    assert len(set(texts)) > 1
+    assert texts == [choice["message"]["content"] for choice in answers[1]["choices"]]
+    usage = answers[0]["usage"]
+    assert usage["prompt_tokens"] == one["usage"]["prompt_tokens"]
+    assert usage["completion_tokens"] == 24
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 24
+
+
+async def test_a_prompt_is_computed_once_for_all_its_choices(client: Client) -> None:
+    steps = client.worker.engine._engine.scheduler
+    computed, commit = 0, steps.commit
+
+    def count(plan: Any, sampled: Any) -> None:
+        nonlocal computed
+        computed += sum(item.count for item in plan.items)
+        commit(plan, sampled)
+
+    steps.commit = count
+    _, body = await client.post(TEXT, {"prompt": words(40 * BLOCK), "n": 8, "max_tokens": 1, **GREEDY})
+    assert len(body["choices"]) == 8
+    assert computed <= 41 * BLOCK + 8 * BLOCK
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+async def test_several_prompts_are_answered_in_their_order(client: Client) -> None:
+    prompts = [words(20, start=7), words(35, start=90), words(5)]
+    asked = {"max_tokens": 5, **GREEDY}
+    alone = [(await client.post(TEXT, {"prompt": prompt, **asked}))[1] for prompt in prompts]
+    _, body = await client.post(TEXT, {"prompt": prompts, "n": 2, **asked})
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3, 4, 5]
+    texts = [answer["choices"][0]["text"] for answer in alone for _ in range(2)]
+    assert [choice["text"] for choice in body["choices"]] == texts
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (60, 30)
+    _, body = await client.post(TEXT, {"prompt": ["The", "A gateway"], **asked})
+    assert len(body["choices"]) == 2
+
+
+@pytest.mark.parametrize(("path", "prompt"), [(CHAT, {"messages": HELLO}), (TEXT, {"prompt": ["The", "A"]})])
+async def test_a_stream_of_several_choices_says_whose_each_piece_is(
+    client: Client, path: str, prompt: dict[str, Any]
+) -> None:
+    asked = {**prompt, "n": 3, "seed": 1, "max_tokens": 6, "ignore_eos": True}
+    _, whole = await client.post(path, asked)
+    *chunks, counts, done = await client.stream(path, {**asked, "stream_options": {"include_usage": True}})
+    assert done == "[DONE]"
+    for choice in whole["choices"]:
+        own = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == choice["index"]]
+        if path == CHAT:
+            assert own[0]["delta"] == {"role": "assistant", "content": ""}
+            text = "".join(piece["delta"].get("content", "") for piece in own)
+            assert text == choice["message"]["content"]
+        else:
+            assert "".join(piece["text"] for piece in own) == choice["text"]
+        assert [piece["finish_reason"] for piece in own] == [None] * (len(own) - 1) + ["length"]
+    assert counts["choices"] == []
+    for count in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert counts["usage"][count] == whole["usage"][count]
 
 
 async def test_stop_strings_cut_the_answer_streamed_or_not(client: Client) -> None:

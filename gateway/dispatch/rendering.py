@@ -1,0 +1,80 @@
+"""A chat request to the text that the model reads, with everything in it that a chat template may look at.
+
+    messages, tools, documents, reasoning_effort, chat_template_kwargs  -->  template  -->  text
+
+As vLLM and SGLang do it: `chat_template_kwargs` are further variables, and win over the fields of the same name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from gateway.errors import BadRequest
+from gateway.request import InferenceRequest
+from workers.chat_template import ChatTemplate, TemplateFailed
+
+SHAPES: Mapping[str, tuple[type, str]] = {
+    "tools": (list, "a list"),
+    "documents": (list, "a list"),
+    "reasoning_effort": (str, "a string"),
+    "add_generation_prompt": (bool, "true or false"),
+    "continue_final_message": (bool, "true or false"),
+    "chat_template_kwargs": (dict, "an object"),
+}
+
+
+def rendered(request: InferenceRequest, template: ChatTemplate | None) -> str:
+    """The text of a conversation. Raises BadRequest that names the field."""
+    if template is None:
+        raise BadRequest("This model has no chat template; use completions.", param="messages")
+    variables = _variables(request)
+    continues = variables.pop("continue_final_message", False)
+    if continues:
+        variables["add_generation_prompt"] = False
+    try:
+        text = template.render(request.prompt, **variables)
+    except TemplateFailed as err:
+        raise BadRequest(
+            f"The messages do not fit the model's chat template: {err}.", param="messages"
+        ) from err
+    return _up_to_the_end_of(request.prompt[-1], text) if continues else text
+
+
+def _variables(request: InferenceRequest) -> dict[str, Any]:
+    """The fields that templates know. Null is absent."""
+    found: dict[str, Any] = {}
+    for name, (kind, shape) in SHAPES.items():
+        value = _decoded(request, name)
+        if value is not None:
+            if not isinstance(value, kind):
+                raise BadRequest(f"{name} must be {shape}.", param=name)
+            found[name] = value
+    more = found.pop("chat_template_kwargs", {})
+    for name in ("messages", "tools"):
+        if name in more:
+            raise BadRequest(f"{name} is a field of its own.", param="chat_template_kwargs")
+    return {**found, **more}
+
+
+def _decoded(request: InferenceRequest, name: str) -> Any:
+    """One field that has stayed raw until now: nobody has looked inside yet."""
+    raw = request.fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return orjson.loads(bytes(raw))
+    except ValueError as err:
+        raise BadRequest(f"{name} cannot be read: {err}.", param=name) from err
+
+
+def _up_to_the_end_of(message: Mapping[str, Any], text: str) -> str:
+    """The model goes on with the last message: what the template puts after it is cut off, as transformers does."""
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = next((part["text"] for part in reversed(content) if "text" in part), None)
+    last = content.strip() if isinstance(content, str) else ""
+    at = text.rfind(last)
+    if not last or at < 0:
+        raise BadRequest("There is no last message to continue.", param="continue_final_message")
+    return text[: at + len(last)]

@@ -1,0 +1,147 @@
+"""What settings that are each right by themselves demand of each other, and what is odd about them."""
+
+import re
+from collections.abc import Iterator, Mapping, Set
+from datetime import date
+from ipaddress import ip_address
+from os import fsencode
+from pathlib import Path
+
+from gateway.redis_address import redis_url_problem
+from gateway.settings import Settings, is_loopback
+from gateway.settings_messages import explained, names
+from gateway.urls import url_problem
+from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
+from workers.adapters.registry import adapters
+
+ENVIRONMENT_PREFIX = "RADIXGATE__"
+SOCKET_PATH_BYTES_MAX = 103
+"""What every system takes: macOS 103, Linux 107."""
+
+_NEARLY = ENVIRONMENT_PREFIX.removesuffix("_")
+# Kubernetes tells every container about the services beside it, and services are named after the release.
+_OF_KUBERNETES = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+_LINK = re.compile(r"(tcp|udp|sctp)://")
+
+
+def first_problem(settings: Settings) -> str | None:
+    """`$.path: reason`, or None."""
+    return next(_problems(settings), None)
+
+
+def _problems(settings: Settings) -> Iterator[str]:
+    if not settings.workers:
+        yield "$.workers: at least one worker is needed"
+    yield from _named_twice(settings)
+    yield from _names_of_nothing(settings)
+    yield from _listeners(settings)
+    if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
+        yield f"$.redis.url: {problem}"
+    yield from _policies(settings)
+    yield from _tokenizers(settings)
+
+
+def _named_twice(settings: Settings) -> Iterator[str]:
+    for path, given in (
+        ("workers", [worker.id for worker in settings.workers]),
+        ("plans", [plan.name for plan in settings.plans]),
+        ("tenants", [tenant.id for tenant in settings.tenants]),
+        ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
+        ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
+    ):
+        seen: set[str] = set()
+        for name in given:
+            if name in seen:
+                yield f"$.{path}: {name!r} is named twice"
+            seen.add(name)
+
+
+def _names_of_nothing(settings: Settings) -> Iterator[str]:
+    kinds = adapters()
+    for at, worker in enumerate(settings.workers):
+        if worker.kind not in kinds:
+            there = ", ".join(sorted(kinds))
+            yield f"$.workers[{at}].kind: there is no kind {worker.kind!r}; there are {there}"
+        if (problem := url_problem(worker.url)) is not None:
+            yield f"$.workers[{at}].url: {problem}"
+    collector = settings.telemetry.otlp_endpoint
+    if collector is not None and (problem := url_problem(collector)) is not None:
+        yield f"$.telemetry.otlp_endpoint: {problem}"
+    plans = {plan.name for plan in settings.plans}
+    for at, tenant in enumerate(settings.tenants):
+        if tenant.plan is not None and tenant.plan not in plans:
+            yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
+
+
+def _listeners(settings: Settings) -> Iterator[str]:
+    listen, admin = settings.listen, settings.admin
+    if listen.unix_socket is not None:
+        if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
+            yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"
+        return
+    if not settings.tenants and not is_loopback(listen.host):
+        yield "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
+    if listen.port == admin.port != 0 and _overlap(listen.host, admin.host):
+        yield f"$.admin.port: {admin.port} is the port of listen, at the same address"
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Would a listener at the one address be in the way of a listener at the other?"""
+    if one == other or "localhost" in (one, other):
+        return is_loopback(one) == is_loopback(other) or _is_everywhere(one) or _is_everywhere(other)
+    try:
+        first, second = ip_address(one), ip_address(other)
+    except ValueError:
+        return False
+    return first.version == second.version and (
+        first.is_unspecified or second.is_unspecified or first == second
+    )
+
+
+def _is_everywhere(host: str) -> bool:
+    return host in ("0.0.0.0", "::")  # noqa: S104
+
+
+def _policies(settings: Settings) -> Iterator[str]:
+    try:
+        routing_policy(settings.routing.policy, settings.routing.options)
+    except OptionsInvalid as err:
+        yield explained(err.message, err.options_type, {}, "$.routing.options")
+    except PolicyError as err:
+        yield f"$.routing.policy: {err}"
+    try:
+        queue_policy(settings.queueing.across)
+    except PolicyError as err:
+        yield f"$.queueing.across: {err}"
+
+
+def _tokenizers(settings: Settings) -> Iterator[str]:
+    for at, model in enumerate(settings.models):
+        if model.tokenizer == "worker":
+            yield f"$.models[{at}].tokenizer: asking the worker to tokenise is not built yet"
+        elif model.tokenizer != "text" and not (Path(model.tokenizer) / "tokenizer.json").is_file():
+            yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
+
+
+def expired_keys(settings: Settings, today: date) -> Iterator[str]:
+    """Keys whose last day has passed, as `$.path: reason`."""
+    for at, tenant in enumerate(settings.tenants):
+        for number, key in enumerate(tenant.keys):
+            if key.expires is not None and key.expires < today:
+                path = f"$.tenants[{at}].keys[{number}].expires"
+                yield f"{path}: {key.expires} has passed; this key is refused"
+
+
+def misspelt_variables(environment: Mapping[str, str], referred: Set[str]) -> Iterator[str]:
+    """Names of the environment that look like settings and are none. `referred`: those that settings name."""
+    right = {name.replace(".", "").replace("_", ""): name for name in names(Settings)}
+    for name in sorted(environment):
+        if not name.startswith(_NEARLY) or name.startswith(ENVIRONMENT_PREFIX) or name in referred:
+            continue
+        if _OF_KUBERNETES.search(name) or _LINK.match(environment[name]):
+            continue
+        meant = right.get(name.removeprefix(_NEARLY).replace("_", "").lower())
+        hint = f"settings begin with {ENVIRONMENT_PREFIX}"
+        if meant is not None:
+            hint = f"write {ENVIRONMENT_PREFIX}{meant.replace('.', '__').upper()}"
+        yield f"environment {name}: not a setting; {hint}"

@@ -1,0 +1,29 @@
+"""Addresses of others: could anybody connect to them?"""
+
+import re
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+HOST_NAME = re.compile(r"(?=.{1,253}\.?$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+
+
+def url_problem(url: str) -> str | None:
+    """Why nobody could connect to an HttpUrl, or None."""
+    if not (url.isascii() and url.isprintable()):
+        return "expected printable ASCII characters (a host as xn--..., a path as %..)"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if "[" in parts.netloc:
+            ip_address(host)
+    except ValueError:
+        return "expected an IPv6 address in brackets, as in http://[::1]:8000"
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        return "the port must be a number from 1 to 65535"
+    if "[" not in parts.netloc and not HOST_NAME.fullmatch(host):
+        return f"{host!r} is no name of a host"
+    return None

@@ -1,0 +1,57 @@
+"""Request bodies as they come: each has a bound, and all that are being read share one.
+
+A body that is half there is memory that nobody can use. Many large ones that never end would be all of it, long
+before the first has had its time: the one that comes after the budget is spent is refused.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import StreamReader
+
+from gateway.errors import Overloaded, PayloadTooLarge
+
+BODIES_BYTES_MAX = 512 * 1024**2
+RETRY_SECONDS = 1.0
+
+
+class Bodies:
+    """Those of one process. `body_bytes_max`: of each; `bytes_held`: what has come of those being read."""
+
+    def __init__(self, body_bytes_max: int) -> None:
+        self.body_bytes_max = body_bytes_max
+        self.bytes_held = 0
+
+    @contextmanager
+    def reading(self) -> Iterator["Body"]:
+        """One body; what it held is given back on every ending."""
+        body = Body(self)
+        try:
+            yield body
+        finally:
+            self.bytes_held -= body.size
+
+    def hold(self, size: int) -> None:
+        """So many bytes more. Raises Overloaded."""
+        if self.bytes_held + size > BODIES_BYTES_MAX:
+            raise Overloaded(RETRY_SECONDS)
+        self.bytes_held += size
+
+
+class Body:
+    """One body that is being read."""
+
+    def __init__(self, among: Bodies) -> None:
+        self.size = 0
+        self._among = among
+        self._chunks: list[bytes] = []
+
+    async def read(self, content: StreamReader) -> bytes:
+        """All of it. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
+        while chunk := await content.readany():
+            if self.size + len(chunk) > self._among.body_bytes_max:
+                raise PayloadTooLarge(self._among.body_bytes_max)
+            self._among.hold(len(chunk))
+            self.size += len(chunk)
+            self._chunks.append(chunk)
+        return b"".join(self._chunks)

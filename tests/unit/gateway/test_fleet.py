@@ -1,0 +1,165 @@
+"""The fleet: what probes make of a worker's health, what is logged of it, and when its cache is forgotten."""
+
+import asyncio
+import logging
+
+import pytest
+
+from gateway.dispatch import fleet as module
+from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from radix_cache.match import WorkerId
+from workers.adapter import Failure, WorkerReport, WorkerUnreachable
+from workers.health import FAILURES_MAX
+from workers.worker import Health
+
+
+class Adapter:
+    """Says of itself what it is told to say; an exception is raised."""
+
+    isolates = True
+
+    def __init__(self, instance=None):
+        self.says = WorkerReport(models=("m",), instance=instance)
+
+    async def probe(self):
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+    def close(self):
+        pass
+
+
+def worker(name, adapter):
+    return Worker(id=WorkerId(name), kind="test", adapter=adapter, models=frozenset(), models_fixed=False)
+
+
+def fleet_of(*workers, emptied=None, reported=lambda worker: None):
+    events = FleetEvents(
+        room=lambda: None, emptied=(emptied if emptied is not None else []).append, reported=reported
+    )
+    return Fleet(workers, events)
+
+
+async def probe_until_down(fleet, one, error):
+    one.adapter.says = error
+    for _ in range(FAILURES_MAX):
+        await fleet.probe(one)
+    assert one.health.health is Health.DOWN
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+async def test_a_worker_that_tells_its_instance_keeps_its_cache_while_it_is_the_same():
+    emptied, one = [], worker("a", Adapter(instance="first"))
+    fleet = fleet_of(one, emptied=emptied)
+    await fleet.probe(one)
+    report = one.report
+    await probe_until_down(fleet, one, WorkerUnreachable("away"))
+    one.adapter.says = report
+    await fleet.probe(one)
+    assert (one.health.health, emptied) == (Health.UP, [])
+
+
+async def test_a_worker_that_comes_back_as_another_instance_has_lost_its_cache():
+    emptied, one = [], worker("a", Adapter(instance="first"))
+    fleet = fleet_of(one, emptied=emptied)
+    await fleet.probe(one)
+    await probe_until_down(fleet, one, WorkerUnreachable("away"))
+    assert emptied == []
+    one.adapter.says = WorkerReport(models=("m",), instance="second")
+    await fleet.probe(one)
+    assert emptied == ["a"]
+
+
+async def test_a_worker_that_tells_no_instance_has_lost_its_cache_when_it_goes_down():
+    emptied, one = [], worker("a", Adapter())
+    fleet = fleet_of(one, emptied=emptied)
+    await fleet.probe(one)
+    await probe_until_down(fleet, one, WorkerUnreachable("away"))
+    assert emptied == ["a"]
+
+
+async def test_why_a_worker_changes_is_logged_in_one_line_and_once(caplog):
+    caplog.set_level(logging.INFO)
+    one = worker("a", Adapter())
+    fleet = fleet_of(one)
+    await fleet.probe(one)
+    caplog.clear()
+    await probe_until_down(fleet, one, WorkerUnreachable("connection refused"))
+    assert said(caplog) == [
+        "worker a: suspect, was up: connection refused",
+        "worker a: down, was suspect: connection refused",
+    ]
+    for _ in range(3):
+        await fleet.probe(one)
+    assert len(caplog.records) == 2
+    one.adapter.says = WorkerUnreachable("status 401 from /v1/models")
+    for _ in range(3):
+        await fleet.probe(one)
+    assert said(caplog)[2:] == ["worker a is still down: status 401 from /v1/models"]
+
+
+async def test_a_probe_that_fails_in_its_own_way_is_a_failed_probe_and_logged_once(caplog):
+    one = worker("a", Adapter())
+    fleet = fleet_of(one)
+    await probe_until_down(fleet, one, ZeroDivisionError("a bug"))
+    unexpected = [record for record in caplog.records if record.exc_info]
+    assert len(unexpected) == 1
+    assert "worker a" in unexpected[0].getMessage()
+
+
+async def test_a_report_that_cannot_be_used_is_a_failed_probe():
+    def reported(worker):
+        raise OverflowError("too many tokens")
+
+    one = worker("a", Adapter())
+    fleet = fleet_of(one, reported=reported)
+    for _ in range(FAILURES_MAX):
+        await fleet.probe(one)
+    assert one.health.health is Health.DOWN
+
+
+async def test_one_workers_nonsense_does_not_stop_the_probes_of_the_others(monkeypatch):
+    monkeypatch.setattr(module, "PROBE_SECONDS", 0.001)
+    monkeypatch.setattr(module, "PROBE_SECONDS_NOT_UP", 0.001)
+    good, bad = worker("good", Adapter()), worker("bad", Adapter())
+    good.adapter.says = WorkerUnreachable("not yet")
+    bad.adapter.says = UnicodeError("label empty or too long")
+    fleet = fleet_of(good, bad)
+    probing = asyncio.create_task(fleet.run())
+    async with asyncio.timeout(5):
+        while bad.health.health is not Health.DOWN:
+            await asyncio.sleep(0)
+        good.adapter.says = WorkerReport(models=("m",))
+        while good.health.health is not Health.UP:
+            await asyncio.sleep(0)
+    assert not probing.done()
+    probing.cancel()
+
+
+@pytest.mark.parametrize(
+    ("failure", "health", "failures"),
+    [
+        (Failure.ILL, Health.SUSPECT, 1),
+        (Failure.UNCLEAR, Health.UP, 1),
+        (Failure.REFUSED, Health.UP, 1),
+        (Failure.BUSY, Health.UP, 0),
+    ],
+)
+async def test_only_what_is_the_workers_fault_counts_against_it(failure, health, failures):
+    one = worker("a", Adapter())
+    fleet = fleet_of(one)
+    await fleet.probe(one)
+    fleet.failed(one, WorkerUnreachable("x", failure=failure))
+    assert (one.health.health, one.failures) == (health, failures)
+
+
+async def test_a_failure_that_was_the_workers_after_all_counts():
+    one = worker("a", Adapter())
+    fleet = fleet_of(one)
+    await fleet.probe(one)
+    fleet.at_fault(one, WorkerUnreachable("status 500", failure=Failure.UNCLEAR))
+    assert one.health.health is Health.SUSPECT

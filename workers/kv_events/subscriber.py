@@ -1,0 +1,124 @@
+"""Listens to one engine's KV events, and asks for what it has missed.
+
+SUB  <- PUB       every batch as it happens, numbered; a slow or late listener misses some
+DEALER <-> ROUTER  replay: all kept batches from a number on, then an end marker
+
+number expected    the batch is handed on
+number too high    a gap: what is missing is asked for, and handed on first; if it is not kept any more: `lost`
+number too low     the engine has begun anew: `restarted`, and everything from 0 is asked for
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+
+import zmq
+import zmq.asyncio
+
+from radix_cache.events import EventBatch
+from workers.kv_events.wire import EventsUnreadable, decode_batch
+
+log = logging.getLogger(__name__)
+
+REPLAY_SECONDS_MAX = 5.0
+RECEIVED_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSource:
+    """Where an engine publishes. `page_size`: tokens, where it says; `replay`: None if it keeps nothing."""
+
+    endpoint: str
+    replay: str | None = None
+    topic: str = ""
+    page_size: int | None = None
+
+
+class Turn(Enum):
+    """What a listener must know besides the batches."""
+
+    RESTARTED = "restarted"
+    """The engine began anew: nothing of before holds."""
+    LOST = "lost"
+    """Batches are missing for good: what is known of the engine may be wrong."""
+
+
+class Subscriber:
+    """`batches` for as long as somebody iterates."""
+
+    def __init__(self, source: EventSource) -> None:
+        self.source = source
+        self.gaps = 0
+        self.unreadable = 0
+        self._expected = 0
+        self._last_at = 0.0
+
+    async def batches(self) -> AsyncIterator[EventBatch | Turn]:
+        """Every batch once and in order, from the oldest that the engine keeps."""
+        context = zmq.asyncio.Context()
+        listener = context.socket(zmq.SUB)
+        try:
+            listener.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
+            listener.setsockopt(zmq.LINGER, 0)
+            listener.subscribe(self.source.topic.encode())
+            listener.connect(self.source.endpoint)
+            # First listen, then ask for what was before: so nothing falls between.
+            for batch in await self._replay(context):
+                yield self._take(batch)
+            while True:
+                received = self._decoded(await listener.recv_multipart())
+                if received is None or (received.sequence < self._expected and received.at <= self._last_at):
+                    continue  # Heard twice: live, and in a replay.
+                if received.sequence < self._expected:
+                    self._expected = 0
+                    yield Turn.RESTARTED
+                if received.sequence > self._expected:
+                    self.gaps += 1
+                    for batch in await self._replay(context):
+                        if self._expected == batch.sequence < received.sequence:
+                            yield self._take(batch)
+                    if received.sequence > self._expected:
+                        yield Turn.LOST
+                yield self._take(received)
+        finally:
+            listener.close()
+            context.term()
+
+    def _take(self, batch: EventBatch) -> EventBatch:
+        self._expected, self._last_at = batch.sequence + 1, batch.at
+        return batch
+
+    async def _replay(self, context: "zmq.asyncio.Context") -> list[EventBatch]:
+        """What is kept from the expected batch on; nothing if nothing is kept, or if nobody answers in time."""
+        if self.source.replay is None:
+            return []
+        asking = context.socket(zmq.DEALER)
+        found: list[EventBatch] = []
+        try:
+            asking.setsockopt(zmq.LINGER, 0)
+            asking.connect(self.source.replay)
+            await asking.send_multipart([b"", self._expected.to_bytes(8, "big")])
+            async with asyncio.timeout(REPLAY_SECONDS_MAX):
+                while True:
+                    frames = await asking.recv_multipart()
+                    # [empty, (topic,) sequence, payload]; the last one has no payload.
+                    if not frames[-1]:
+                        return found
+                    batch = self._decoded(frames)
+                    if batch is not None:
+                        found.append(batch)
+        except TimeoutError:
+            log.debug("no replay from %s", self.source.replay)
+            return found
+        finally:
+            asking.close()
+
+    def _decoded(self, frames: list[bytes]) -> EventBatch | None:
+        try:
+            return decode_batch(frames)
+        except EventsUnreadable as err:
+            self.unreadable += 1
+            log.debug("unreadable KV events from %s: %s", self.source.endpoint, err)
+            return None

@@ -1,0 +1,115 @@
+"""KV events on the wire, as vLLM and SGLang write them: three frames, the last one msgpack.
+
+    frames   topic | sequence, 8 bytes big-endian | payload
+    payload  [seconds since 1970, [event, ...], data-parallel rank]        the rank may be missing
+
+An event is a map with `type` and its fields, or, from older engines, an array that begins with the type. Hashes
+are unsigned (vLLM), signed (SGLang) or bytes; all become 0 <= h < 2**64. What is unknown is passed over: an
+engine may say more than we read.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from radix_cache.events import GPU, BlocksRemoved, BlocksStored, CacheCleared, Event, EventBatch
+
+STORED_FIELDS = (
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
+)
+REMOVED_FIELDS = ("block_hashes", "medium", "group_idx")
+FULL_ATTENTION = (None, "full_attention", "full")
+U64 = 2**64
+
+_decoder = msgspec.msgpack.Decoder()
+
+
+class EventsUnreadable(ValueError):
+    """These frames are no batch of KV events."""
+
+
+def decode_batch(frames: Sequence[bytes]) -> EventBatch:
+    """A message of the publisher, or a reply of the replay socket. Raises EventsUnreadable."""
+    try:
+        sequence, payload = frames[-2], frames[-1]
+        at, events, *rest = _decoder.decode(payload)
+        return EventBatch(
+            sequence=int.from_bytes(sequence, "big"),
+            events=tuple(event for raw in events if (event := _event(raw)) is not None),
+            rank=next((int(rank) for rank in rest if rank is not None), 0),
+            at=float(at),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, msgspec.MsgspecError) as err:
+        raise EventsUnreadable(str(err)) from err
+
+
+def _event(raw: Any) -> Event | None:
+    if isinstance(raw, dict):
+        kind, fields = raw.get("type"), raw
+    else:
+        kind, *values = raw
+        names = STORED_FIELDS if kind == "BlockStored" else REMOVED_FIELDS
+        fields = dict(zip(names, values, strict=False))
+    if kind == "BlockStored":
+        return _stored(fields)
+    if kind == "BlockRemoved":
+        return BlocksRemoved(hashes=_hashes(fields["block_hashes"]), medium=_medium(fields))
+    return CacheCleared() if kind == "AllBlocksCleared" else None
+
+
+def _stored(fields: dict[str, Any]) -> BlocksStored:
+    tokens: Sequence[Any] = fields.get("token_ids") or ()
+    hashes = _hashes(fields["block_hashes"])
+    parent, size = fields.get("parent_block_hash"), int(fields["block_size"])
+    # Pairs of tokens (Eagle), groups that are not full attention, and blocks that are not full describe no prefix.
+    odd = bool(tokens) and not isinstance(tokens[0], int)
+    partial = odd or fields.get("kv_cache_spec_kind") not in FULL_ATTENTION
+    partial = partial or (bool(tokens) and len(tokens) != len(hashes) * size)
+    return BlocksStored(
+        hashes=hashes,
+        parent=None if parent is None else _hash(parent),
+        tokens=array("I", () if partial else tokens),
+        page_size=size,
+        salt=_salt(fields),
+        adapter=str(fields.get("lora_name") or ""),
+        medium=_medium(fields),
+        partial=partial,
+    )
+
+
+def _salt(fields: dict[str, Any]) -> str:
+    """SGLang names it; vLLM has it among the extra keys of the first block."""
+    if fields.get("cache_salt"):
+        return str(fields["cache_salt"])
+    extra = fields.get("extra_keys") or ()
+    adapter = fields.get("lora_name")
+    for key in extra[0] if extra and extra[0] else ():
+        if isinstance(key, str) and key != adapter:
+            return key
+        if isinstance(key, (list, tuple)) and len(key) == 2 and key[0] == "cache_salt":
+            return str(key[1])
+    return ""
+
+
+def _medium(fields: dict[str, Any]) -> str:
+    return str(fields.get("medium") or GPU).upper()
+
+
+def _hashes(raw: Sequence[int | bytes]) -> tuple[int, ...]:
+    return tuple(map(_hash, raw))
+
+
+def _hash(raw: int | bytes) -> int:
+    return int.from_bytes(raw[-8:], "big") if isinstance(raw, bytes) else raw % U64
