@@ -41,8 +41,11 @@ def is_cluster(url: str) -> bool:
     return url.partition("://")[0] in SCHEMES
 
 
-def seeds(url: str) -> list[Address]:
-    """The servers of redis+cluster://[user:password@]host:port[,host:port...][?options]. Raises ValueError."""
+def server_urls(url: str) -> list[str]:
+    """One address for each server in redis+cluster://[user:password@]host:port[,host:port...][?options].
+
+    Raises ValueError where one is missing.
+    """
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         raise ValueError(f"{scheme}:// is no address of a cluster")
@@ -53,8 +56,13 @@ def seeds(url: str) -> list[Address]:
     for host in hosts.split(","):
         if not host or host.startswith(":"):
             raise ValueError("a cluster's address names its servers: redis+cluster://host:port,host:port")
-        found.append(Address(f"{SCHEMES[scheme]}://{user}{at}{host}{tail}"))
+        found.append(f"{SCHEMES[scheme]}://{user}{at}{host}{tail}")
     return found
+
+
+def seeds(url: str) -> list[Address]:
+    """The servers to ask first. Raises ValueError."""
+    return [Address(server) for server in server_urls(url)]
 
 
 def owners(reply: Any, host: str) -> list[tuple[int, int, Place]]:
