@@ -95,9 +95,12 @@ def cluster() -> Iterator[RedisCluster]:
 
 
 @pytest.fixture
-def own_cluster() -> Iterator[RedisCluster]:
-    """A cluster for one test, which may move its slots and kill its servers."""
-    yield from _cluster(node_timeout_ms=2000)
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+    """A cluster for one test, which may move its slots and kill its servers.
+
+    Its parameter, if any: milliseconds after which servers believe that one of them is gone.
+    """
+    yield from _cluster(node_timeout_ms=getattr(request, "param", 15_000))
 
 
 @pytest.fixture(params=["one server", "cluster"])
