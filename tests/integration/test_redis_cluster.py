@@ -6,6 +6,7 @@ import time
 from array import array
 
 import pytest
+import redis
 
 from gateway.quotas.quota import Cost, Lease, Limit, Reservation, Scope
 from gateway.quotas.redis_store import RedisQuotaStore
@@ -336,3 +337,22 @@ async def test_quotas_hold_while_their_slot_moves(own_cluster, scripts):
         granted += isinstance(outcome, Lease)
         refused += not isinstance(outcome, Lease)
     assert (granted, refused) == (40, 20)
+
+
+async def test_a_slot_that_moves_at_once_as_valkey_9_does_it_loses_no_call_and_no_order(own_cluster, scripts):
+    key, slot = "list:{whole}", slot_of("{whole}")
+    source = own_cluster.owner(slot)
+    target = next(node for node in own_cluster.nodes if node is not source)
+    answers = [scripts.call(APPEND, [key], [0])]
+    try:
+        source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
+    except redis.ResponseError as err:
+        pytest.skip(f"this server moves slots key by key only: {err}")
+    deadline = time.monotonic() + 20
+    while (await in_thread(own_cluster.owner, slot)) is source:
+        assert time.monotonic() < deadline
+        answers += [scripts.call(APPEND, [key], [len(answers) + at]) for at in range(5)]
+        await asyncio.sleep(0.002)
+    answers += [scripts.call(APPEND, [key], [len(answers) + at]) for at in range(5)]
+    assert await asyncio.gather(*answers) == [number + 1 for number in range(len(answers))]
+    assert await scripts.ask("LRANGE", key, 0, -1) == [b"%d" % number for number in range(len(answers))]
