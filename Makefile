@@ -3,9 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py tests/conformance/test_prefix_index.py \
+	tests/conformance/test_quota_store.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
+	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-helm bench-overhead bench-index docs clean
+.PHONY: help demo test test-redis check test-helm bench-overhead bench-index docs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +18,13 @@ demo: .venv/.engine ## Run the whole product here: workers, gateway, traffic, a 
 
 test: check .tools/openai-2/.done .tools/openai-3/.done ## Run all tests that need nothing but this machine
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-redis: .venv/.dev ## Run what Redis decides against Debian's Redis 7.0, the oldest that is served
+	@if tests/debian_redis .tools/redis-7; then \
+		RADIXGATE_TEST_REDIS=$(CURDIR)/.tools/redis-7/redis-server $(BIN)/python -m pytest $(REDIS_TESTS) $(PYTEST_ARGS); \
+	else \
+		echo "SKIPPED: test-redis, for the reason above"; \
+	fi
 
 check: .venv/.dev ## Format, lint, types, floors
 	$(BIN)/ruff format --check .

@@ -4,10 +4,17 @@ import re
 from urllib.parse import urlsplit
 
 from radix_cache.shared.line import OPTIONS, Address
+from radix_cache.shared.topology import is_cluster, server_urls
 
 
 def redis_url_problem(url: str) -> str | None:
     """What is wrong with the address, None if nothing is. Never shows what is in it."""
+    if is_cluster(url):
+        try:
+            servers = server_urls(url)
+        except ValueError:
+            return "there is no host; write redis+cluster://host:6379,host:6379"
+        return next(filter(None, map(redis_url_problem, servers)), None)
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -27,7 +34,7 @@ def redis_url_problem(url: str) -> str | None:
         if not re.fullmatch(r"/?\d*", parts.path):
             return "the database is not a number; write redis://host:6379/0"
     else:
-        return "expected redis://, rediss:// or unix://"
+        return "expected redis://, rediss://, unix:// or redis+cluster://"
     try:
         Address(url)
     except ValueError:

@@ -46,8 +46,8 @@ KeyHash = Annotated[
 RedisUrl = Annotated[
     str,
     Meta(
-        pattern=r"^(embedded$|redis://|rediss://|unix://)",
-        extra=_form("`embedded`, or an address redis://, rediss:// or unix://"),
+        pattern=r"^(embedded$|rediss?(\+cluster)?://|unix://)",
+        extra=_form("`embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
     ),
 ]
 Port = Annotated[int, Meta(ge=0, le=65535, extra=_form("a port, 0 to 65535"))]
@@ -114,7 +114,8 @@ class RedisServer(Branch, frozen=True, kw_only=True):
     url: Annotated[
         RedisUrl,
         Meta(
-            description="`embedded` starts a private Valkey; or redis://host:6379/0, rediss://, unix:///path."
+            description="`embedded` starts a private Valkey; or redis://host:6379/0, rediss://, unix:///path; a "
+            "cluster is redis+cluster:// or rediss+cluster:// and some of its servers: host:6379,host:6379."
         ),
     ] = "embedded"
     timeout_ms: Annotated[

@@ -47,7 +47,7 @@ class SharedIndexParts:
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
         )
-        reader = Reader(redis_url, scripts, keys, copy, changed=index.seen, checked=index.checked)
+        reader = Reader(scripts, keys, copy, changed=index.seen, checked=index.checked)
         keeper = Keeper(
             scripts,
             store,

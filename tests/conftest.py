@@ -16,10 +16,10 @@ import hypothesis  # noqa: F401  its plugin would load it in the summary, where 
 import pytest
 import uvloop
 
-from gateway.embedded_valkey import find_server
 from gateway.server import Serving, serving
 from gateway.settings_sources import load
 from gateway.tenants.keys import NewKey, new_key, pepper
+from tests.fakes.redis_cluster import RedisCluster, server_binary
 from tests.fakes.scripted_worker import ScriptedWorker
 
 SECRET = "a secret of the tests"
@@ -46,7 +46,7 @@ class ValkeyServer:
     def start(self) -> None:
         options = ["--port", "0", "--unixsocket", str(self.socket), "--save", "", "--appendonly", "no"]
         options += ["--dir", str(self.directory), "--logfile", "log"]
-        self.process = subprocess.Popen([str(find_server()), *options])
+        self.process = subprocess.Popen([server_binary(), *options])
         deadline = time.monotonic() + 10
         while not self.socket.exists():
             assert time.monotonic() < deadline, "Valkey does not start"
@@ -79,6 +79,37 @@ def own_valkey() -> Iterator[ValkeyServer]:
     yield server
     server.kill()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _cluster(node_timeout_ms: int) -> Iterator[RedisCluster]:
+    servers = RedisCluster(node_timeout_ms=node_timeout_ms)
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.close()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RedisCluster]:
+    """Three servers for all tests that need a cluster; each takes names of its own, and harms none."""
+    yield from _cluster(node_timeout_ms=15_000)
+
+
+@pytest.fixture
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+    """A cluster for one test, which may move its slots and kill its servers.
+
+    Its parameter, if any: milliseconds after which servers believe that one of them is gone.
+    """
+    yield from _cluster(node_timeout_ms=getattr(request, "param", 15_000))
+
+
+@pytest.fixture(params=["one server", "cluster"])
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """Where names may be put by tests that hold on one server and on a cluster alike."""
+    servers = request.getfixturevalue("valkey" if request.param == "one server" else "cluster")
+    return str(servers.url)
 
 
 class RunningGateway:

@@ -12,10 +12,11 @@ from gateway.embedded_valkey import ValkeyFailed, running_url
 from gateway.settings import Settings
 from gateway.tenants.yaml_directory import isolation_group
 from radix_cache.namespace import Namespace
+from radix_cache.shared.call import RedisDown
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
-from radix_cache.shared.scripts import RedisDown, ScriptCaller
+from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import TreeStore
 from radix_cache.shared.stored import TreeReading
 
@@ -53,7 +54,7 @@ async def opened(settings: Settings) -> AsyncIterator[IndexAccess]:
 async def copied(access: IndexAccess, settings: Settings) -> TreeCopy:
     """The whole tree, as it is now. Raises Failure."""
     copy = TreeCopy(time.monotonic, settings.index.predicted_seconds)
-    reader = Reader(access.url, access.redis, access.keys, copy)
+    reader = Reader(access.redis, access.keys, copy)
     following = asyncio.create_task(reader.follow())
     ready = asyncio.create_task(reader.ready.wait())
     try:

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +34,7 @@ class LineLost(Exception):
 
 
 class Line(asyncio.Protocol):
-    """An open connection. `lost`: called once when it ends. `told`: gets what comes unasked (pub/sub)."""
+    """An open connection. `lost`: called once when it ends. `told`: gets messages, and errors to what was told."""
 
     def __init__(
         self, lost: Callable[["Line"], None] = lambda _: None, told: Callable[[Reply], None] | None = None
@@ -92,7 +93,7 @@ class Line(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _NOT_YET:
-                if self._told is not None and isinstance(reply, list):
+                if self._told is not None and isinstance(reply, list | hiredis.ReplyError):
                     self._told(reply)
                 elif self._waiting:
                     self._waiting.popleft()[0](reply)
@@ -155,6 +156,12 @@ class Address:
         self.database = int(options.get("db") or (parts.path.strip("/") if not self.path else "") or 0)
         self.verify = options.get("ssl_cert_reqs") != "none"
         self.ca_file = unquote(options.get("ssl_ca_certs", "")) or None
+
+    def at(self, host: str, port: int) -> "Address":
+        """Another server with the same credentials."""
+        other = copy(self)
+        other.host, other.port = host, port
+        return other
 
     async def open(
         self, lost: Callable[[Line], None] = lambda _: None, told: Callable[[Reply], None] | None = None

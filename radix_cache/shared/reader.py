@@ -21,9 +21,11 @@ from struct import Struct
 
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
+from radix_cache.shared.call import RedisDown
 from radix_cache.shared.copy import Gap, TreeCopy
+from radix_cache.shared.ears import Ears
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.line import Address, LineLost, Reply
+from radix_cache.shared.line import LineLost
 from radix_cache.shared.records import (
     Entry,
     Head,
@@ -33,7 +35,7 @@ from radix_cache.shared.records import (
     decode_prediction,
     decode_tenure,
 )
-from radix_cache.shared.scripts import RedisDown, ScriptCaller
+from radix_cache.shared.scripts import ScriptCaller
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +60,6 @@ class Reader:
 
     def __init__(
         self,
-        url: str,
         redis: ScriptCaller,
         keys: Keys,
         copy: TreeCopy,
@@ -73,7 +74,6 @@ class Reader:
         self.snapshots = 0
         self.gaps = 0
         self._redis = redis
-        self._address = Address(url)
         self._keys = keys
         self._copy = copy
         self._changed = changed
@@ -85,7 +85,6 @@ class Reader:
         self._registry_tip = b""
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._bell = asyncio.Event()
-        self._heard = False
 
     async def follow(self) -> None:
         """Keeps the copy true, with pauses while Redis is away."""
@@ -100,33 +99,36 @@ class Reader:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _listen(self) -> None:
-        """Until the connection is lost."""
+        """Until nothing can be heard any more."""
         self._inbox.clear()
-        line = await self._address.open(lambda _: self._bell.set(), self._hear)
-        timer: asyncio.TimerHandle | None = None
-        try:
-            line.tell(["SSUBSCRIBE", *self._numbers])
+        loop = asyncio.get_running_loop()
+        due = True
+
+        def check() -> None:
+            nonlocal due
             due = True
-            self._heard = True
+            self._bell.set()
 
-            def check() -> None:
-                nonlocal due
-                due = True
-                self._bell.set()
+        timer = loop.call_later(self._check_seconds, check)
 
-            while line.open:
+        def check_in(seconds: float) -> None:
+            nonlocal timer
+            timer.cancel()
+            timer = loop.call_later(seconds, check)
+
+        ears = Ears(self._redis, self._numbers, self._hear, lambda: check_in(AGAIN_SECONDS))
+        try:
+            while True:
                 if due:
-                    if not self._heard:
-                        raise RedisDown("nothing is heard from it")
-                    self._heard, due = False, False
-                    line.tell(["PING"])
-                    await self._compare()
-                    if not self.up:
-                        log.info("the prefix index follows Redis")
-                    self.up = True
+                    due = False
+                    check_in(self._check_seconds)
+                    ears.check()
+                    await ears.place()
+                    unread = await self._compare()
+                    self._report(len(ears.astray), unread)
                     self.ready.set()
-                    self._checked()
-                    timer = asyncio.get_running_loop().call_later(self._check_seconds, check)
+                    if self.up:
+                        self._checked()
                 turns = Turns()
                 while self._inbox:
                     number, data = self._inbox.popleft()
@@ -135,19 +137,29 @@ class Reader:
                 self._changed()
                 await self._bell.wait()
                 self._bell.clear()
-            raise RedisDown("the connection was lost")
         finally:
-            if timer is not None:
-                timer.cancel()
-            line.close()
+            timer.cancel()
+            ears.close()
 
-    def _hear(self, message: Reply) -> None:
-        self._heard = True
-        if message[0] == b"smessage":
-            if len(self._inbox) >= INBOX_MAX:
-                self._inbox.popleft()  # It shows as a gap, and is read from the log.
-            self._inbox.append((self._numbers[message[1]], message[2]))
-            self._bell.set()
+    def _report(self, astray: int, unread: list[int]) -> None:
+        """A part of a cluster may be away. The other shards are followed meanwhile."""
+        whole = not astray and not unread
+        if whole and not self.up:
+            log.info("the prefix index follows Redis")
+        elif not whole and (self.up or not self.ready.is_set()):
+            log.warning(
+                "the prefix index answers for a part of its shards from its copy: "
+                "%d cannot be heard, %d cannot be read",
+                astray,
+                len(unread),
+            )
+        self.up = whole
+
+    def _hear(self, channel: bytes, data: bytes) -> None:
+        if len(self._inbox) >= INBOX_MAX:
+            self._inbox.popleft()  # It shows as a gap, and is read from the log.
+        self._inbox.append((self._numbers[channel], data))
+        self._bell.set()
 
     async def _told(self, number: int, entry: Entry) -> None:
         if number == REGISTRY:
@@ -162,22 +174,35 @@ class Reader:
         except Gap:
             await self._recover(number)
 
-    async def _compare(self) -> None:
-        """Reads anew what differs. The registry first: without it nobody holds anything."""
+    async def _compare(self) -> list[int]:
+        """Reads anew what differs, and gives the shards that cannot be read. The registry first: without it nobody
+        holds anything. Raises RedisDown if nothing can be read."""
         seconds, microseconds = await self._redis.ask("TIME")
         self._copy.server_ahead = int(seconds) + int(microseconds) / 1e6 - self._clock()
         asked = [
             self._redis.ask("HMGET", self._keys.meta(shard), "tip", "sequence") for shard in self._shards
         ]
-        tips = await asyncio.gather(*asked)
-        for shard, (tip, sequence) in zip(self._shards, tips, strict=True):
-            if shard == REGISTRY:
-                if (tip or NONE) != self._registry_tip:
-                    await self._read_registry()
-            else:
-                known = self._copy.shards.get(shard)
-                if known is None or not known.loaded or (tip or NONE) != known.tip:
-                    await self._recover(shard, (tip or NONE, int(sequence or 0)))
+        tips = await asyncio.gather(*asked, return_exceptions=True)
+        unread: list[int] = []
+        for shard, stands in zip(self._shards, tips, strict=True):
+            try:
+                if isinstance(stands, BaseException):
+                    raise stands
+                await self._compare_one(shard, *stands)
+            except RedisDown:
+                unread.append(shard)
+                if len(unread) == len(self._shards):
+                    raise
+        return unread
+
+    async def _compare_one(self, shard: int, tip: bytes | None, sequence: bytes | None) -> None:
+        if shard == REGISTRY:
+            if (tip or NONE) != self._registry_tip:
+                await self._read_registry()
+        else:
+            known = self._copy.shards.get(shard)
+            if known is None or not known.loaded or (tip or NONE) != known.tip:
+                await self._recover(shard, (tip or NONE, int(sequence or 0)))
 
     async def _read_registry(self) -> None:
         # The tip first: a change in between is then met again, and changes nothing.

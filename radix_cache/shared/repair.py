@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Sequence
 
 from radix_cache.shared.audit import Family, Violation, holders, violations
+from radix_cache.shared.call import RedisDown
 from radix_cache.shared.copy import Node
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.scripts import RedisDown
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 from radix_cache.shared.stored import StoredTree, Tenures, TreeReading
 

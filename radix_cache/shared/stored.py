@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radix_cache.blocks import Hashes
+from radix_cache.shared.call import RedisDown
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 from radix_cache.shared.records import (
     Entry,
@@ -25,7 +26,7 @@ from radix_cache.shared.records import (
     decode_holders,
     decode_tenure,
 )
-from radix_cache.shared.scripts import RedisDown, ScriptCaller
+from radix_cache.shared.scripts import ScriptCaller
 
 SCAN_COUNT = 512
 ATTEMPTS_MAX = 5

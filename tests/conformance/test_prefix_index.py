@@ -1,4 +1,4 @@
-"""What every PrefixIndex promises: in one process, and in Redis, seen by who wrote and by another replica."""
+"""What every PrefixIndex promises: in one process, in Redis, in a cluster; to who wrote and to another replica."""
 
 from array import array
 from uuid import uuid4
@@ -66,8 +66,8 @@ class Shared:
         return getattr(self.replicas[0].index, name)
 
 
-@pytest.fixture(params=["local", "shared", "shared, another replica"])
-async def new_index(request, clock, valkey):
+@pytest.fixture(params=["local", "shared", "shared, another replica", "cluster", "cluster, another replica"])
+async def new_index(request, clock):
     """Makes the index with the given bounds."""
     made = []
 
@@ -77,12 +77,13 @@ async def new_index(request, clock, valkey):
             made.append(Local(clock, **bounds))
         else:
             keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
-            replicas = [await replica(valkey.url, keys, clock, **bounds) for _ in range(2)]
+            servers = request.getfixturevalue("cluster" if "cluster" in request.param else "valkey")
+            replicas = [await replica(servers.url, keys, clock, **bounds) for _ in range(2)]
             for each in replicas:
                 each.index.enrol(W, "instance 1")
                 each.index.enrol(V, "")
                 await each.settled()
-            made.append(Shared(replicas, reader=0 if request.param == "shared" else 1))
+            made.append(Shared(replicas, reader=1 if "another" in request.param else 0))
         return made[-1]
 
     yield new

@@ -1,4 +1,4 @@
-"""What every QuotaStore promises: in Redis and in the process."""
+"""What every QuotaStore promises: in the process, in Redis and in a cluster."""
 
 import asyncio
 import itertools
@@ -30,12 +30,13 @@ REQUESTS = Limit(unit="requests", bucket=Bucket(amount=5, period_seconds=3600))
 TOKENS = Limit(unit="total_tokens", bucket=Bucket(amount=1000, period_seconds=3600))
 
 
-@pytest.fixture(params=["local", "redis"])
-async def store(request, valkey):
+@pytest.fixture(params=["local", "redis", "cluster"])
+async def store(request):
     if request.param == "local":
         yield LocalQuotaStore(time.monotonic)
         return
-    scripts = ScriptCaller(valkey.url)
+    servers = request.getfixturevalue("cluster" if request.param == "cluster" else "valkey")
+    scripts = ScriptCaller(servers.url)
     yield RedisQuotaStore(scripts, timeout_seconds=5.0)
     await scripts.close()
 

@@ -62,7 +62,6 @@ async def replica(
     copy = TreeCopy(clock, bounds["predicted_seconds"])
     index = SharedIndex(store, copy, clock, **bounds)
     reader = Reader(
-        url,
         scripts,
         keys,
         copy,

@@ -7,9 +7,9 @@ import pytest
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
-async def test_requests_per_minute_are_exact_and_the_refusal_is_honest(gateway):
-    limits = [{"requests": 3, "per": "hour"}]
-    async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
+async def test_requests_per_minute_are_exact_and_the_refusal_is_honest(gateway, redis_url):
+    limits, where = [{"requests": 3, "per": "hour"}], {"redis.url": redis_url}
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits, **where) as running:
         remaining = []
         for _ in range(3):
             async with running.chat() as response:

@@ -25,12 +25,12 @@ def where(*workers):
     return [len(worker.seen) for worker in workers]
 
 
-async def test_what_one_gateway_learns_the_other_uses(gateway):
+async def test_what_one_gateway_learns_the_other_uses(gateway, redis_url):
     async with (
         ScriptedWorker() as a,
         ScriptedWorker() as b,
-        gateway(a, b) as one,
-        gateway(a, b) as other,
+        gateway(a, b, **{"redis.url": redis_url}) as one,
+        gateway(a, b, **{"redis.url": redis_url}) as other,
     ):
         assert await asked(one, LONG) == 200
         (first,) = [at for at, seen in enumerate(where(a, b)) if seen]
@@ -40,15 +40,15 @@ async def test_what_one_gateway_learns_the_other_uses(gateway):
         assert where(a, b)[1 - first] == 0
 
 
-async def test_a_gateway_that_starts_knows_the_whole_tree_before_it_serves(gateway):
+async def test_a_gateway_that_starts_knows_the_whole_tree_before_it_serves(gateway, redis_url):
     async with ScriptedWorker() as worker:
-        async with gateway(worker) as first:
+        async with gateway(worker, **{"redis.url": redis_url}) as first:
             for number in range(20):
                 assert await asked(first, f"{number} {LONG}") == 200
             await first.until(lambda: not index_of(first).scripts.busy)
             blocks = index_of(first).index.copy.blocks
             assert blocks > 20
-        async with gateway(worker) as second:
+        async with gateway(worker, **{"redis.url": redis_url}) as second:
             assert index_of(second).index.copy.blocks == blocks
 
 

@@ -152,12 +152,12 @@ def test_quotas_keep_exact_accounts(kind, valkey):
         runner.run(scripts.close())
 
 
-def test_several_processes_never_sell_too_much(valkey):
+def test_several_processes_never_sell_too_much(redis_url):
     """Random traffic on three of them; the sum of what they granted stays within the limits at every moment."""
 
     async def play(seed: int) -> None:
         chance = random.Random(seed)
-        scripts = [ScriptCaller(valkey.url) for _ in range(3)]
+        scripts = [ScriptCaller(redis_url) for _ in range(3)]
         stores = [RedisQuotaStore(s, timeout_seconds=10.0) for s in scripts]
         bucket = Bucket(amount=20_000, period_seconds=LONG)
         scope = Scope(name="s", limits=(Limit(unit="total_tokens", bucket=bucket),), concurrency=60)

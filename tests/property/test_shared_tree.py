@@ -16,8 +16,8 @@ import redis.asyncio as redis
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared import store as store_module
+from radix_cache.shared.call import Script
 from radix_cache.shared.keys import Keys, namespace_id
-from radix_cache.shared.scripts import Script
 from radix_cache.tree import RadixTree
 from tests.fakes.replica import replica
 
@@ -68,10 +68,10 @@ def agree(model, replicas, chance):
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_redis_and_every_copy_hold_what_the_tree_in_memory_holds(seed, valkey, crowded):
+async def test_redis_and_every_copy_hold_what_the_tree_in_memory_holds(seed, redis_url, crowded):
     chance = random.Random(seed)
     keys = Keys(prefix=f"t{uuid4().hex}", shards=1)
-    replicas = [await replica(valkey.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
+    replicas = [await replica(redis_url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
     await enrolled(*replicas)
     model: RadixTree[WorkerId] = RadixTree()
     for step in range(80):

@@ -70,7 +70,8 @@ def test_what_a_reference_brings_is_not_read_again(file):
     [
         *("embedded", "redis://h", "redis://:password@h:6379/0", "rediss://user:p%40ss@h:6380/3"),
         *("redis://[::1]:6379", "unix:///run/valkey.sock", "unix:///run/valkey.sock?db=2"),
-        "rediss://h?ssl_cert_reqs=none",
+        *("rediss://h?ssl_cert_reqs=none", "redis+cluster://h", "redis+cluster://:pass@h:7000,i:7001"),
+        "rediss+cluster://user:p%40ss@[::1]:7000,h?ssl_ca_certs=/ca.pem",
     ],
 )
 def test_addresses_of_redis_that_are_right(file, url):
@@ -93,10 +94,14 @@ def test_addresses_of_redis_that_are_right(file, url):
         ("redis://h?socket_timeout=soon", "the query"),
         ("unix://", "there is no path"),
         ("unix://host", "there is no path"),
+        ("redis+cluster://", "there is no host; write redis+cluster://"),
+        ("redis+cluster://a:1,:2", "there is no host; write redis+cluster://"),
+        ("redis+cluster://a:1,b:port", "the port is not one of 1 to 65535"),
+        ("redis+cluster://a:1,b:2?nope=1", "the query"),
         ("redis://[::1", "it cannot be read as a URL"),
-        ("http://h", "expected `embedded`, or an address redis://, rediss:// or unix://"),
-        ("redis:h", "expected `embedded`, or an address redis://, rediss:// or unix://"),
-        ("", "expected `embedded`, or an address redis://, rediss:// or unix://"),
+        ("http://h", "expected `embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
+        ("redis:h", "expected `embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
+        ("", "expected `embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
     ],
 )
 def test_addresses_of_redis_that_are_wrong(file, url, expected):

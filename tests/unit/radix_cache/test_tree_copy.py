@@ -16,7 +16,7 @@ OLD, NEW = b"old tip.", b"new tip."
 
 def a_node(run, tenure=1):
     hashes = array("Q", run)
-    return SPACE, Head(run[0], 1, 0, len(run), 0, 0, 0, 0, 0, {tenure: len(run)}), hashes, {}
+    return SPACE, Head(run[0], 1, 0, len(run), 0, 0, 0, run[-1], 0, 0, {tenure: len(run)}), hashes, {}
 
 
 def loaded(copy, tip, nodes, entries=()):

@@ -1,0 +1,114 @@
+"""One Redis, and a connection to it that is made when it is needed. Calls are made in the order in which they come.
+
+A call whose connection broke is made once more, as is one whose script the server did not know.
+"""
+
+import asyncio
+from collections import deque
+
+import hiredis
+
+from radix_cache.shared.call import Call
+from radix_cache.shared.line import Address, Line, LineLost, Reply
+
+
+class Server:
+    """`send` until `close`, which fails what still waits."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._line: Line | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: deque[Call] = deque()
+        self._loaded: set[str] = set()
+        self._under_way = 0
+        self._closed = False
+
+    @property
+    def calls(self) -> int:
+        """How many wait, or are under way."""
+        return len(self._waiting) + self._under_way
+
+    def has_room(self, _: Call, most: int) -> bool:
+        return len(self._waiting) + self._under_way < most
+
+    @property
+    def connected(self) -> bool:
+        return self._line is not None
+
+    def send(self, call: Call) -> None:
+        line = self._line
+        if line is None:
+            self._waiting.append(call)
+            if self._connecting is None:
+                self._connecting = asyncio.create_task(self._connect())
+            return
+        self._under_way += 1
+        script = call.script
+        if script is not None and script.sha not in self._loaded:
+            self._loaded.add(script.sha)
+            line.ask(["SCRIPT", "LOAD", script.text], _heard)
+        if call.asking:
+            line.ask(["ASKING"], _heard)
+        line.ask(call.command, lambda reply: self._answered(call, reply))
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._line is not None:
+            self._line.close()
+        self._give_up("closed")
+
+    def forget(self, call: Call) -> None:
+        """The server turns out not to know the call's script."""
+        if call.script is not None:
+            self._loaded.discard(call.script.sha)
+
+    def _answered(self, call: Call, reply: Reply | LineLost) -> None:
+        self._under_way -= 1
+        if isinstance(reply, LineLost):
+            if call.repeated or self._closed:
+                call.fail(reply)
+            else:
+                call.repeated = True
+                self.send(call)
+        elif isinstance(reply, hiredis.ReplyError):
+            if call.script is not None and not call.repeated and str(reply).startswith("NOSCRIPT"):
+                call.repeated = True
+                self.forget(call)
+                self.send(call)
+            else:
+                call.fail(reply)
+        else:
+            call.succeed(reply)
+
+    def _unreachable(self, call: Call, why: str) -> None:
+        call.fail(why)
+
+    async def _connect(self) -> None:
+        try:
+            line = await self.address.open(self._lost)
+        except LineLost as err:
+            self._connecting = None
+            self._give_up(str(err))
+            return
+        self._line, self._connecting = line, None
+        self._loaded.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            self.send(call)
+
+    def _lost(self, line: Line) -> None:
+        if self._line is line:
+            self._line = None
+
+    def _give_up(self, why: str) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            self._unreachable(call, why)
+
+
+def _heard(_: object) -> None:
+    """A script that did not load shows when it is called."""

@@ -1,0 +1,164 @@
+"""A real cluster of three servers on loopback, formed by commands, whose servers tests may kill and start again."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from gateway.embedded_valkey import find_server
+from gateway.processes import die_with_parent
+
+SLOTS = 16384
+READY_SECONDS_MAX = 30.0
+
+
+def server_binary() -> str:
+    """What tests run against: RADIXGATE_TEST_REDIS, else the one that the gateway would start."""
+    return os.environ.get("RADIXGATE_TEST_REDIS") or str(find_server())
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def until(true: Any, what: str) -> None:
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+class Node:
+    """One server of the cluster. Its directory keeps who it is; its data are gone when it is killed."""
+
+    def __init__(self, directory: Path, port: int, bus: int, options: list[str]) -> None:
+        self.port = port
+        self.bus = bus
+        self.process: subprocess.Popen[bytes] | None = None
+        self._directory = directory
+        self._options = options
+        self._client = redis.Redis(port=port, protocol=2)
+
+    def ask(self, *command: Any) -> Any:
+        return self._client.execute_command(*command)
+
+    @property
+    def id(self) -> str:
+        return str(self.ask("CLUSTER", "MYID").decode())
+
+    def start(self) -> None:
+        self._directory.mkdir(exist_ok=True)
+        options = {
+            "port": self.port,
+            "cluster-port": self.bus,
+            "bind": "127.0.0.1",
+            "cluster-enabled": "yes",
+            "save": "",
+            "dir": self._directory,
+            "logfile": "log",
+        }
+        words = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+        command = [server_binary(), *words, *self._options]
+        self.process = subprocess.Popen(command, preexec_fn=die_with_parent)
+        until(self.answers, "a server of the cluster does not start")
+
+    def answers(self) -> bool:
+        try:
+            return bool(self._client.ping())
+        except redis.RedisError:
+            return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+        self._client.close()
+
+    def sees_all(self) -> bool:
+        """Every slot is served, as far as this server knows."""
+        try:
+            info = self.ask("CLUSTER", "INFO")
+        except redis.RedisError:
+            return False
+        text = (
+            info
+            if isinstance(info, dict)
+            else dict(line.split(":", 1) for line in bytes(info).decode().split() if ":" in line)
+        )
+        return text["cluster_state"] == "ok" and text["cluster_slots_ok"] == str(SLOTS)
+
+
+class RedisCluster:
+    """`start` before and `close` after use."""
+
+    def __init__(self, *, node_timeout_ms: int) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="radixgate-cluster-"))
+        # A part that is away leaves the others serving.
+        options = ["--cluster-node-timeout", str(node_timeout_ms), "--cluster-require-full-coverage", "no"]
+        ports = free_ports(6)
+        self.nodes = [
+            Node(self._directory / str(port), port, bus, options)
+            for port, bus in zip(ports[:3], ports[3:], strict=True)
+        ]
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:2])
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        bounds = [SLOTS * at // len(self.nodes) for at in range(len(self.nodes) + 1)]
+        for at, node in enumerate(self.nodes):
+            node.ask("CLUSTER", "ADDSLOTSRANGE", bounds[at], bounds[at + 1] - 1)
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", at + 1)
+        for node in self.nodes[1:]:
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, node.bus)
+        until(self.whole, "the cluster does not form")
+
+    def whole(self) -> bool:
+        return all(node.sees_all() for node in self.nodes)
+
+    def owner(self, slot: int) -> Node:
+        """By the word of whoever has it."""
+        for node in self.nodes:
+            for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS"):
+                if first <= slot <= last and primary[1] == node.port:
+                    return node
+        raise AssertionError(f"nobody has slot {slot}")
+
+    def begin_move(self, slot: int, target: Node) -> Node:
+        """From now on keys of the slot are here or there. Gives the one it leaves."""
+        source = self.owner(slot)
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
+        return source
+
+    def move_keys(self, slot: int, source: Node, target: Node, most: int = 1000) -> int:
+        """How many were moved."""
+        keys = source.ask("CLUSTER", "GETKEYSINSLOT", slot, most)
+        if keys:
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        return len(keys)
+
+    def end_move(self, slot: int, target: Node) -> None:
+        for node in [target, *(node for node in self.nodes if node is not target)]:
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
