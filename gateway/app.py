@@ -48,7 +48,7 @@ from policies.registry import queue_policy, routing_policy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
-from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
 

@@ -3,8 +3,8 @@
 import re
 from urllib.parse import urlsplit
 
-from radix_cache.shared.line import OPTIONS, Address
-from radix_cache.shared.topology import is_cluster, server_urls
+from radix_cache.redis.line import OPTIONS, Address
+from radix_cache.redis.topology import is_cluster, server_urls
 
 
 def redis_url_problem(url: str) -> str | None:

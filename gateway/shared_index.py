@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 
 from gateway.settings import Index
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keeper import Keeper
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
-from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import TreeStore
 
 log = logging.getLogger(__name__)

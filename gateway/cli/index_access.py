@@ -12,11 +12,11 @@ from gateway.embedded_valkey import ValkeyFailed, running_url
 from gateway.settings import Settings
 from gateway.tenants.yaml_directory import isolation_group
 from radix_cache.namespace import Namespace
-from radix_cache.shared.call import RedisDown
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
-from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import TreeStore
 from radix_cache.shared.stored import TreeReading
 

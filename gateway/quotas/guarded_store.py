@@ -28,7 +28,7 @@ from gateway.quotas.quota import (
     Reservation,
     Standing,
 )
-from radix_cache.shared.call import RedisDown
+from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
 

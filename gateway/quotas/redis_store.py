@@ -23,8 +23,8 @@ from gateway.quotas.quota import (
     Standing,
 )
 from gateway.within import within
-from radix_cache.shared.call import Answer, RedisDown, Script
-from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.redis.call import Answer, RedisDown, Script
+from radix_cache.redis.scripts import ScriptCaller
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
 GRANTED, ENDED = 1, -1

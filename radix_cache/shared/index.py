@@ -25,7 +25,7 @@ from radix_cache.index import IndexStats
 from radix_cache.local_index import LocalIndex
 from radix_cache.match import PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.call import Answer
+from radix_cache.redis.call import Answer
 from radix_cache.shared.copy import Node, TreeCopy
 from radix_cache.shared.keys import NamespaceId, namespace_id
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore

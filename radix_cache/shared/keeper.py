@@ -10,10 +10,10 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from radix_cache.shared.call import RedisDown
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import Node, TreeCopy
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 
 log = logging.getLogger(__name__)

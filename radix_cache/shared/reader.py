@@ -21,11 +21,12 @@ from struct import Struct
 
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
-from radix_cache.shared.call import RedisDown
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.ears import Ears
+from radix_cache.redis.line import LineLost
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import Gap, TreeCopy
-from radix_cache.shared.ears import Ears
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.line import LineLost
 from radix_cache.shared.records import (
     Entry,
     Head,
@@ -35,7 +36,6 @@ from radix_cache.shared.records import (
     decode_prediction,
     decode_tenure,
 )
-from radix_cache.shared.scripts import ScriptCaller
 
 log = logging.getLogger(__name__)
 

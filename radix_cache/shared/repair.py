@@ -6,8 +6,8 @@ Little is lost by taking too much: what goes is learnt again by the next request
 from array import array
 from collections.abc import Sequence
 
+from radix_cache.redis.call import RedisDown
 from radix_cache.shared.audit import Family, Violation, holders, violations
-from radix_cache.shared.call import RedisDown
 from radix_cache.shared.copy import Node
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore

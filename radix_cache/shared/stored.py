@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radix_cache.blocks import Hashes
-from radix_cache.shared.call import RedisDown
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 from radix_cache.shared.records import (
     Entry,
@@ -26,7 +27,6 @@ from radix_cache.shared.records import (
     decode_holders,
     decode_tenure,
 )
-from radix_cache.shared.scripts import ScriptCaller
 
 SCAN_COUNT = 512
 ATTEMPTS_MAX = 5

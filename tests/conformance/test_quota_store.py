@@ -12,7 +12,7 @@ from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope, tightest
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.gcra import Bucket
-from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.redis.scripts import ScriptCaller
 
 numbers = itertools.count()
 

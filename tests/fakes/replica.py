@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keeper import Keeper
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
-from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import TreeStore
 
 

@@ -16,8 +16,8 @@ import redis.asyncio as redis
 import yaml
 
 from radix_cache.namespace import Namespace
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys, namespace_id
-from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import TreeStore
 from tests.fakes.scripted_worker import ScriptedWorker
 

@@ -13,10 +13,10 @@ from gateway.quotas.redis_store import RedisQuotaStore
 from policies.gcra import Bucket
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.call import RedisDown, Script
+from radix_cache.redis.call import RedisDown, Script
+from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.redis.topology import slot_of
 from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
-from radix_cache.shared.scripts import ScriptCaller
-from radix_cache.shared.topology import slot_of
 from tests.fakes.redis_cluster import Node, free_ports
 from tests.fakes.replica import replica
 
@@ -263,7 +263,7 @@ async def test_a_cluster_that_is_away_fails_calls_in_bounded_time(own_cluster, s
 
 
 async def test_what_waits_for_a_server_that_is_away_is_bounded(own_cluster, scripts, monkeypatch):
-    monkeypatch.setattr("radix_cache.shared.scripts.CALLS_WAITING_MAX", 5)
+    monkeypatch.setattr("radix_cache.redis.scripts.CALLS_WAITING_MAX", 5)
     mine, others = (
         "{a}",
         next(

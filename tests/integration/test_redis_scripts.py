@@ -9,8 +9,8 @@ import redis.asyncio as redis
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Reservation, Scope
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.gcra import Bucket
-from radix_cache.shared.call import RedisDown, Script
-from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.redis.call import RedisDown, Script
+from radix_cache.redis.scripts import ScriptCaller
 
 ECHO = Script.of("#!lua\nreturn tonumber(ARGV[1])")
 SLOW = Script.of("#!lua\nlocal n = 0\nfor i = 1, tonumber(ARGV[1]) do n = n + i end\nreturn n % 7")
@@ -63,7 +63,7 @@ async def test_a_caller_that_leaves_disturbs_nobody(scripts):
 
 async def test_too_many_waiting_calls_are_refused(scripts, monkeypatch):
     await scripts.call(ECHO, [], [1])
-    monkeypatch.setattr("radix_cache.shared.scripts.CALLS_WAITING_MAX", 3)
+    monkeypatch.setattr("radix_cache.redis.scripts.CALLS_WAITING_MAX", 3)
     calls = [scripts.call(ECHO, [], [1]) for _ in range(5)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome).__name__ for outcome in outcomes] == ["int"] * 3 + ["RedisDown"] * 2
@@ -141,7 +141,7 @@ async def test_scripts_that_were_flushed_are_loaded_again(scripts, own_valkey):
 
 
 async def test_a_server_that_falls_silent_fails_the_calls(scripts, own_valkey, monkeypatch):
-    monkeypatch.setattr("radix_cache.shared.line.SILENCE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("radix_cache.redis.line.SILENCE_SECONDS_MAX", 0.2)
     assert await scripts.call(ECHO, [], [1]) == 1
     own_valkey.process.send_signal(signal.SIGSTOP)
     try:

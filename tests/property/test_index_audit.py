@@ -10,11 +10,11 @@ import redis.asyncio as redis
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
+from radix_cache.redis.scripts import Script
 from radix_cache.shared import store as store_module
 from radix_cache.shared.audit import violations
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.repair import repair
-from radix_cache.shared.scripts import Script
 from radix_cache.shared.stored import TreeReading
 from tests.fakes.replica import replica
 from tests.property.test_shared_tree import VERBS, a_path, chained

@@ -24,7 +24,7 @@ from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaStore, Refusal, Reservation, Scope
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.gcra import Bucket
-from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 
 LONG = 1e7

@@ -15,8 +15,8 @@ import redis.asyncio as redis
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
+from radix_cache.redis.call import Script
 from radix_cache.shared import store as store_module
-from radix_cache.shared.call import Script
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.tree import RadixTree
 from tests.fakes.replica import replica

@@ -21,9 +21,9 @@ from rich.console import Console
 
 from gateway.bench.machine import machine, versions
 from gateway.processes import ChildFailed
+from radix_cache.redis.line import LineLost
+from radix_cache.redis.scripts import RedisDown, ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.line import LineLost
-from radix_cache.shared.scripts import RedisDown, ScriptCaller
 from radix_cache.shared.store import TreeStore
 from tests.benchmarks.index import growth, hash_layout, match, memory, replicas, scripts, snapshot
 from tests.benchmarks.index.corpus import Session, Shape, corpus

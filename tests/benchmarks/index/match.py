@@ -14,10 +14,10 @@ import orjson
 
 from gateway.processes import ChildFailed
 from radix_cache.blocks import Hashes
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import TreeStore
 from radix_cache.tree import RadixTree
 from tests.benchmarks.index import build, timing

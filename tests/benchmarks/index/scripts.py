@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 from radix_cache.blocks import Hashes
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import Shard, TreeCopy
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.records import Entry
-from radix_cache.shared.scripts import ScriptCaller
 from radix_cache.shared.store import TreeStore
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import SEED, Session, drawn, holds

@@ -4,10 +4,10 @@ import asyncio
 import gc
 import time
 
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
-from radix_cache.shared.scripts import ScriptCaller
 from tests.benchmarks.index.build import PREDICTED_SECONDS
 
 

@@ -11,7 +11,7 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope
 from policies.gcra import Bucket
-from radix_cache.shared.call import RedisDown
+from radix_cache.redis.call import RedisDown
 
 LIMIT = Limit(unit="requests", bucket=Bucket(amount=3, period_seconds=3600))
 

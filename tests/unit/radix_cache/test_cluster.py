@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from radix_cache.shared.call import RedisDown
-from radix_cache.shared.scripts import ScriptCaller
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_redis import ScriptedRedis
 
 
@@ -71,7 +71,7 @@ async def test_a_call_that_one_of_another_key_has_overtaken_is_made_again(server
 async def test_a_slot_that_is_never_served_fails_its_calls_in_time_and_then_each_at_its_first_attempt(
     server, scripts, monkeypatch
 ):
-    monkeypatch.setattr("radix_cache.shared.cluster.RETRY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("radix_cache.redis.cluster.RETRY_SECONDS_MAX", 0.2)
     server.always = "-CLUSTERDOWN down"
     started = time.monotonic()
     calls = [scripts.ask("SET", "{a}", number) for number in range(20)]
@@ -110,7 +110,7 @@ async def test_a_slot_that_is_moving_is_asked_for_once_where_it_goes(server, oth
 async def test_servers_that_send_a_call_to_each_other_forever_fail_it_in_time(
     server, other, scripts, monkeypatch
 ):
-    monkeypatch.setattr("radix_cache.shared.cluster.RETRY_SECONDS_MAX", 0.3)
+    monkeypatch.setattr("radix_cache.redis.cluster.RETRY_SECONDS_MAX", 0.3)
     server.always = f"-MOVED 15495 127.0.0.1:{other.port}"
     other.always = f"-MOVED 15495 127.0.0.1:{server.port}"
     with pytest.raises(RedisDown, match="MOVED"):

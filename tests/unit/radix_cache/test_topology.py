@@ -3,8 +3,8 @@
 import pytest
 from redis.crc import key_slot
 
+from radix_cache.redis.topology import Place, Redirect, owners, redirect, seeds, slot_of
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.topology import Place, Redirect, owners, redirect, seeds, slot_of
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 
 import hiredis
 
-from radix_cache.shared.call import RedisDown
-from radix_cache.shared.line import Address, Line, LineLost, Reply
-from radix_cache.shared.scripts import ScriptCaller
-from radix_cache.shared.topology import redirect, slot_of
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.line import Address, Line, LineLost, Reply
+from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.redis.topology import redirect, slot_of
 
 PLACE_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.05

@@ -8,8 +8,8 @@ from collections import deque
 
 import hiredis
 
-from radix_cache.shared.call import Call
-from radix_cache.shared.line import Address, Line, LineLost, Reply
+from radix_cache.redis.call import Call
+from radix_cache.redis.line import Address, Line, LineLost, Reply
 
 
 class Server:

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from radix_cache.shared.call import Answer, Argument, Call, Script
-from radix_cache.shared.cluster import Cluster
-from radix_cache.shared.line import Address
-from radix_cache.shared.server import Server
-from radix_cache.shared.topology import is_cluster, seeds
+from radix_cache.redis.call import Answer, Argument, Call, Script
+from radix_cache.redis.cluster import Cluster
+from radix_cache.redis.line import Address
+from radix_cache.redis.server import Server
+from radix_cache.redis.topology import is_cluster, seeds
 
 CALLS_WAITING_MAX = 10_000
 

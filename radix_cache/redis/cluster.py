@@ -21,10 +21,10 @@ from itertools import count
 
 import hiredis
 
-from radix_cache.shared.call import Argument, Call, RedisDown
-from radix_cache.shared.line import Address, LineLost, Reply
-from radix_cache.shared.server import Server
-from radix_cache.shared.topology import SLOTS, Place, Redirect, owners, redirect, slot_of
+from radix_cache.redis.call import Argument, Call, RedisDown
+from radix_cache.redis.line import Address, LineLost, Reply
+from radix_cache.redis.server import Server
+from radix_cache.redis.topology import SLOTS, Place, Redirect, owners, redirect, slot_of
 
 log = logging.getLogger(__name__)
 
