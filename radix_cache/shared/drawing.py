@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.copy import Node, TreeCopy
+from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.node import Node
 
 HOLDERS_SHOWN_MAX = 8
 

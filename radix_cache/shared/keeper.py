@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import Node, TreeCopy
+from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.node import Node
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 
 log = logging.getLogger(__name__)

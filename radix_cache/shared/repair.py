@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.audit import Family, Violation, holders, violations
-from radix_cache.shared.copy import Node
 from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.node import Node
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 from radix_cache.shared.stored import StoredTree, Tenures, TreeReading
 

@@ -13,8 +13,8 @@ from radix_cache.blocks import Hashes
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import Answer, Argument, Script
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import Node
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId, namespace_id
+from radix_cache.shared.node import Node
 
 PACKAGE = "radix_cache.shared"
 HOLD, SHORTEN, CUT, EVICT, PREDICT, WITHDRAW, CLEAR = (
