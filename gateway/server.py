@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
 from gateway.settings import Settings
@@ -146,9 +147,21 @@ def _runner(app: web.Application, *, seconds_max: float) -> web.AppRunner:
         shutdown_timeout=seconds_max,
         keepalive_timeout=KEEPALIVE_SECONDS,
         access_log=None,
+        logger=_http_log(),
         max_field_size=HEADER_BYTES_MAX,
         read_bufsize=READ_BUFFER_BYTES,
     )
+
+
+def _http_log() -> logging.Logger:
+    """What aiohttp has to say, but for what is no HTTP: anybody can send that, and it may hold anything."""
+    http_log = logging.getLogger("gateway.http")
+    http_log.addFilter(_is_no_clients_mistake)
+    return http_log
+
+
+def _is_no_clients_mistake(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def _open(runner: web.AppRunner, host: str, port: int) -> str:

@@ -548,3 +548,19 @@ async def test_a_unix_socket_serves_too(gateway, tmp_path):
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket)) as http:
             async with http.get("http://gateway/v1/models", headers=running.headers()) as response:
                 assert response.status == 200
+
+
+async def test_what_is_no_http_is_refused_and_leaves_no_traceback(gateway, caplog):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        for nonsense in (
+            b"\x16\x03\x01 secret\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"GET /\x00 HTTP/1.1\r\nA\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(nonsense)
+            assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.0 400 ")
+            writer.close()
+    assert "Traceback" not in caplog.text
+    assert "secret" not in caplog.text
