@@ -238,7 +238,7 @@ def _page_size(patient: _Patient) -> Feature:
 
 
 def _kv_events(patient: _Patient) -> Feature:
-    on, seen = {"sglang": _sglang_events, "vllm": _vllm_events}.get(patient.kind, _no_events)(patient)
+    on, seen = {"vllm": _vllm_events}.get(patient.kind, _sglang_events)(patient)
     ports = '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}\''
     add = {
         "sglang": '--kv-events-config \'{"publisher":"zmq",' + ports,
@@ -250,7 +250,7 @@ def _kv_events(patient: _Patient) -> Feature:
         seen=seen,
         without="what is cached is predicted from requests; evictions show only afterwards",
         add=add.get(patient.kind, ""),
-        do=_nothing_to_do(patient.kind),
+        do="start it with --kv-events" if patient.kind == "embedded" else "",
     )
 
 
@@ -259,8 +259,10 @@ def _sglang_events(patient: _Patient) -> tuple[On, str]:
     if isinstance(told, dict) and told.get("publisher"):
         replay = "replay" if told.get("replay_endpoint_port_base") else "no replay endpoint"
         return On.YES, f"{told['publisher']}, port {told.get('endpoint_port_base', 'unknown')}, {replay}"
-    if isinstance(told, dict) or (
-        "kv_events_config" in patient.info and not patient.info["kv_events_config"]
+    if (
+        isinstance(told, dict)
+        or patient.kind == "embedded"
+        or ("kv_events_config" in patient.info and not patient.info["kv_events_config"])
     ):
         return On.NO, "/server_info names no publisher"
     return On.UNKNOWN, "it does not tell"
@@ -276,14 +278,6 @@ def _vllm_events(patient: _Patient) -> tuple[On, str]:
         return On.NO, "/kv_event_sources is empty"
     replay = "replay" if all(source.get("replay_endpoint") for source in sources) else "no replay endpoint"
     return On.YES, f"{sources[0].get('endpoint')}, {replay}"
-
-
-def _no_events(patient: _Patient) -> tuple[On, str]:
-    return (
-        (On.NO, "the embedded engine has none")
-        if patient.kind == "embedded"
-        else (On.UNKNOWN, "it does not tell")
-    )
 
 
 def _loads(patient: _Patient) -> Feature:

@@ -314,7 +314,7 @@ async def test_a_real_embedded_worker(embedded):
         "cached-token report": "yes",
         "prefix caching": "yes",
         "page size 16-64": "yes",
-        "KV events": "no",
+        "KV events": "yes",
         "loads": "yes",
         "priority scheduling": "no",
         "metrics": "no",
