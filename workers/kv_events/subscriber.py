@@ -48,7 +48,7 @@ class Subscriber:
         self._last_at = 0.0
 
     async def batches(self) -> AsyncGenerator[EventBatch | Turn]:
-        """Every batch once and in order, from the oldest that the engine keeps."""
+        """Every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
         context = zmq.asyncio.Context()
         listener = context.socket(zmq.SUB)
         try:
@@ -75,6 +75,8 @@ class Subscriber:
                     if received.sequence > self._expected:
                         yield Turn.LOST
                 yield self._take(received)
+        except zmq.ZMQError as err:
+            raise OSError(err.errno, f"{self.source.endpoint}: {err.strerror}") from err
         finally:
             listener.close()
             context.term()
@@ -112,7 +114,7 @@ class Subscriber:
                     batch = self._decoded(frames)
                     if batch is not None:
                         found.append(batch)
-        except TimeoutError:
+        except (TimeoutError, zmq.ZMQError):
             log.debug("no replay from %s", self.source.replay)
             return found
         finally:
