@@ -5,7 +5,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-helm bench-overhead docs clean
+.PHONY: help demo test check test-engines test-helm bench-overhead docs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ check: .venv/.dev ## Format, lint, types, floors
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
+	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
@@ -46,6 +49,9 @@ clean: ## Remove what make has made
 .venv/.dev: pyproject.toml | .venv/bin/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/.engine
+
+.tools/engines/.done: tests/engines/install
+	tests/engines/install $(PYTHON) .tools/engines
 
 # Two major versions of one SDK cannot share an environment: each has a directory of its own.
 .tools/openai-2/.done: | .venv/bin/python
