@@ -188,3 +188,17 @@ async def test_an_engine_that_still_keeps_the_last_batch_is_in_the_same_life(lis
         assert not await listener.subscriber.unbroken()
         publisher._kept.append((0, msgspec.msgpack.encode([1.0, [], 0])))
         assert not await listener.subscriber.unbroken()
+
+
+async def test_a_hole_in_what_was_before_is_asked_for_again(listen):
+    async with published() as publisher:
+        for number in range(4):
+            publisher.publish(stored(number))
+        whole = list(publisher._kept)
+        del publisher._kept[1]
+        listener = listen(source_of(publisher))
+        await listener.until([0])
+        publisher._kept.clear()
+        publisher._kept.extend(whole)
+        publisher.publish(stored(4))
+        await listener.until([0, 1, 2, 3, 4])
