@@ -41,7 +41,6 @@ async def test_when_an_engine_dies_another_answers_and_it_comes_back_with_nothin
         await asyncio.to_thread(engine.kill)
         said = [await ask(running, conversation(seed)) for seed in range(4)]
         assert all(usage["completion_tokens"] == 8 for _, usage in said)
-        assert health(running) in ("suspect", "down")
         await running.until(lambda: health(running) == "down", seconds=30)
         assert health(running, "w1") == "up"
         assert held(running) == 0
