@@ -8,7 +8,7 @@ REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py 
 	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-helm bench-overhead bench-index docs clean
+.PHONY: help demo test test-redis check test-engines test-helm bench-overhead bench-index docs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: .venv/.dev ## Format, lint, types, floors
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
+	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
@@ -59,6 +62,9 @@ clean: ## Remove what make has made
 .venv/.dev: pyproject.toml | .venv/bin/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/.engine
+
+.tools/engines/.done: tests/engines/install
+	tests/engines/install $(PYTHON) .tools/engines
 
 # Two major versions of one SDK cannot share an environment: each has a directory of its own.
 .tools/openai-2/.done: | .venv/bin/python

@@ -116,7 +116,6 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
         feeds = Feeds(index=shared_index.index, space=space)
         stack.push_async_callback(feeds.close)
-        shared_index.index.copy.begun = feeds.announce
         reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds)
         stack.callback(reservations.fleet.close)
         groups = {salted(group): group for group in ("", *tenants.groups())}

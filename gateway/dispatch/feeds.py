@@ -8,6 +8,14 @@
 
 Every gateway follows every feed and writes what its copy does not show yet. They say the same of the same events,
 in the same order, so who writes last is right; and when one dies, nothing has to be taken over.
+
+The index counts what a worker holds by its tenure. A change goes to the index if all before it was told under the
+tenure that there is; else the follower alone takes it, and all that it holds is told when that can be:
+
+    listening begins     what was before is replayed, and told when it is whole
+    the cache is empty   the tenure ends, and the next one comes a moment later
+    somebody ended it    the worker was down, another gateway heard that it is empty, Redis was away: if the
+                         worker's life is still the one that was heard, all of it holds
 """
 
 import asyncio
@@ -18,7 +26,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from radix_cache.events import EventBatch
-from radix_cache.follower import Emptied, Follower, Held
+from radix_cache.follower import Change, Emptied, Follower, Held
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space
 from radix_cache.shared.index import SharedIndex
@@ -40,6 +48,10 @@ class Feed:
     subscriber: Subscriber
     follower: Follower
     task: "asyncio.Task[None] | None" = None
+    check: "asyncio.Task[None] | None" = None
+    caught_up: bool = False
+    told: int | None = None
+    """The tenure under which the index was told all that the follower holds; None: it is to be told."""
     complete: bool = False
     batches: int = 0
     lag_seconds: float = 0.0
@@ -58,10 +70,12 @@ class Feeds:
     space: Callable[[WorkerId, str, str, int], Space | None]
     wall: Callable[[], float] = time.time
     feeds: dict[tuple[WorkerId, str], Feed] = field(default_factory=dict)
-    _telling: "set[asyncio.Task[None]]" = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.index.enrolled = self._enrolled
 
     def follow(self, worker: WorkerId, sources: tuple[EventSource, ...]) -> None:
-        """From now on, where it publishes now. Asking again for the same changes nothing."""
+        """From now on, where it publishes now. The worker serves: call it again and again."""
         wanted = {(worker, source.endpoint): source for source in sources}
         for key in [key for key in self.feeds if key[0] == worker and key not in wanted]:
             self._stop(self.feeds.pop(key))
@@ -71,20 +85,14 @@ class Feeds:
                 feed = Feed(worker=worker, subscriber=Subscriber(source), follower=Follower(space))
                 self.feeds[key] = feed
                 feed.task = asyncio.create_task(self._listen(feed), name=f"events of {worker}")
-
-    def announce(self, worker: WorkerId) -> None:
-        """The index has begun anew with this worker: it is told again what the worker has said so far."""
-        for feed in self.of(worker):
-            if len(feed.follower):
-                telling = asyncio.create_task(self._tell_again(feed), name=f"pages of {worker}")
-                self._telling.add(telling)
-                telling.add_done_callback(self._telling.discard)
+            else:
+                self._look_again(self.feeds[key])
 
     def of(self, worker: WorkerId) -> list[Feed]:
         return [feed for feed in self.feeds.values() if feed.worker == worker]
 
     async def close(self) -> None:
-        tasks = [*self._telling, *(feed.task for feed in self.feeds.values() if feed.task is not None)]
+        tasks = [task for feed in self.feeds.values() for task in (feed.task, feed.check) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -94,14 +102,10 @@ class Feeds:
 
     def _stop(self, feed: Feed) -> None:
         self._trust(feed, complete=False)
-        if feed.task is not None:
-            feed.task.cancel()
-
-    async def _tell_again(self, feed: Feed) -> None:
-        for at, held in enumerate(list(feed.follower.paths())):
-            self.index.hold(held.namespace, held.hashes, feed.worker)
-            if at % EVENTS_PER_TURN_MAX == EVENTS_PER_TURN_MAX - 1:
-                await asyncio.sleep(0)
+        self.index.forget(feed.worker)
+        for task in (feed.task, feed.check):
+            if task is not None:
+                task.cancel()
 
     async def _listen(self, feed: Feed) -> None:
         while True:
@@ -114,7 +118,10 @@ class Feeds:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _take(self, feed: Feed, item: EventBatch | Turn) -> None:
-        if item is Turn.RESTARTED:
+        if item is Turn.CAUGHT_UP:
+            feed.caught_up = True
+            self._begin(feed)
+        elif item is Turn.RESTARTED:
             log.info("KV events of worker %s begin anew", feed.worker)
             self._emptied(feed)
         elif item is Turn.LOST:
@@ -129,19 +136,64 @@ class Feeds:
             feed.lag_seconds = max(0.0, self.wall() - item.at)
             for event in item.events:
                 for change in feed.follower.apply(event):
-                    if isinstance(change, Held):
-                        self.index.hold(change.namespace, change.hashes, feed.worker)
-                    elif isinstance(change, Emptied):
-                        self._emptied(feed)
-                    else:
-                        self.index.shorten(change.namespace, change.hashes, feed.worker, change.blocks)
+                    self._change(feed, change)
             if feed.batches % EVENTS_PER_TURN_MAX == 0:
                 await asyncio.sleep(0)
 
+    def _change(self, feed: Feed, change: Change) -> None:
+        if isinstance(change, Emptied):
+            self._emptied(feed)
+        elif feed.told is None or feed.told != self._tenure(feed):
+            return  # It is told with all the rest.
+        elif isinstance(change, Held):
+            self.index.hold(change.namespace, change.hashes, feed.worker)
+        else:
+            self.index.shorten(change.namespace, change.hashes, feed.worker, change.blocks)
+
     def _emptied(self, feed: Feed) -> None:
         feed.follower.clear()
-        self.index.forget(feed.worker)
+        if feed.caught_up:
+            feed.told = None
+            self.index.forget(feed.worker)
         self._trust(feed, complete=True)
+
+    # Telling all.
+
+    def _begin(self, feed: Feed) -> None:
+        """What was before has been heard. What the index has beyond that is of the past."""
+        held = self.index.copy.held.get(self._tenure(feed) or 0, 0)
+        if feed.complete and len(self.of(feed.worker)) == 1 and held > len(feed.follower.holds()):
+            self.index.forget(feed.worker)
+        self._tell_all(feed)
+
+    def _tell_all(self, feed: Feed) -> None:
+        tenure = self._tenure(feed)
+        if feed.caught_up and tenure is not None:
+            for held in feed.follower.paths():
+                self.index.hold(held.namespace, held.hashes, feed.worker)
+            feed.told = tenure
+
+    def _enrolled(self, worker: WorkerId) -> None:
+        for feed in self.of(worker):
+            if feed.told is None:
+                self._tell_all(feed)
+
+    def _look_again(self, feed: Feed) -> None:
+        """The worker serves. Is what the index was told still told?"""
+        tenure = self._tenure(feed)
+        if feed.told is None:
+            self._tell_all(feed)
+        elif tenure is not None and tenure != feed.told and (feed.check is None or feed.check.done()):
+            feed.check = asyncio.create_task(self._check(feed), name=f"events of {feed.worker} once more")
+
+    async def _check(self, feed: Feed) -> None:
+        """Somebody ended the tenure. Either the worker has lost its cache, and nobody says so, or it has not."""
+        if not await feed.subscriber.unbroken():
+            feed.follower.clear()
+        self._tell_all(feed)
+
+    def _tenure(self, feed: Feed) -> int | None:
+        return self.index.copy.tenures.get(feed.worker)
 
     def _trust(self, feed: Feed, *, complete: bool) -> None:
         """Is all that the worker holds known from its own words? Of several ranks all have to be heard."""

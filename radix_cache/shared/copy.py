@@ -67,8 +67,6 @@ class TreeCopy:
         self.holding: dict[int, set[Node]] = {}
         self.server_ahead = 0.0
         """Server time in seconds less our clock."""
-        self.begun: Callable[[WorkerId], None] = lambda _: None
-        """Called when a worker begins a tenure, in which it holds nothing yet."""
         self.lapsed: deque[tuple[int, bytes]] = deque(maxlen=LAPSED_MAX)
         """Predictions whose time is over, for whoever tidies up."""
         self._clock = clock
@@ -264,11 +262,8 @@ class TreeCopy:
 
     def enrol(self, worker: WorkerId, tenure: int, instance: str) -> None:
         """From the registry. What the worker held in another tenure counts no more."""
-        begins = self.tenures.get(worker) != tenure
         self.tenures[worker] = tenure
         self.instances[worker] = instance
-        if begins:
-            self.begun(worker)
 
     def dismiss(self, worker: WorkerId) -> None:
         """It holds nothing."""

@@ -102,6 +102,9 @@ class SharedIndex:
         self.followed: set[WorkerId] = set()
         """Workers whose every change is heard: what they hold is what they say, and no answer has to confirm it."""
 
+        self.enrolled: Callable[[WorkerId], None] = lambda worker: None
+        """Called when a worker has been given the tenure that was asked for."""
+
         def local() -> LocalIndex:
             return LocalIndex(
                 clock,
@@ -286,6 +289,9 @@ class SharedIndex:
         log.info("telling Redis of %d paths that were learnt while it was away", len(unsent))
         for namespace, hashes, worker in unsent:
             self.confirm(namespace, hashes, worker, "")
+        # Of those, more was missed than paths: whoever follows them tells all of it anew.
+        for worker in {worker for _, _, worker in unsent} & self.followed:
+            self.forget(worker)
 
     # Further down.
 
@@ -346,6 +352,7 @@ class SharedIndex:
                 assert isinstance(result, int)
                 # The message says the same, a moment later.
                 self.copy.enrol(worker, result, instance)
+                self.enrolled(worker)
 
         call.add_done_callback(answered)
 

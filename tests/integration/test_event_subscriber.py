@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import aclosing, asynccontextmanager
 
+import msgspec
 import pytest
 import zmq
 import zmq.asyncio
@@ -43,12 +44,16 @@ class Listener:
     def __init__(self, source):
         self.subscriber = Subscriber(source)
         self.heard = []
+        self.caught_up_after = None
         self.task = asyncio.create_task(self.listen())
 
     async def listen(self):
         async with aclosing(self.subscriber.batches()) as batches:
             async for item in batches:
-                self.heard.append(item.sequence if isinstance(item, EventBatch) else item)
+                if item is Turn.CAUGHT_UP:
+                    self.caught_up_after = len(self.heard)
+                else:
+                    self.heard.append(item.sequence if isinstance(item, EventBatch) else item)
 
     async def until(self, expected):
         async with asyncio.timeout(5):
@@ -157,3 +162,43 @@ async def test_blocks_that_follow_each_other_go_out_as_one_event():
         first, second, removed, _ = batch.events
         assert (first.hashes, list(first.tokens), first.salt) == ((1, 2**64 - 2), [1, 2, 3, 4], "s")
         assert (second.hashes, second.salt, removed.hashes) == ((9,), "", (1, 9))
+
+
+async def test_what_was_before_ends_with_a_word_of_its_own(listen):
+    async with published() as publisher:
+        for number in range(3):
+            publisher.publish(stored(number))
+        listener = listen(source_of(publisher))
+        await listener.until([0, 1, 2])
+        async with asyncio.timeout(5):
+            while listener.caught_up_after is None:
+                await asyncio.sleep(0.01)
+        assert listener.caught_up_after == 3
+
+
+async def test_an_engine_that_still_keeps_the_last_batch_is_in_the_same_life(listen):
+    async with published() as publisher:
+        port = publisher.port
+        listener = listen(source_of(publisher))
+        publisher.publish(stored(0))
+        await listener.until([0])
+        assert await listener.subscriber.unbroken()
+    async with published(port) as publisher:
+        listener.subscriber.source = source_of(publisher)
+        assert not await listener.subscriber.unbroken()
+        publisher._kept.append((0, msgspec.msgpack.encode([1.0, [], 0])))
+        assert not await listener.subscriber.unbroken()
+
+
+async def test_a_hole_in_what_was_before_is_asked_for_again(listen):
+    async with published() as publisher:
+        for number in range(4):
+            publisher.publish(stored(number))
+        whole = list(publisher._kept)
+        del publisher._kept[1]
+        listener = listen(source_of(publisher))
+        await listener.until([0])
+        publisher._kept.clear()
+        publisher._kept.extend(whole)
+        publisher.publish(stored(4))
+        await listener.until([0, 1, 2, 3, 4])

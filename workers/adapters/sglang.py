@@ -10,9 +10,7 @@ import msgspec
 
 from workers.adapter import WorkerCall, WorkerReport
 from workers.adapters.openai import OpenAIAdapter, raw
-from workers.kv_events.source import EventSource
-
-WILDCARDS = ("*", "0.0.0.0", "::", "[::]", "")  # noqa: S104
+from workers.kv_events.source import EventSource, reachable
 
 
 class KvEvents(msgspec.Struct):
@@ -60,16 +58,15 @@ class SglangAdapter(OpenAIAdapter):
 
 
 def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:
-    """One a rank. An engine that listens everywhere is reached where its HTTP is."""
+    """One a rank."""
     if events.endpoint_port_base is None:
         return
-    if events.endpoint_host not in WILDCARDS:
-        host = events.endpoint_host
+    at = f"tcp://{events.endpoint_host or '*'}"
     for rank in range(events.dp_size):
         replay = events.replay_endpoint_port_base
         yield EventSource(
-            endpoint=f"tcp://{host}:{events.endpoint_port_base + rank}",
-            replay=f"tcp://{host}:{replay + rank}" if replay is not None else None,
+            endpoint=reachable(f"{at}:{events.endpoint_port_base + rank}", host),
+            replay=reachable(f"{at}:{replay + rank}", host) if replay is not None else None,
             topic=events.topic,
             page_size=events.block_size,
         )

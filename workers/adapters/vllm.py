@@ -7,7 +7,7 @@ import msgspec
 
 from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter, raw
-from workers.kv_events.source import EventSource
+from workers.kv_events.source import EventSource, reachable
 
 
 class VllmAdapter(OpenAIAdapter):
@@ -27,13 +27,17 @@ class VllmAdapter(OpenAIAdapter):
         return WorkerReport(models=await self.models(), events=await self._events())
 
     async def _events(self) -> tuple[EventSource, ...]:
-        """By rank; servers that do not say need `kv_events` in the settings."""
+        """By rank. Servers that are older than 0.32 do not say."""
         try:
             ranks: dict[str, EventRank] = await self.http.get_json("kv_event_sources", dict[str, EventRank])
         except WorkerUnreachable:
             return ()
         return tuple(
-            EventSource(endpoint=rank.endpoint, replay=rank.replay_endpoint, topic=rank.topic)
+            EventSource(
+                endpoint=reachable(rank.endpoint, self.http.host),
+                replay=reachable(rank.replay_endpoint, self.http.host) if rank.replay_endpoint else None,
+                topic=rank.topic,
+            )
             for _, rank in sorted(ranks.items())
             if rank.endpoint
         )

@@ -1,6 +1,9 @@
 """EventSource: where an engine publishes its KV events."""
 
+import re
 from dataclasses import dataclass
+
+EVERYWHERE = re.compile(r"^tcp://(\*|0\.0\.0\.0|::|\[::\])(?=:\d+$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,3 +14,9 @@ class EventSource:
     replay: str | None = None
     topic: str = ""
     page_size: int | None = None
+
+
+def reachable(endpoint: str, host: str) -> str:
+    """An engine that listens everywhere is reached where its HTTP is, at `host`."""
+    host = f"[{host}]" if ":" in host else host
+    return EVERYWHERE.sub(lambda _: f"tcp://{host}", endpoint)

@@ -33,6 +33,8 @@ class Turn(Enum):
     """The engine began anew: nothing of before holds."""
     LOST = "lost"
     """Batches are missing for good: what is known of the engine may be wrong."""
+    CAUGHT_UP = "caught up"
+    """What was before has been handed on, as far as it is kept: once, before what happens now."""
 
 
 class Subscriber:
@@ -46,7 +48,7 @@ class Subscriber:
         self._last_at = 0.0
 
     async def batches(self) -> AsyncGenerator[EventBatch | Turn]:
-        """Every batch once and in order, from the oldest that the engine keeps."""
+        """Every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
         context = zmq.asyncio.Context()
         listener = context.socket(zmq.SUB)
         try:
@@ -55,8 +57,11 @@ class Subscriber:
             listener.subscribe(self.source.topic.encode())
             listener.connect(self.source.endpoint)
             # First listen, then ask for what was before: so nothing falls between.
-            for batch in await self._replay(context):
+            for at, batch in enumerate(await self._replay(context, self._expected)):
+                if at and batch.sequence != self._expected:
+                    break  # A hole: the engine sent faster than its queue took. It is a gap, and asked for again.
                 yield self._take(batch)
+            yield Turn.CAUGHT_UP
             while True:
                 received = self._decoded(await listener.recv_multipart())
                 if received is None or (received.sequence < self._expected and received.at <= self._last_at):
@@ -66,30 +71,43 @@ class Subscriber:
                     yield Turn.RESTARTED
                 if received.sequence > self._expected:
                     self.gaps += 1
-                    for batch in await self._replay(context):
+                    for batch in await self._replay(context, self._expected):
                         if self._expected == batch.sequence < received.sequence:
                             yield self._take(batch)
                     if received.sequence > self._expected:
                         yield Turn.LOST
                 yield self._take(received)
+        except zmq.ZMQError as err:
+            raise OSError(err.errno, f"{self.source.endpoint}: {err.strerror}") from err
         finally:
             listener.close()
             context.term()
+
+    async def unbroken(self) -> bool:
+        """Is the engine still in the life of which the last batch was heard? It replays that batch, if so."""
+        expected, last_at = self._expected, self._last_at
+        context = zmq.asyncio.Context()
+        try:
+            kept = await self._replay(context, expected - 1) if expected else []
+        finally:
+            context.term()
+        return bool(kept) and (kept[0].sequence, kept[0].at) == (expected - 1, last_at)
 
     def _take(self, batch: EventBatch) -> EventBatch:
         self._expected, self._last_at = batch.sequence + 1, batch.at
         return batch
 
-    async def _replay(self, context: "zmq.asyncio.Context") -> list[EventBatch]:
-        """What is kept from the expected batch on; nothing if nothing is kept, or if nobody answers in time."""
+    async def _replay(self, context: "zmq.asyncio.Context", start: int) -> list[EventBatch]:
+        """What is kept from that batch on; nothing if nothing is kept, or if nobody answers in time."""
         if self.source.replay is None:
             return []
         asking = context.socket(zmq.DEALER)
         found: list[EventBatch] = []
         try:
+            asking.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
             asking.setsockopt(zmq.LINGER, 0)
             asking.connect(self.source.replay)
-            await asking.send_multipart([b"", self._expected.to_bytes(8, "big")])
+            await asking.send_multipart([b"", start.to_bytes(8, "big")])
             async with asyncio.timeout(REPLAY_SECONDS_MAX):
                 while True:
                     frames = await asking.recv_multipart()
@@ -99,7 +117,7 @@ class Subscriber:
                     batch = self._decoded(frames)
                     if batch is not None:
                         found.append(batch)
-        except TimeoutError:
+        except (TimeoutError, zmq.ZMQError):
             log.debug("no replay from %s", self.source.replay)
             return found
         finally:

@@ -1,0 +1,188 @@
+"""Real vLLM and real SGLang as processes, on a CPU, with small caches that evict."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+MODEL = "tiny"
+ROOT = Path(__file__).parents[2]
+INSTALLED = ROOT / ".tools" / "engines"
+PLUGIN = Path(__file__).parent / "plugin"
+START_SECONDS_MAX = 500
+CONTEXT_LENGTH = 1024
+
+
+class Engine:
+    """One server and all of its processes. `page_size`, `kv_tokens`: of its cache."""
+
+    kind: str
+    page_size: int
+    kv_tokens: int
+    running_metric: str
+
+    def __init__(self, checkpoint: Path, log: Path) -> None:
+        self.checkpoint = checkpoint
+        self.log = log
+        self.port, *self.event_ports = free_ports(3)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+    def start(self) -> None:
+        """Begins to start; `wait` for it."""
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.process = subprocess.Popen(
+            [str(INSTALLED / "venv/bin/python"), *self.command()],
+            stdout=self.log.open("ab"),
+            stderr=subprocess.STDOUT,
+            env={**own, **self.environment()},
+            cwd=self.log.parent,
+            start_new_session=True,
+        )
+
+    def wait(self) -> None:
+        """Until it answers requests."""
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            with suppress(OSError):
+                self.complete()
+                return
+            lives = self.process.poll() is None and time.monotonic() < deadline
+            assert lives, self.log.read_text()[-4000:]
+            time.sleep(0.5)
+
+    def signal(self, number: int) -> None:
+        """To all of its processes."""
+        assert self.process is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+
+    def flush(self) -> None:
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """The shortest request that there is. It fills no page."""
+        self.post("/v1/completions", {"model": MODEL, "prompt": [5], "max_tokens": 1})
+
+    def running(self) -> float:
+        """Requests that it works on."""
+        with urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        values = re.findall(rf"^{self.running_metric}(?:{{.*}})? (\S+)$", text, re.M)
+        assert values, text[:2000]
+        return sum(map(float, values))
+
+    def post(self, path: str, body: object = None) -> bytes:
+        content = json.dumps(body).encode() if body is not None else b""
+        request = Request(self.url + path, content, {"Content-Type": "application/json"}, method="POST")
+        with urlopen(request, timeout=60) as answer:
+            return answer.read()
+
+
+class Vllm(Engine):
+    """It names its sockets itself: with every start they are others."""
+
+    kind = "vllm"
+    page_size = 32
+    kv_tokens = 64 * page_size
+    running_metric = "vllm:num_requests_running"
+
+    def command(self) -> list[str]:
+        events = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": "tcp://*:0",
+            "replay_endpoint": "tcp://*:0",
+            "topic": f"kv@{MODEL}",
+        }
+        return [
+            *("-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(self.checkpoint), "--served-model-name", MODEL),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--dtype", "float32", "--enforce-eager", "--max-model-len", str(CONTEXT_LENGTH)),
+            *("--max-num-seqs", "16", "--enable-prefix-caching", "--block-size", str(self.page_size)),
+            # One block is never used.
+            *("--num-gpu-blocks-override", str(self.kv_tokens // self.page_size + 1)),
+            *("--enable-prompt-tokens-details", "--uvicorn-log-level", "warning"),
+            *("--kv-events-config", json.dumps(events)),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **super().environment(),
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_LOOPBACK_IP": "127.0.0.1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_SERVER_DEV_MODE": "1",
+        }
+
+    def flush(self) -> None:
+        """It says so with its next step."""
+        self.post("/reset_prefix_cache")
+
+
+class Sglang(Engine):
+    """Its sockets are where it is told: it comes back to the same."""
+
+    kind = "sglang"
+    page_size = 16
+    kv_tokens = 96 * page_size
+    running_metric = "sglang:num_running_reqs"
+
+    def command(self) -> list[str]:
+        events, replay = self.event_ports
+        published = {
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{events}",
+            "replay_endpoint": f"tcp://*:{replay}",
+            "topic": f"kv@{MODEL}",
+        }
+        return [
+            str(PLUGIN / "sglang_on_cpu.py"),
+            *("--model-path", str(self.checkpoint), "--served-model-name", MODEL),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+            *("--dtype", "float32", "--context-length", str(CONTEXT_LENGTH), "--disable-cuda-graph"),
+            *("--max-running-requests", "16", "--max-total-tokens", str(self.kv_tokens)),
+            *("--page-size", str(self.page_size), "--enable-cache-report", "--enable-metrics"),
+            *("--kv-events-config", json.dumps(published)),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        paths = f"{INSTALLED / 'overlay'}:{PLUGIN}"
+        return {**super().environment(), "PYTHONPATH": paths, "SGLANG_PLATFORM": "torch_cpu"}
+
+    def flush(self) -> None:
+        self.post("/flush_cache")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
