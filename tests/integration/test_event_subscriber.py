@@ -1,7 +1,9 @@
 """Listening to a publisher over real sockets: late, with gaps, after a restart, among nonsense."""
 
 import asyncio
-from contextlib import aclosing, asynccontextmanager
+import random
+import socket
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import msgspec
 import pytest
@@ -25,6 +27,16 @@ async def published(port=0, *, replays=True):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     publisher.close()
+
+
+def free_pair() -> int:
+    """A port that is free and whose successor is, outside the range from which the system gives ports."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as one, socket.socket() as next_one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            next_one.bind(("127.0.0.1", port + 1))
+            return port
 
 
 def source_of(publisher, *, replay=True):
@@ -123,8 +135,8 @@ async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(liste
 
 
 async def test_an_engine_that_begins_anew_is_noticed(listen):
-    async with published() as publisher:
-        port = publisher.port
+    port = free_pair()
+    async with published(port) as publisher:
         listener = listen(source_of(publisher, replay=False))
         await asyncio.sleep(0.2)
         for number in range(3):
@@ -138,15 +150,15 @@ async def test_an_engine_that_begins_anew_is_noticed(listen):
 
 async def test_nonsense_is_passed_over(listen):
     context = zmq.asyncio.Context()
-    socket = context.socket(zmq.PUB)
-    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    publisher = context.socket(zmq.PUB)
+    port = publisher.bind_to_random_port("tcp://127.0.0.1")
     listener = listen(EventSource(endpoint=f"tcp://127.0.0.1:{port}"))
     await asyncio.sleep(0.2)
     for frames in ([b"x"], [b"", b"", b"\xc1"], [b"", bytes(8), b"\x93\xcb" + bytes(8) + b"\x90\x00"]):
-        await socket.send_multipart(frames)
+        await publisher.send_multipart(frames)
     await listener.until([0])
     assert listener.subscriber.unreadable == 2
-    socket.close()
+    publisher.close()
     await listener.close()
     context.term()
 
