@@ -99,7 +99,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
         shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix)
-        quotas = GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), scripts.ping, time.monotonic)
+        quotas = GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.check, time.monotonic)
         leases = Leases(quotas)
         stack.push_async_callback(leases.close)
 

@@ -5,6 +5,7 @@ import errno
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 KEEPALIVE_SECONDS = 75.0
 BACKLOG = 1024
+DESCRIPTORS = 65536
 HEADER_BYTES_MAX = 16 * 1024
 READ_BUFFER_BYTES = 256 * 1024
 ADMIN_SECONDS_MAX = 1.0
@@ -62,6 +64,7 @@ async def run(settings: Settings, ready: Callable[[Serving], None] = lambda _: N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    _raise_descriptor_limit()
     async with serving(settings) as here:
         _spare_the_collector()
         log.info("serving at %s, operators at %s", here.tenants, here.admin)
@@ -102,6 +105,15 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             admin=await _open(admin, settings.admin.host, settings.admin.port),
             runner=tenants,
         )
+
+
+def _raise_descriptor_limit() -> None:
+    """A stream has two sockets; the usual 1,024 are the limit of a shell, not of a server."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _spare_the_collector() -> None:

@@ -16,8 +16,8 @@ from radix_cache.shared.store import TreeStore
 
 log = logging.getLogger(__name__)
 
-BYTES_PER_BLOCK = 96
-"""Of the process; Redis needs less. `make bench-index`: 13 at runs of 250 blocks, 39 at 34, 88 at 14."""
+BLOCK_BYTES, NODE_BYTES = 16, 1152
+"""Of the process; Redis needs less. `make bench-index`: 8.9 to 16 bytes a block of a run, 950 to 1,100 a node."""
 
 WHOLE_SECONDS_MAX = 20.0
 
@@ -34,7 +34,7 @@ class SharedIndexParts:
     @classmethod
     def at(cls, redis_url: str, prefix: str, settings: Index) -> "SharedIndexParts":
         """The index in this Redis. Nothing is connected yet."""
-        blocks_max = max(1, settings.memory_bytes_max // BYTES_PER_BLOCK)
+        blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
         scripts = ScriptCaller(redis_url)
         keys = Keys(prefix=prefix)
         store = TreeStore(scripts, keys)
@@ -53,6 +53,7 @@ class SharedIndexParts:
             store,
             copy,
             blocks_max=blocks_max,
+            node_blocks=NODE_BYTES // BLOCK_BYTES,
             idle_seconds_max=settings.idle_seconds_max,
             whole=lambda: reader.up,
         )

@@ -62,15 +62,24 @@ class Emptied:
 Change = Held | Gone | Emptied
 
 
+class Unfit(Exception):
+    """The cache is ours, and its pages say nothing of our blocks: other tokens, or sizes that do not fit."""
+
+
 class Follower:
-    """Pure: events in, changes out. `space`: the cache of (salt, adapter, page size), None if it is not ours."""
+    """Pure: events in, changes out.
+
+    `space`: the cache of (salt, adapter, page size); None if it is not ours; Unfit if no blocks come of it.
+    """
 
     def __init__(self, space: Callable[[str, str, int], Space | None], pages_max: int = PAGES_MAX) -> None:
         self._space = space
         self._pages: dict[int, Page] = {}
         self._pages_max = pages_max
         self.passed_over = 0
-        """Pages whose place in a prefix is not known: their parent was never heard of, or the cache is not ours."""
+        """Pages of caches that are not ours, and what continues them."""
+        self.unfit = 0
+        """Pages of ours that say nothing of our blocks: then what is said is not all that is held."""
 
     def __len__(self) -> int:
         """Pages that are held."""
@@ -118,17 +127,26 @@ class Follower:
                 page.copies[event.medium] += 1
             return
         if event.partial or not event.tokens:
-            self.passed_over += len(event.hashes)
+            self.unfit += len(event.hashes)
             return
         parent = self._pages.get(event.parent) if event.parent is not None else None
         if event.parent is not None and parent is None:
             self.passed_over += len(event.hashes)
             return
-        space = (
-            parent.space if parent is not None else self._space(event.salt, event.adapter, event.page_size)
-        )
-        if space is None or len(self._pages) + len(event.hashes) > self._pages_max:
+        try:
+            space = (
+                parent.space
+                if parent is not None
+                else self._space(event.salt, event.adapter, event.page_size)
+            )
+        except Unfit:
+            self.unfit += len(event.hashes)
+            return
+        if space is None:
             self.passed_over += len(event.hashes)
+            return
+        if len(self._pages) + len(event.hashes) > self._pages_max:
+            self.unfit += len(event.hashes)
             return
         size = event.page_size
         for at, identity in enumerate(event.hashes):

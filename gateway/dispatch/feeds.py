@@ -25,6 +25,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+import zmq.asyncio
+
 from radix_cache.events import EventBatch
 from radix_cache.follower import Change, Emptied, Follower, Held
 from radix_cache.match import WorkerId
@@ -59,7 +61,12 @@ class Feed:
     @property
     def uncertain(self) -> bool:
         """It is heard, but not from its beginning."""
-        return self.batches > 0 and not self.complete
+        return self.batches > 0 and not self.believed
+
+    @property
+    def believed(self) -> bool:
+        """Is what it says all that the worker holds?"""
+        return self.complete and not self.follower.unfit
 
 
 @dataclass(slots=True)
@@ -70,6 +77,7 @@ class Feeds:
     space: Callable[[WorkerId, str, str, int], Space | None]
     wall: Callable[[], float] = time.time
     feeds: dict[tuple[WorkerId, str], Feed] = field(default_factory=dict)
+    _context: "zmq.asyncio.Context | None" = None
 
     def __post_init__(self) -> None:
         self.index.enrolled = self._enrolled
@@ -81,12 +89,20 @@ class Feeds:
             self._stop(self.feeds.pop(key))
         for key, source in wanted.items():
             if key not in self.feeds:
-                space = self._space_of(worker)
-                feed = Feed(worker=worker, subscriber=Subscriber(source), follower=Follower(space))
-                self.feeds[key] = feed
-                feed.task = asyncio.create_task(self._listen(feed), name=f"events of {worker}")
+                self._start(worker, source)
             else:
                 self._look_again(self.feeds[key])
+
+    def _start(self, worker: WorkerId, source: EventSource) -> None:
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
+        feed = Feed(
+            worker=worker,
+            subscriber=Subscriber(source, self._context),
+            follower=Follower(self._space_of(worker)),
+        )
+        self.feeds[worker, source.endpoint] = feed
+        feed.task = asyncio.create_task(self._listen(feed), name=f"events of {worker}")
 
     def of(self, worker: WorkerId) -> list[Feed]:
         return [feed for feed in self.feeds.values() if feed.worker == worker]
@@ -96,6 +112,8 @@ class Feeds:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     def _space_of(self, worker: WorkerId) -> Callable[[str, str, int], Space | None]:
         return lambda salt, adapter, page_size: self.space(worker, salt, adapter, page_size)
@@ -115,6 +133,10 @@ class Feeds:
                         await self._take(feed, item)
             except OSError as err:
                 log.warning("KV events of worker %s: %s", feed.worker, err)
+            # Whatever a publisher sends, it costs its own feed only.
+            except Exception:
+                log.exception("following the KV events of worker %s failed; beginning again", feed.worker)
+            self._trust(feed, complete=False)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _take(self, feed: Feed, item: EventBatch | Turn) -> None:
@@ -137,6 +159,13 @@ class Feeds:
             for event in item.events:
                 for change in feed.follower.apply(event):
                     self._change(feed, change)
+            if feed.follower.unfit and feed.worker in self.index.followed:
+                log.warning(
+                    "worker %s publishes KV events of which our blocks cannot be made (block_size has to be a "
+                    "multiple of its page size, and the model needs its tokenizer); answers confirm paths",
+                    feed.worker,
+                )
+                self._trust(feed, complete=feed.complete)
             if feed.batches % EVENTS_PER_TURN_MAX == 0:
                 await asyncio.sleep(0)
 
@@ -188,9 +217,12 @@ class Feeds:
 
     async def _check(self, feed: Feed) -> None:
         """Somebody ended the tenure. Either the worker has lost its cache, and nobody says so, or it has not."""
-        if not await feed.subscriber.unbroken():
-            feed.follower.clear()
-        self._tell_all(feed)
+        if await feed.subscriber.unbroken():
+            self._tell_all(feed)
+        elif self.feeds.get((feed.worker, feed.subscriber.source.endpoint)) is feed:
+            # Its numbers may go on where those of its former life ended: it is heard from the beginning.
+            self._start(feed.worker, feed.subscriber.source)
+            self._stop(feed)
 
     def _tenure(self, feed: Feed) -> int | None:
         return self.index.copy.tenures.get(feed.worker)
@@ -198,7 +230,8 @@ class Feeds:
     def _trust(self, feed: Feed, *, complete: bool) -> None:
         """Is all that the worker holds known from its own words? Of several ranks all have to be heard."""
         feed.complete = complete
-        if all(other.complete for other in self.of(feed.worker)):
+        feeds = self.of(feed.worker)
+        if feeds and all(other.believed for other in feeds):
             self.index.followed.add(feed.worker)
         else:
             self.index.followed.discard(feed.worker)

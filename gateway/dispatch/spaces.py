@@ -6,6 +6,7 @@ from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import Prefixes
 from gateway.errors import ModelNotFound
+from radix_cache.follower import Unfit
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space
 
@@ -22,15 +23,21 @@ class Spaces:
         self._groups = groups
 
     def of(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> Space | None:
-        """None where it cannot be known, or where our blocks are no multiple of its pages or not of its tokens."""
+        """None if it is nobody's here.
+
+        Raises Unfit where our blocks are no multiple of its pages or not of its tokens, or where a worker has
+        several models and does not say which.
+        """
         models, group = self._fleet[worker].models, self._groups.get(salt)
         name = adapter if adapter in models else next(iter(models), "")
-        if group is None or (not adapter and len(models) != 1):
+        if group is None:
             return None
+        if not adapter and len(models) != 1:
+            raise Unfit
         try:
             model = self._catalogue.find(name)
         except ModelNotFound:
             return None
         if not model.encoder.exact or model.block_size % page_size:
-            return None
+            raise Unfit
         return self._prefixes.space(model, group)

@@ -48,6 +48,7 @@ class RedisQuotaStore:
         self._clock = clock
         self._prefix = prefix
         self._server_ahead_ms: float | None = None
+        self._check = Script.of("#!lua\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1")
         self._reserve = Script.read("gateway.quotas", "reserve")
         self._finish = Script.read("gateway.quotas", "finish")
         self._renew = Script.read("gateway.quotas", "renew")
@@ -78,6 +79,10 @@ class RedisQuotaStore:
 
     def release(self, lease: Lease) -> "asyncio.Future[None]":
         return self._end(lease.reservation, None)
+
+    async def check(self) -> None:
+        """Raises RedisDown unless a decision could be written down now."""
+        await self._scripts.call(self._check, [f"{self._prefix}:{{check}}"], [])
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         calls = [

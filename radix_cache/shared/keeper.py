@@ -29,7 +29,10 @@ AGE_ROUNDS = 30
 
 
 class Keeper:
-    """`blocks_max`: of the whole tree. `idle_seconds_max`: a leaf that was not used for longer goes."""
+    """`blocks_max`: of the whole tree, where every node weighs `node_blocks` more.
+
+    `idle_seconds_max`: a leaf that was not used for longer goes.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Keeper:
         copy: TreeCopy,
         *,
         blocks_max: int,
+        node_blocks: int = 0,
         idle_seconds_max: float,
         whole: Callable[[], bool],
         identity: bytes | None = None,
@@ -48,6 +52,7 @@ class Keeper:
         self._store = store
         self._copy = copy
         self._blocks_max = blocks_max
+        self._node_blocks = node_blocks
         self._idle_seconds_max = idle_seconds_max
         self._whole = whole
         self._identity = identity or os.urandom(8)
@@ -71,7 +76,7 @@ class Keeper:
         self._rounds += 1
         await self._withdraw_lapsed()
         await self._sweep()
-        over = self._copy.blocks - self._blocks_max
+        over = self._copy.blocks + self._node_blocks * len(self._copy.nodes) - self._blocks_max
         if over > 0 or self._rounds % AGE_ROUNDS == 1:
             await self._evict(over)
 
@@ -117,7 +122,7 @@ class Keeper:
             if over <= 0 and node.used >= idle_before:
                 break
             going.append(node)
-            over -= len(node.run)
+            over -= len(node.run) + self._node_blocks
         for namespace, nodes in _batches(going):
             await self._store.evict(namespace, nodes)
 

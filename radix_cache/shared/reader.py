@@ -36,6 +36,7 @@ from radix_cache.shared.records import (
     decode_prediction,
     decode_tenure,
 )
+from radix_cache.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,6 @@ AGAIN_SECONDS = 0.1
 INBOX_MAX = 65536
 CATCH_UP_MAX = 2048
 SNAPSHOT_ATTEMPTS_MAX = 5
-WORK_SECONDS_MAX = 0.005
-"""A copy that is behind has much to catch up with; others get their turn after so much of it."""
 NONE = bytes(8)
 
 
@@ -274,18 +273,6 @@ class Reader:
     async def _entries_after(self, number: int, sequence: int) -> list[Entry]:
         found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
         return [Entry.decode(entry) for _, (_, entry) in found]
-
-
-class Turns:
-    """Lets others run when the work since the last time has taken long enough."""
-
-    def __init__(self) -> None:
-        self._until = time.perf_counter() + WORK_SECONDS_MAX
-
-    async def give(self) -> None:
-        if time.perf_counter() >= self._until:
-            await asyncio.sleep(0)
-            self._until = time.perf_counter() + WORK_SECONDS_MAX
 
 
 def _assembled(fields: dict[bytes, bytes]) -> Iterator[tuple[Head, Hashes, dict[int, Holders]]]:

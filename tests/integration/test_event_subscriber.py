@@ -54,7 +54,8 @@ class Listener:
     """Takes what a subscriber hands on."""
 
     def __init__(self, source):
-        self.subscriber = Subscriber(source)
+        self.context = zmq.asyncio.Context()
+        self.subscriber = Subscriber(source, self.context)
         self.heard = []
         self.caught_up_after = None
         self.task = asyncio.create_task(self.listen())
@@ -75,6 +76,7 @@ class Listener:
     async def close(self):
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
+        self.context.destroy(linger=0)
 
 
 @pytest.fixture

@@ -159,3 +159,42 @@ async def test_tenants_are_told_apart_by_their_salt(gateway, small, model_settin
         names = {name for shard in index_of(running).copy.shards.values() for name in shard.names.values()}
         assert len(names) == 2
         assert feed_of(running).follower.passed_over == 0
+
+
+@pytest.mark.parametrize("fitting", ["no tokenizer here", "blocks are no multiple of pages"])
+async def test_events_of_which_no_blocks_can_be_made_leave_it_to_the_answers(
+    gateway, small, checkpoint, fitting
+):
+    entry = f'[{{"name": "{MODEL}", "tokenizer": "{checkpoint}", "block_size": 24}}]'
+    models = "[]" if fitting == "no tokenizer here" else entry
+    async with gateway(small, kind="embedded", models=models) as running:
+        for seed in range(3):
+            await ask(running, asked(seed))
+        await heard(running)
+        assert "w0" not in index_of(running).followed
+        assert feed_of(running).uncertain
+        await running.until(lambda: held(running) > 0)
+
+
+async def test_a_worker_that_comes_back_without_events_is_followed_no_more(
+    gateway, checkpoint, tmp_path, model_settings
+):
+    talking = EmbeddedWorker(checkpoint, tmp_path / "talking.log")
+    silent = EmbeddedWorker(checkpoint, tmp_path / "silent.log", "--no-kv-events")
+    talking.start()
+    try:
+        async with gateway(talking, kind="embedded", **model_settings) as running:
+            await ask(running, asked(1))
+            await heard(running)
+            assert "w0" in index_of(running).followed
+            port = int(talking.url.rsplit(":", 1)[1])
+            await asyncio.to_thread(talking.kill)
+            await asyncio.to_thread(silent.start, port)
+            await running.until(lambda: not feeds_of(running).of("w0"), seconds=20)
+            assert "w0" not in index_of(running).followed
+            await running.until(lambda: "w0" in index_of(running).copy.tenures)
+            await ask(running, asked(2))
+            await running.until(lambda: held(running) > 0)
+    finally:
+        talking.kill()
+        silent.kill()

@@ -17,6 +17,7 @@ import zmq
 import zmq.asyncio
 
 from radix_cache.events import EventBatch
+from radix_cache.turns import Turns
 from workers.kv_events.source import EventSource
 from workers.kv_events.wire import EventsUnreadable, decode_batch
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 REPLAY_SECONDS_MAX = 5.0
 RECEIVED_MAX = 100_000
+REPLAYED_MAX = 50_000
+MESSAGE_BYTES_MAX = 16 * 1024**2
 
 
 class Turn(Enum):
@@ -40,8 +43,10 @@ class Turn(Enum):
 class Subscriber:
     """`batches` for as long as somebody iterates."""
 
-    def __init__(self, source: EventSource) -> None:
+    def __init__(self, source: EventSource, context: "zmq.asyncio.Context") -> None:
+        """`context`: one for all, since each has threads, and ends the process when it gets no descriptors."""
         self.source = source
+        self._context = context
         self.gaps = 0
         self.unreadable = 0
         self._expected = 0
@@ -49,21 +54,25 @@ class Subscriber:
 
     async def batches(self) -> AsyncGenerator[EventBatch | Turn]:
         """Every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
-        context = zmq.asyncio.Context()
-        listener = context.socket(zmq.SUB)
+        listener: zmq.asyncio.Socket | None = None
+        turns = Turns()
         try:
+            listener = self._context.socket(zmq.SUB)
             listener.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
+            listener.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
             listener.setsockopt(zmq.LINGER, 0)
             listener.subscribe(self.source.topic.encode())
             listener.connect(self.source.endpoint)
             # First listen, then ask for what was before: so nothing falls between.
-            for at, batch in enumerate(await self._replay(context, self._expected)):
+            for at, batch in enumerate(await self._replay(self._expected)):
                 if at and batch.sequence != self._expected:
                     break  # A hole: the engine sent faster than its queue took. It is a gap, and asked for again.
                 yield self._take(batch)
             yield Turn.CAUGHT_UP
             while True:
                 received = self._decoded(await listener.recv_multipart())
+                # What lies there already is received without waiting: others would wait.
+                await turns.give()
                 if received is None or (received.sequence < self._expected and received.at <= self._last_at):
                     continue  # Heard twice: live, and in a replay.
                 if received.sequence < self._expected:
@@ -71,7 +80,7 @@ class Subscriber:
                     yield Turn.RESTARTED
                 if received.sequence > self._expected:
                     self.gaps += 1
-                    for batch in await self._replay(context, self._expected):
+                    for batch in await self._replay(self._expected):
                         if self._expected == batch.sequence < received.sequence:
                             yield self._take(batch)
                     if received.sequence > self._expected:
@@ -80,48 +89,50 @@ class Subscriber:
         except zmq.ZMQError as err:
             raise OSError(err.errno, f"{self.source.endpoint}: {err.strerror}") from err
         finally:
-            listener.close()
-            context.term()
+            if listener is not None:
+                listener.close()
 
     async def unbroken(self) -> bool:
         """Is the engine still in the life of which the last batch was heard? It replays that batch, if so."""
         expected, last_at = self._expected, self._last_at
-        context = zmq.asyncio.Context()
-        try:
-            kept = await self._replay(context, expected - 1) if expected else []
-        finally:
-            context.term()
+        kept = await self._replay(expected - 1, 1) if expected else []
         return bool(kept) and (kept[0].sequence, kept[0].at) == (expected - 1, last_at)
 
     def _take(self, batch: EventBatch) -> EventBatch:
         self._expected, self._last_at = batch.sequence + 1, batch.at
         return batch
 
-    async def _replay(self, context: "zmq.asyncio.Context", start: int) -> list[EventBatch]:
+    async def _replay(self, start: int, most: int = REPLAYED_MAX) -> list[EventBatch]:
         """What is kept from that batch on; nothing if nothing is kept, or if nobody answers in time."""
         if self.source.replay is None:
             return []
-        asking = context.socket(zmq.DEALER)
+        asking: zmq.asyncio.Socket | None = None
         found: list[EventBatch] = []
+        turns = Turns()
         try:
+            asking = self._context.socket(zmq.DEALER)
             asking.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
+            asking.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
             asking.setsockopt(zmq.LINGER, 0)
             asking.connect(self.source.replay)
             await asking.send_multipart([b"", start.to_bytes(8, "big")])
             async with asyncio.timeout(REPLAY_SECONDS_MAX):
-                while True:
+                while len(found) < most:
                     frames = await asking.recv_multipart()
+                    await turns.give()
                     # [empty, (topic,) sequence, payload]; the last one has no payload.
                     if not frames[-1]:
                         return found
                     batch = self._decoded(frames)
                     if batch is not None:
                         found.append(batch)
+                return found
         except (TimeoutError, zmq.ZMQError):
             log.debug("no replay from %s", self.source.replay)
             return found
         finally:
-            asking.close()
+            if asking is not None:
+                asking.close()
 
     def _decoded(self, frames: list[bytes]) -> EventBatch | None:
         try:

@@ -10,6 +10,7 @@ engine may say more than we read.
 
 from array import array
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -45,13 +46,15 @@ def decode_batch(frames: Sequence[bytes]) -> EventBatch:
     try:
         sequence, payload = frames[-2], frames[-1]
         at, events, *rest = _decoder.decode(payload)
+        if len(sequence) != 8 or not isfinite(at):
+            raise ValueError("a sequence number has eight bytes, and a time is a time")
         return EventBatch(
             sequence=int.from_bytes(sequence, "big"),
             events=tuple(event for raw in events if (event := _event(raw)) is not None),
             rank=next((int(rank) for rank in rest if rank is not None), 0),
             at=float(at),
         )
-    except (ValueError, TypeError, LookupError, OverflowError, msgspec.MsgspecError) as err:
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, msgspec.MsgspecError) as err:
         raise EventsUnreadable(str(err)) from err
 
 
@@ -112,4 +115,8 @@ def _hashes(raw: Sequence[int | bytes]) -> tuple[int, ...]:
 
 
 def _hash(raw: int | bytes) -> int:
-    return int.from_bytes(raw[-8:], "big") if isinstance(raw, bytes) else raw % U64
+    if isinstance(raw, bytes):
+        return int.from_bytes(raw[-8:], "big")
+    if not isinstance(raw, int):
+        raise TypeError("a hash is a number or bytes")
+    return raw % U64

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+import zmq.asyncio
 
 from workers.adapter import WorkerTarget
 from workers.adapters.sglang import SglangAdapter
@@ -54,5 +55,7 @@ def test_only_what_means_everywhere_is_replaced(endpoint, host, expected):
 
 async def test_an_address_that_is_none_is_an_os_error():
     with pytest.raises(OSError, match="nowhere"):
-        async for _ in Subscriber(EventSource(endpoint="tcp://nowhere")).batches():
+        async for _ in Subscriber(
+            EventSource(endpoint="tcp://nowhere"), zmq.asyncio.Context.instance()
+        ).batches():
             pass

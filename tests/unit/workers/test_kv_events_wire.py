@@ -117,6 +117,10 @@ def test_what_is_unknown_is_passed_over():
         frames([["BlockStored", 5, None, [], 2]]),
         frames([{"type": "BlockStored", "block_hashes": [1], "token_ids": [-1], "block_size": 1}]),
         frames([[]]),
+        [b"", bytes(8), b"\x91" * 100_000],
+        [b"", b"\xff" * 20, frames([])[2]],
+        [b"", bytes(8), msgspec.msgpack.encode([float("inf"), [], 0])],
+        frames([{"type": "BlockRemoved", "block_hashes": [1.5]}]),
     ],
 )
 def test_what_is_no_batch_is_unreadable_and_nothing_worse(wrong):
