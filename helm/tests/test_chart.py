@@ -268,6 +268,8 @@ def test_network_policies_let_in_the_test_and_keep_others_from_valkey() -> None:
     allowed = [peer["podSelector"].get("matchLabels", {}) for peer in policy["ingress"][0]["from"]]
     assert any(labels and labels.items() <= test_labels.items() for labels in allowed)
     assert [rule["ports"][0]["port"] for rule in policy["egress"]] == [53, 6379, 30000]
+    # What a worker publishes of its cache has the two ports behind that of its HTTP.
+    assert policy["egress"][2]["ports"][0]["endPort"] == 30002
     for inner in ("-valkey", "-worker"):
         spec = one(objects, "NetworkPolicy", inner)["spec"]
         (peer,) = spec["ingress"][0]["from"]

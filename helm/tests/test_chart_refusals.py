@@ -111,6 +111,8 @@ def test_misspelt_values_are_refused_by_the_schema(values: dict[str, Any], path:
 PROGRAM_DEFAULTS = {".workers.embedded.options", ".workers.embedded.model.tiny"}
 """What is left out there, the program chooses."""
 
+GIVEN_BY_THE_CHART = {"model", "host", "port", "served-model-name", "kv-events", "kv-events-port"}
+
 OPTIONAL = {"global", "existingClaim", "claims"}
 
 
@@ -130,7 +132,7 @@ def test_every_value_has_a_default_and_a_place_in_the_schema() -> None:
 def test_worker_options_are_those_of_the_program() -> None:
     embedded = SCHEMA["properties"]["workers"]["properties"]["embedded"]["properties"]
     known = {name.replace("_", "-") for name in inspect.signature(worker_command).parameters}
-    assert set(embedded["options"]["properties"]) == known - {"model", "host", "port", "served-model-name"}
+    assert set(embedded["options"]["properties"]) == known - GIVEN_BY_THE_CHART
     shown = subprocess.run(
         [sys.executable, "-m", "workers.engine.tiny_checkpoint", "--help"],
         capture_output=True,
