@@ -54,7 +54,13 @@ class Replica:
 
 
 async def replica(
-    url: str, keys: Keys, clock: Callable[[], float], *, check_seconds: float = 0.2, **bounds: Any
+    url: str,
+    keys: Keys,
+    clock: Callable[[], float],
+    *,
+    check_seconds: float = 0.2,
+    node_blocks: int = 0,
+    **bounds: Any,
 ) -> Replica:
     """A replica that knows the whole tree."""
     scripts = ScriptCaller(url)
@@ -75,6 +81,7 @@ async def replica(
         store,
         copy,
         blocks_max=bounds["blocks_max"],
+        node_blocks=node_blocks,
         idle_seconds_max=bounds["idle_seconds_max"],
         whole=lambda: reader.up,
     )

@@ -182,3 +182,15 @@ async def test_a_lease_that_redis_has_lost_is_there_again_after_its_heartbeat(sc
     assert not isinstance(await store.reserve(ask("b")), Lease)
     await store.settle(lease, Cost(prompt_tokens=1))
     assert isinstance(await store.reserve(ask("c")), Lease)
+
+
+async def test_a_server_that_answers_but_cannot_write_is_not_back(scripts, own_valkey):
+    store = RedisQuotaStore(scripts, 10.0)
+    await store.check()
+    async with redis.from_url(own_valkey.url) as client:
+        await client.config_set("maxmemory", "1")
+        await scripts.ping()
+        with pytest.raises(RedisDown, match="OOM"):
+            await store.check()
+        await client.config_set("maxmemory", "0")
+    await store.check()
