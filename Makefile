@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO_ARGS ?=
+CHAOS_ARGS ?=
+SOAK_ARGS ?=
 PYTEST_ARGS ?=
 REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py tests/conformance/test_prefix_index.py \
 	tests/conformance/test_quota_store.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
 	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-helm bench-overhead bench-index docs clean
+.PHONY: help demo test test-redis check test-engines test-engine-alone test-helm chaos soak bench-overhead bench-index bench-engine \
+	ladder docs clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,17 +35,32 @@ check: .venv/.dev ## Format, lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them)
+	tests/engine_alone/run .tools/engine-alone $(ENGINE_PYTHON)
+
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
 	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
 
+chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fails if a promise is broken (CHAOS_ARGS='--only valkey-full')
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+
+soak: .venv/.dev ## Many requests; fails if memory is not flat (SOAK_ARGS='--requests 1000000')
+	$(BIN)/python -m tests.soak $(SOAK_ARGS)
+
 bench-overhead: .venv/.dev ## Added latency and throughput, side by side with smg
 	$(BIN)/python -m tests.benchmarks.overhead $(BENCH_ARGS)
 
 bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's tree and a hash per block
 	$(BIN)/python -m tests.benchmarks.index $(BENCH_ARGS)
+
+bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
+	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)
+
+ladder: .venv/.dev ## The same requests on every rung from a naive engine to a modern one; draws ladder.png
+	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)
 
 docs: .venv/.dev ## Write the generated parts of README and chart again
 	$(BIN)/python -m tests.house.generated

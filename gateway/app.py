@@ -15,17 +15,23 @@ from pathlib import Path
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from gateway.database.database import Database, DatabaseDown
+from gateway.database.tenant_store import TenantStore
+from gateway.database_address import NONE
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.event_sources import event_sources
+from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.prefixes import Prefixes
 from gateway.dispatch.reservations import Bounds, Placed, Reservations
 from gateway.dispatch.router import Router
-from gateway.dispatch.spaces import Spaces
+from gateway.dispatch.spaces import Salts, Spaces
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.doors import Doors
 from gateway.embedded_valkey import EmbeddedValkey
+from gateway.entrance import Entrance
 from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
 from gateway.lifecycle import Supervisor
@@ -35,15 +41,18 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.secret_store import deployment_secret
-from gateway.settings import Settings
+from gateway.settings import Settings, is_loopback
 from gateway.settings import Worker as WorkerSettings
+from gateway.settings_types import SettingsProblem
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.tracing import Tracing, batching
 from gateway.tenants.directory import TenantDirectory
 from gateway.tenants.keys import pepper
-from gateway.tenants.yaml_directory import OpenDirectory, YamlDirectory
+from gateway.tenants.penalties import Penalties
+from gateway.tenants.sql_directory import SqlDirectory
+from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
 from policies.registry import queue_policy, routing_policy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
@@ -71,6 +80,7 @@ class Gateway:
     index: SharedIndexParts
     feeds: Feeds
     valkey: EmbeddedValkey | None
+    database: SqlDirectory | None
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -108,24 +118,33 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
         shared_index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(shared_index.close)
-        tenants, prefixes = _tenants(settings, secret), Prefixes(secret)
+        database = _sql_directory(settings, secret, stack)
+        tenants, prefixes = _tenants(settings, secret, database), Prefixes(secret)
         salted = lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret))
 
         def space(worker: WorkerId, salt: str, adapter: str, page_size: int) -> Space | None:
             return spaces.of(worker, salt, adapter, page_size)
 
-        feeds = Feeds(index=shared_index.index, space=space)
+        feeds = Feeds(
+            index=shared_index.index,
+            store=shared_index.feed_leases,
+            space=space,
+            room=shared_index.room,
+            up=lambda: shared_index.reader.up,
+        )
         stack.push_async_callback(feeds.close)
         reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds)
         stack.callback(reservations.fleet.close)
-        groups = {salted(group): group for group in ("", *tenants.groups())}
-        spaces = Spaces(reservations.fleet, catalogue, prefixes, groups)
+        salts = Salts(tenants.groups, lambda group: cache_salt(group, secret))
+        spaces = Spaces(reservations.fleet, catalogue, prefixes, salts)
 
         overview = Overview(time.monotonic)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, of use to nobody
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
-            tenants=tenants,
+            entrance=Entrance(
+                tenants, Penalties(settings.authentication.failures_per_minute_max, time.monotonic)
+            ),
             catalogue=catalogue,
             prefixes=prefixes,
             reservations=reservations,
@@ -145,15 +164,22 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             index=shared_index,
             feeds=feeds,
             valkey=valkey,
+            database=database,
         )
-        registry.register(StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas)))
+        registry.register(
+            StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database))
+        )
 
         stack.push_async_callback(supervisor.close)
+        if database is not None:
+            supervisor.start("database", database.run)
+            await database.whole()
         supervisor.start("index", shared_index.reader.follow)
         await shared_index.whole()
         for name, loop in (
             ("index keeper", shared_index.keeper.run),
             ("probes", reservations.fleet.run),
+            ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
         ):
@@ -168,13 +194,13 @@ def _dispatch(
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
-    listened_to = {worker.id for worker in settings.workers if worker.kv_events == "auto"}
+    told = {WorkerId(worker.id): event_sources(worker) for worker in settings.workers}
 
     def reported(worker: Worker) -> None:
         catalogue.found(worker.models)
         index.enrol(worker.id, worker.report.instance or "")
-        if worker.id in listened_to:
-            feeds.follow(worker.id, worker.report.events)
+        sources = told[worker.id]
+        feeds.follow(worker.id, worker.report.events if sources is None else sources)
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
@@ -198,16 +224,19 @@ def _dispatch(
             clock=time.monotonic,
         )
 
+    feedback = Feedback(index, feeds.credits, feeds.raised)
     reservations = Reservations(
         leases=leases,
         router=Router(
             fleet=fleet,
             index=index,
+            feedback=feedback,
             policy=routing_policy(settings.routing.policy, settings.routing.options),
             random=random.Random(),
         ),
         fleet=fleet,
         index=index,
+        feedback=feedback,
         estimates=OutputEstimates(),
         bounds=Bounds(
             release_window_tokens=queue.release_window_tokens,
@@ -245,8 +274,28 @@ async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey |
     return valkey
 
 
-def _tenants(settings: Settings, secret: bytes) -> TenantDirectory:
-    return YamlDirectory(settings, pepper(secret)) if settings.tenants else OpenDirectory()
+def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> TenantDirectory:
+    directory = database if database is not None else yaml_directory(settings, pepper(secret))
+    alone = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
+    return OpenUntilTenants(directory) if alone else directory
+
+
+def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:
+    """What the settings' tenants and the database's are in together; None without a database."""
+    url, upgrade = settings.database.url, settings.database.upgrade
+    if url == NONE:
+        return None
+    try:
+        database = Database(url, Path(settings.state_directory))
+    except DatabaseDown as err:
+        raise SettingsProblem(f"$.database.url: {err}") from err
+    stack.push_async_callback(database.close)
+    return SqlDirectory(
+        yaml_directory(settings, pepper(secret)),
+        TenantStore(database),
+        known_seconds_max=settings.database.known_keys_seconds_max,
+        upgrades=upgrade == "always" or (upgrade == "auto" and database.file is not None),
+    )
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -102,6 +102,27 @@ class Forbidden(GatewayError):
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
+class ScopeNotAllowed(GatewayError):
+    status, code, type = 403, "scope_not_allowed", "invalid_request_error"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"This key is not for {scope}.")
+
+
+class AddressNotAllowed(GatewayError):
+    status, code, type = 403, "address_not_allowed", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("This key may not be used from your address.")
+
+
+class AccountDisabled(GatewayError):
+    status, code, type = 403, "account_disabled", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("The account of this key is disabled.")
+
+
 class ForbiddenHost(GatewayError):
     """Without keys, only who names this machine may ask: a page of somebody else's may not."""
 
@@ -154,17 +175,31 @@ class UnsupportedEncoding(GatewayError):
         super().__init__(f"The content encoding {encoding[:100]!r} is not supported; send the body as it is.")
 
 
+class TooManyFailures(GatewayError):
+    """An address that has presented too many keys that open nothing."""
+
+    status, code, type = 429, "too_many_failures", "invalid_request_error"
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__(
+            "Too many incorrect API keys came from your address.", retry_after_seconds=retry_after_seconds
+        )
+
+    def headers(self) -> dict[str, str]:
+        return {**super().headers(), "x-should-retry": "false"}
+
+
 class QuotaExceeded(GatewayError):
-    """Refused by a limit of the tenant, for now; nothing was charged."""
+    """Refused by a limit, for now; nothing was charged. `owner`: whose limit it is."""
 
     status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
 
     def __init__(
-        self, *, unit: str, amount: int, retry_after_seconds: float, tenant: str, headers: Mapping[str, str]
+        self, *, unit: str, amount: int, retry_after_seconds: float, owner: str, headers: Mapping[str, str]
     ) -> None:
         seconds = f"{retry_after_seconds:.3g}"
         super().__init__(
-            f"The limit of {_limit(unit, amount)} of tenant {tenant!r} is used up. "
+            f"The limit of {_limit(unit, amount)} of {owner} is used up. "
             f"Try again in {seconds} second{'' if seconds == '1' else 's'}.",
             retry_after_seconds=retry_after_seconds,
         )
@@ -179,9 +214,9 @@ class RequestExceedsLimit(GatewayError):
 
     status, code, type = 429, "request_exceeds_limit", "rate_limit_error"
 
-    def __init__(self, *, unit: str, amount: int, tenant: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, *, unit: str, amount: int, owner: str, headers: Mapping[str, str]) -> None:
         super().__init__(
-            f"The request needs more than the limit of {_limit(unit, amount)} of tenant {tenant!r} ever allows."
+            f"The request needs more than the limit of {_limit(unit, amount)} of {owner} ever allows."
         )
         self.limit_headers = headers
 
@@ -215,6 +250,15 @@ class AdmissionTimeout(GatewayError):
             f"The request waited {seconds:g} seconds without getting a turn.",
             retry_after_seconds=retry_after_seconds,
         )
+
+
+class KeysUnavailable(GatewayError):
+    """Whoever knows this key cannot be asked: not a 401, which clients take for the end of their key."""
+
+    status, code, type = 503, "keys_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("API keys cannot be checked at present.", retry_after_seconds=1.0)
 
 
 class NoWorker(GatewayError):

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.request import InferenceRequest, Surface
+from gateway.settings_types import Address
 
 
 class Exchange(Protocol):
@@ -29,6 +30,11 @@ class Exchange(Protocol):
     @property
     def key(self) -> str | None:
         """The API key as presented; None if there is none."""
+        ...
+
+    @property
+    def address(self) -> Address | None:
+        """Where the client is; None if nobody knows."""
         ...
 
     @property

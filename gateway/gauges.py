@@ -1,18 +1,27 @@
 """Gauges of what is: workers, queues, index, quotas. Read from the parts at each scrape."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 
-from gateway.dispatch.feeds import Feed, Feeds
+from gateway.dispatch.feed import Feed
+from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.reservations import Reservations
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import Gauge
+from gateway.tenants.sql_directory import SqlDirectory
+from radix_cache.shared.feed_leases import Known
 from workers.worker import Health
 
 
 def gauges(
-    fleet: Fleet, reservations: Reservations, index: SharedIndexParts, feeds: Feeds, quotas: GuardedQuotaStore
+    fleet: Fleet,
+    reservations: Reservations,
+    index: SharedIndexParts,
+    feeds: Feeds,
+    quotas: GuardedQuotaStore,
+    database: SqlDirectory | None,
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -37,6 +46,9 @@ def gauges(
     def waiting() -> list[tuple[tuple[str, ...], float]]:
         return [((model,), float(len(room))) for model, room in reservations.rooms().items()]
 
+    def database_up() -> bool:
+        return database is None or not database.away
+
     return (
         Gauge(
             name="worker_health", text="1 for the worker's state.", labels=("worker", "state"), read=health
@@ -58,12 +70,43 @@ def gauges(
         feed("worker_events", "Batches of KV events heard.", lambda f: f.batches, counter=True),
         feed("worker_events_lag_seconds", "Age of the last batch when it came.", lambda f: f.lag_seconds),
         feed("worker_events_gaps", "Batches missed at first.", lambda f: f.subscriber.gaps, counter=True),
-        feed("worker_events_uncertain", "1: heard, but not from the beginning.", lambda f: f.uncertain),
+        worker(
+            "worker_events_uncertain",
+            "1: some of its events were missed, or were before anybody listened; as the writer says.",
+            lambda w: bool(feeds.known(w.id) & Known.UNCERTAIN),
+        ),
+        worker(
+            "worker_events_role",
+            "2: this gateway writes what the worker publishes; 1: it follows, and would write next; 0: neither.",
+            lambda w: feeds.role(w.id),
+        ),
+        worker(
+            "worker_credit_ratio",
+            "Share of the blocks known of it that routing counts on; below 1 where that is in doubt.",
+            lambda w: feeds.credits.of(w.id),
+        ),
+        feed(
+            "worker_events_lost", "Gaps in its events that nobody can fill.", lambda f: f.losses, counter=True
+        ),
         feed("worker_pages", "Pages that the worker says it holds.", lambda f: len(f.follower)),
         single("leases", "Quota leases held by this gateway.", lambda: len(reservations.leases)),
+        single("tasks", "Tasks of the event loop.", lambda: len(asyncio.all_tasks())),
         single("redis_up", "1: quotas are shared; 0: this gateway decides alone.", lambda: not quotas.away),
         single("quota_local_decisions", "Made without Redis.", lambda: quotas.local_decisions, counter=True),
+        single(
+            "database_up", "1: tenants follow the database, or there is none; 0: it is away.", database_up
+        ),
+        single(
+            "keys",
+            "API keys in memory, where there is a database.",
+            lambda: database.keys if database is not None else 0,
+        ),
         single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),
+        single(
+            "index_memory_bytes",
+            "Memory that this process's copy of the index takes, about.",
+            lambda: index.memory_bytes,
+        ),
         single("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.copy.nodes)),
         single(
             "index_predictions",

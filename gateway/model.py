@@ -11,10 +11,14 @@ from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One prompt: token ids, or canonical text where there is no tokenizer."""
+    """One prompt: token ids, or canonical text where there is no tokenizer.
+
+    `counted`: the number of tokens is the worker's own, where the encoder is exact; not so with media in it.
+    """
 
     tokens: Tokens | None
     text: bytes = b""
+    counted: bool = True
 
     def __len__(self) -> int:
         """Tokens; estimated for text."""

@@ -18,11 +18,11 @@ from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
 from gateway.dispatch.reservations import Reservations
-from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker, Unauthenticated
+from gateway.entrance import Entrance
+from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker
 from gateway.exchange import Exchange
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
-from gateway.tenants.directory import TenantDirectory, UnknownKey
 from gateway.tenants.tenant import Tenant
 from workers.adapter import WorkerCall, WorkerUnreachable
 
@@ -35,7 +35,7 @@ STATUS_CLIENT_CLOSED = 499
 class Services:
     """What the spine needs; filled in by app.py. `cache_salt` derives a group's salt for the engine."""
 
-    tenants: TenantDirectory
+    entrance: Entrance
     catalogue: Catalogue
     prefixes: Prefixes
     reservations: Reservations
@@ -91,11 +91,8 @@ def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRe
 
 
 def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
-    """Whose key is it? Raises Unauthenticated."""
-    try:
-        tenant = at.tenants.by_key(exchange.key)
-    except UnknownKey:
-        raise Unauthenticated from None
+    """Whose key is it? Raises what Entrance.admit raises."""
+    tenant = at.entrance.admit(exchange.key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.mark("authenticate")
     return tenant
@@ -112,7 +109,7 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
             raise
         raise NoWorker(request.model) from None
     progress.model, progress.stream = model.name, request.stream
-    if not tenant.plan.allows(model.name):
+    if not tenant.allows(model.name):
         raise Forbidden(request.model)
     progress.mark("receive")
     return RequestContext(

@@ -5,7 +5,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.settings import Settings, SettingsProblem
+from gateway.settings import Settings
+from gateway.settings_types import SettingsProblem
 
 FILE_NAME = "deployment.secret"
 

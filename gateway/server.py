@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gateway.app import Gateway, running
 from gateway.settings import Settings
 from gateway.web.admin import admin_app
+from gateway.web.client_address import finder
 from gateway.web.handlers import tenant_app
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,11 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                 body_bytes_max=bounds.body_bytes_max,
                 body_seconds_max=bounds.body_seconds_max,
                 # A unix socket is out of a browser's reach, and its clients name hosts as they like.
-                local_names_only=not settings.tenants and settings.listen.unix_socket is None,
+                local_names_only=lambda: (
+                    settings.listen.unix_socket is None
+                    and not gateway.services.entrance.directory.asks_for_keys
+                ),
+                find_address=finder(settings.listen.trusted_proxies),
             ),
             seconds_max=settings.drain.seconds,
         )

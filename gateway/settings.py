@@ -5,86 +5,31 @@ the README's reference is generated from it. Nothing else reads the environment.
 a new tree.
 """
 
-from datetime import date
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, field
 
-
-def _form(words: str) -> dict[str, str]:
-    """What a refusal says is accepted here; see settings_messages.py."""
-    return {"form": words}
-
-
-Host = Annotated[str, Meta(min_length=1)]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Identifier = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        extra=_form("1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"),
-    ),
-]
-HttpUrl = Annotated[
-    str,
-    Meta(
-        pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$",
-        extra=_form("an http:// or https:// address without query, as http://host:8000"),
-    ),
-]
-FilePath = Annotated[str, Meta(pattern=r"^[^\x00]+$", extra=_form("a path"))]
-Day = Annotated[date, Meta(extra=_form("a day, as 2027-01-31"))]
-KeyHash = Annotated[
-    str,
-    Meta(
-        pattern=r"^hmac-sha256:[0-9a-f]{64}$",
-        extra=_form("`hmac-sha256:` and 64 hex digits, as `radixgate keys new` and `keys hash` print it"),
-    ),
-]
-RedisUrl = Annotated[
-    str,
-    Meta(
-        pattern=r"^(embedded$|rediss?(\+cluster)?://|unix://)",
-        extra=_form("`embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
-    ),
-]
-Port = Annotated[int, Meta(ge=0, le=65535, extra=_form("a port, 0 to 65535"))]
-Positive = Annotated[int, Meta(ge=1, le=2**53)]
-"""At most what Redis and JavaScript count exactly."""
-Seconds = Annotated[float, Meta(gt=0, le=1e9)]
-NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
-Ratio = Annotated[float, Meta(ge=0, le=1)]
-
-
-class SettingsProblem(ValueError):
-    """One line: the path of the setting (`$.workers[0].kind`), and what is wrong with it."""
-
-
-class Secret:
-    """Text that does not show itself: not in repr, not in logs, not in `explain-config`."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        return self._text
-
-    def __repr__(self) -> str:
-        return "****"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._text == self._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-
-class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A branch of the tree: unknown keys are refused with their path."""
+from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings_types import (
+    Branch,
+    DatabaseUrl,
+    FilePath,
+    Host,
+    HttpUrl,
+    Identifier,
+    Name,
+    Network,
+    NotNegativeSeconds,
+    Port,
+    Positive,
+    Ratio,
+    RedisUrl,
+    Seconds,
+    Secret,
+    ZmqUrl,
+    form,
+)
 
 
 class Listen(Branch, frozen=True, kw_only=True):
@@ -95,6 +40,13 @@ class Listen(Branch, frozen=True, kw_only=True):
     unix_socket: Annotated[
         FilePath | None, Meta(description="Path of a unix socket to listen on instead of host and port.")
     ] = None
+    trusted_proxies: Annotated[
+        tuple[Network, ...],
+        Meta(
+            description="Proxies in front of the gateway, as 10.0.0.0/8: who connects through them is whom their "
+            "`X-Forwarded-For` names. A unix socket's caller is one."
+        ),
+    ] = ()
 
 
 class Admin(Branch, frozen=True, kw_only=True):
@@ -130,6 +82,31 @@ class RedisServer(Branch, frozen=True, kw_only=True):
     ] = "rg"
 
 
+class DatabaseServer(Branch, frozen=True, kw_only=True):
+    """Tenants and keys that are made at run time."""
+
+    url: Annotated[
+        DatabaseUrl,
+        Meta(
+            description="`sqlite:///FILE`, relative to state_directory, or `postgresql://user:password@host/name`; "
+            "`none`: tenants come from this file only."
+        ),
+    ] = "sqlite:///radixgate.db"
+    upgrade: Annotated[
+        Literal["auto", "always", "never"],
+        Meta(
+            description="Whether a gateway brings tables up to date by itself, or only `radixgate database "
+            "upgrade` does. `auto`: it does for SQLite."
+        ),
+    ] = "auto"
+    known_keys_seconds_max: Annotated[
+        NotNegativeSeconds,
+        Meta(
+            description="How long known keys are still good while the database is away; unknown ones get a 503."
+        ),
+    ] = 3600.0
+
+
 class Model(Branch, frozen=True, kw_only=True):
     """A model that tenants can ask for."""
 
@@ -152,6 +129,30 @@ class Model(Branch, frozen=True, kw_only=True):
     ] = None
 
 
+class KvEventsAt(Branch, frozen=True, kw_only=True):
+    """Where a worker publishes its KV events, if its engine does not say: as in its --kv-events-config."""
+
+    endpoint: Annotated[
+        ZmqUrl,
+        Meta(
+            description="Address of rank 0, tcp://host:port; further ranks have the next ports. "
+            "tcp://*:port is at the host of the worker's url."
+        ),
+    ]
+    replay_endpoint: Annotated[
+        ZmqUrl | None,
+        Meta(
+            description="Where rank 0 is asked for what was missed. Without one, events that were missed, or "
+            "published before a gateway listened, are lost."
+        ),
+    ] = None
+    topic: Annotated[str, Meta(description="Topic, as the engine has it.", max_length=200)] = ""
+    ranks: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)],
+        Meta(description="Data-parallel ranks, each with a port of its own."),
+    ] = 1
+
+
 class Worker(Branch, frozen=True, kw_only=True):
     """A serving process."""
 
@@ -165,78 +166,13 @@ class Worker(Branch, frozen=True, kw_only=True):
     ] = ()
     api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
     kv_events: Annotated[
-        Literal["auto", "off"],
-        Meta(description="Follow what the worker publishes of its cache, where it says so."),
-    ] = "auto"
-
-
-class Limit(Branch, frozen=True, kw_only=True):
-    """One smooth limit: so much per period, a full bucket at once (GCRA)."""
-
-    requests: Annotated[Positive | None, Meta(description="Requests per period.")] = None
-    total_tokens: Annotated[Positive | None, Meta(description="Prompt and output tokens per period.")] = None
-    per: Annotated[Literal["second", "minute", "hour", "day"], Meta(description="The period.")] = "minute"
-
-    def __post_init__(self) -> None:
-        if (self.requests is None) == (self.total_tokens is None):
-            raise ValueError("a limit names one of requests and total_tokens")
-
-
-class ModelAccess(Branch, frozen=True, kw_only=True):
-    """Which models a plan may use; patterns with `*`, deny wins."""
-
-    allow: Annotated[tuple[str, ...], Meta(description="Patterns of allowed model names.")] = ("*",)
-    deny: Annotated[tuple[str, ...], Meta(description="Patterns of refused model names.")] = ()
-
-
-class Plan(Branch, frozen=True, kw_only=True):
-    """What a tenant on this plan may use."""
-
-    name: Annotated[Name, Meta(description="Name, as tenants refer to it.")]
-    limits: Annotated[tuple[Limit, ...], Meta(description="All of them hold at once.")] = ()
-    concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
-    models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
-    context_length_max: Annotated[
-        Positive | None,
+        Literal["auto", "off"] | KvEventsAt,
         Meta(
-            description="Longest prompt and answer together for this plan. Workers are sent what the prompt leaves "
-            "of it as `max_tokens` where the client set none; without a tokenizer both go by the estimate."
+            description="`auto`: follow what the worker publishes of its cache, where it says that it does; `off`: "
+            "do not; or where it publishes, for engines that do not say.",
+            extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5557}"),
         ),
-    ] = None
-
-
-class Isolation(Branch, frozen=True, kw_only=True):
-    """Whose cache a tenant's prompts may hit."""
-
-    mode: Annotated[
-        Literal["isolated", "group", "shared"],
-        Meta(description="`isolated`: the tenant's own; `group`: a named group's; `shared`: everybody's."),
-    ] = "isolated"
-    group: Annotated[Identifier | None, Meta(description="Name of the group, for mode `group`.")] = None
-
-    def __post_init__(self) -> None:
-        if (self.mode == "group") != (self.group is not None):
-            raise ValueError("isolation.group goes with mode: group")
-
-
-class ApiKey(Branch, frozen=True, kw_only=True):
-    """One API key, as `radixgate keys new` prints it."""
-
-    id: Annotated[Identifier, Meta(description="Public part of the key.")]
-    hash: Annotated[KeyHash, Meta(description="hmac-sha256:HEX.")]
-    expires: Annotated[Day | None, Meta(description="Last day of use, as 2027-01-31 (UTC).")] = None
-
-
-class TenantSettings(Branch, frozen=True, kw_only=True):
-    """One tenant."""
-
-    id: Annotated[Identifier, Meta(description="Name in metrics and logs.")]
-    organisation: Annotated[
-        Identifier | None, Meta(description="Who pays; by default the tenant itself.")
-    ] = None
-    plan: Annotated[Name | None, Meta(description="Name of a plan; without one nothing is limited.")] = None
-    isolation: Annotated[Isolation, Meta(description="Cache isolation.")] = field(default_factory=Isolation)
-    keys: Annotated[tuple[ApiKey, ...], Meta(description="API keys.")] = ()
+    ] = "auto"
 
 
 class Routing(Branch, frozen=True, kw_only=True):
@@ -262,7 +198,12 @@ class Queueing(Branch, frozen=True, kw_only=True):
 class Index(Branch, frozen=True, kw_only=True):
     """The prefix index."""
 
-    memory_bytes_max: Annotated[Positive, Meta(description="Memory for the index.")] = 2 * 1024**3
+    memory_bytes_max: Annotated[
+        Positive,
+        Meta(
+            description="Memory for the index; half as much again for the caches whose KV events are followed."
+        ),
+    ] = 2 * 1024**3
     predicted_seconds: Annotated[Seconds, Meta(description="How long a prediction lives unconfirmed.")] = 10.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Unused blocks are forgotten after this.")] = (
         86400.0
@@ -279,6 +220,14 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 120.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+
+
+class Authentication(Branch, frozen=True, kw_only=True):
+    """Who is let in."""
+
+    failures_per_minute_max: Annotated[
+        Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
+    ] = 60
 
 
 class Telemetry(Branch, frozen=True, kw_only=True):
@@ -308,11 +257,14 @@ class Settings(Branch, frozen=True, kw_only=True):
     listen: Annotated[Listen, Meta(description="Where tenants connect.")] = field(default_factory=Listen)
     admin: Annotated[Admin, Meta(description="Where operators connect.")] = field(default_factory=Admin)
     redis: Annotated[RedisServer, Meta(description="Shared state.")] = field(default_factory=RedisServer)
+    database: Annotated[DatabaseServer, Meta(description="Tenants and keys.")] = field(
+        default_factory=DatabaseServer
+    )
     state_directory: Annotated[
         FilePath,
         Meta(
-            description="Embedded Valkey's append-only file and generated secrets. From the file, and by default "
-            "where there is a file, it is relative to the file."
+            description="Embedded Valkey's append-only file, SQLite file and generated secrets. From the file, and "
+            "by default where there is a file, it is relative to the file."
         ),
     ] = "./.radixgate"
     deployment_secret: Annotated[
@@ -325,10 +277,16 @@ class Settings(Branch, frozen=True, kw_only=True):
     models: Annotated[tuple[Model, ...], Meta(description="Models; others are found at the workers.")] = ()
     workers: Annotated[tuple[Worker, ...], Meta(description="Workers.")] = ()
     plans: Annotated[tuple[Plan, ...], Meta(description="Plans.")] = ()
+    organisations: Annotated[
+        tuple[OrganisationSettings, ...], Meta(description="Organisations that have limits of their own.")
+    ] = ()
     tenants: Annotated[
         tuple[TenantSettings, ...],
         Meta(description="Tenants; with none, and on loopback only, everybody is the tenant `default`."),
     ] = ()
+    authentication: Annotated[Authentication, Meta(description="Who is let in.")] = field(
+        default_factory=Authentication
+    )
     routing: Annotated[Routing, Meta(description="Choice of worker.")] = field(default_factory=Routing)
     queueing: Annotated[Queueing, Meta(description="Waiting.")] = field(default_factory=Queueing)
     index: Annotated[Index, Meta(description="The prefix index.")] = field(default_factory=Index)
@@ -340,7 +298,6 @@ class Settings(Branch, frozen=True, kw_only=True):
 UNBUILT = {
     "listen.processes": "several processes on one machine",
     "listen.tls": "TLS",
-    "database": "tenants in a database",
     "models.prices": "prices",
     "models.fallbacks": "fallback models",
     "workers.role": "prefill and decode workers",
@@ -352,7 +309,6 @@ UNBUILT = {
     "plans.limits.output_tokens": "limits by kind of token",
     "plans.limits.spend": "spend budgets",
     "plans.limits.reset": "calendar resets",
-    "tenants.keys.scopes": "key scopes",
     "routing.shadow": "shadow policies",
     "queueing.within": "queue policies inside a tenant",
     "classes": "service classes",

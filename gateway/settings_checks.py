@@ -2,19 +2,20 @@
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from datetime import date
 from ipaddress import ip_address
 from os import fsencode
 from pathlib import Path
 
+from gateway.database_address import NONE, database_url_problem, sqlite_file
 from gateway.redis_address import redis_url_problem
-from gateway.settings import Settings, is_loopback
+from gateway.settings import KvEventsAt, Settings, is_loopback
 from gateway.settings_messages import explained, names
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
 from workers.adapters.registry import adapters
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
+PORT_MAX = 65535
 SOCKET_PATH_BYTES_MAX = 103
 """What every system takes: macOS 103, Linux 107."""
 
@@ -37,6 +38,8 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _listeners(settings)
     if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
         yield f"$.redis.url: {problem}"
+    if (problem := database_url_problem(settings.database.url)) is not None:
+        yield f"$.database.url: {problem}"
     yield from _policies(settings)
     yield from _tokenizers(settings)
 
@@ -45,6 +48,7 @@ def _named_twice(settings: Settings) -> Iterator[str]:
     for path, given in (
         ("workers", [worker.id for worker in settings.workers]),
         ("plans", [plan.name for plan in settings.plans]),
+        ("organisations", [organisation.id for organisation in settings.organisations]),
         ("tenants", [tenant.id for tenant in settings.tenants]),
         ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
         ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
@@ -64,6 +68,8 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
             yield f"$.workers[{at}].kind: there is no kind {worker.kind!r}; there are {there}"
         if (problem := url_problem(worker.url)) is not None:
             yield f"$.workers[{at}].url: {problem}"
+        if isinstance(worker.kv_events, KvEventsAt):
+            yield from _event_ports(worker.kv_events, f"$.workers[{at}].kv_events")
     collector = settings.telemetry.otlp_endpoint
     if collector is not None and (problem := url_problem(collector)) is not None:
         yield f"$.telemetry.otlp_endpoint: {problem}"
@@ -73,16 +79,43 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
             yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
 
 
+def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:
+    ranges: list[tuple[str, int, int]] = []
+    for name, endpoint in (("endpoint", at.endpoint), ("replay_endpoint", at.replay_endpoint)):
+        if endpoint is None:
+            continue
+        if endpoint.startswith("ipc://"):
+            if at.ranks > 1:
+                yield f"{path}.{name}: several ranks need tcp://, where each has a port of its own"
+            continue
+        host, _, port = endpoint.rpartition(":")
+        first, last = int(port), int(port) + at.ranks - 1
+        if not 1 <= first <= last <= PORT_MAX:
+            yield f"{path}.{name}: its ports, one for each rank, have to be from 1 to {PORT_MAX}"
+        if any(host == other and first <= high and low <= last for other, low, high in ranges):
+            yield f"{path}.{name}: has ports of endpoint as well; each rank has one port of each"
+        ranges.append((host, first, last))
+
+
 def _listeners(settings: Settings) -> Iterator[str]:
     listen, admin = settings.listen, settings.admin
     if listen.unix_socket is not None:
         if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
             yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"
         return
-    if not settings.tenants and not is_loopback(listen.host):
+    if not settings.tenants and not is_loopback(listen.host) and not _may_have_tenants(settings):
         yield "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
     if listen.port == admin.port != 0 and _overlap(listen.host, admin.host):
         yield f"$.admin.port: {admin.port} is the port of listen, at the same address"
+
+
+def _may_have_tenants(settings: Settings) -> bool:
+    """Is there a database that could have some? A file that is not there has none."""
+    url = settings.database.url
+    if url == NONE:
+        return False
+    file = sqlite_file(url, Path(settings.state_directory))
+    return file is None or file.exists()
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -123,11 +156,11 @@ def _tokenizers(settings: Settings) -> Iterator[str]:
             yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
 
 
-def expired_keys(settings: Settings, today: date) -> Iterator[str]:
-    """Keys whose last day has passed, as `$.path: reason`."""
+def expired_keys(settings: Settings, now: float) -> Iterator[str]:
+    """Keys whose end has passed, as `$.path: reason`. `now`: Unix time."""
     for at, tenant in enumerate(settings.tenants):
         for number, key in enumerate(tenant.keys):
-            if key.expires is not None and key.expires < today:
+            if key.expires is not None and key.expires.seconds <= now:
                 path = f"$.tenants[{at}].keys[{number}].expires"
                 yield f"{path}: {key.expires} has passed; this key is refused"
 

@@ -146,14 +146,24 @@ def _is_choice(annotation: Any) -> bool:
 
 
 def _bare(annotation: Any) -> Any:
-    """X of X | None, tuple[X, ...] and Annotated[X, ...]; a choice stays one."""
+    """X of X | None, tuple[X, ...] and Annotated[X, ...]; a choice stays one, unless it may be a branch as well."""
+    if get_origin(annotation) in (Union, UnionType):
+        return _bare(_one_of(annotation))
     inner = get_args(annotation)
     return annotation if not inner or get_origin(annotation) is Literal else _bare(inner[0])
 
 
+def _one_of(union: Any) -> Any:
+    """The branch among several types, else the first."""
+    kinds = get_args(union)
+    return next((kind for kind in kinds if _fields(kind)), kinds[0])
+
+
 def _single(annotation: Any) -> Any:
     """X of X | None and Annotated[X, ...]; a list stays one."""
-    if get_origin(annotation) in (Annotated, Union, UnionType):
+    if get_origin(annotation) in (Union, UnionType):
+        return _single(_one_of(annotation))
+    if get_origin(annotation) is Annotated:
         return _single(get_args(annotation)[0])
     return annotation
 

@@ -11,18 +11,19 @@ that begins with the path of the setting: `$.workers[0].kind: ...`.
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gateway.settings import UNBUILT, Secret, Settings, SettingsProblem
+from gateway.settings import UNBUILT, Settings
 from gateway.settings_checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
 from gateway.settings_messages import explained, not_text, type_at
 from gateway.settings_references import References
+from gateway.settings_types import Moment, Network, Secret, SettingsProblem
 from gateway.settings_yaml import Location, parse, path
 
 DEFAULT = "default"
@@ -74,8 +75,7 @@ def load(
     problem = first_problem(settings) if complete else None
     if problem is not None:
         raise SettingsProblem(problem)
-    today = datetime.now(UTC).date()
-    warnings = (*misspelt_variables(environment, references.used), *expired_keys(settings, today))
+    warnings = (*misspelt_variables(environment, references.used), *expired_keys(settings, time.time()))
     return LoadedSettings(settings=settings, sources=sources, warnings=warnings)
 
 
@@ -188,6 +188,8 @@ def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location]
 
 def _convert(tree: dict[str, Any]) -> Settings:
     def decode(kind: type, value: Any) -> Any:
+        if kind in (Moment, Network):
+            return kind(value)
         if kind is not Secret or not isinstance(value, str):
             raise ValueError(not_text(value))
         if not value or not value.isascii() or not value.isprintable():
@@ -220,6 +222,8 @@ def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
 def _shown(value: Any) -> str:
     if isinstance(value, Secret):
         return repr(value)
+    if isinstance(value, Moment | Network):
+        value = value.text
     if isinstance(value, str):
         value = _CREDENTIALS.sub("://****@", value)
     return msgspec.json.encode(value).decode()

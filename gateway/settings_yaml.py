@@ -3,11 +3,12 @@
 Dates stay text, as all values do; the type of the setting converts them.
 """
 
+import re
 from typing import Any
 
 import yaml
 
-from gateway.settings import SettingsProblem
+from gateway.settings_types import SettingsProblem
 
 DEPTH_MAX = 32
 NODES_MAX = 500_000
@@ -21,13 +22,14 @@ _MERGE = _TAG + "merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe types, without dates."""
+    """YAML's safe types, without dates. As in YAML 1.2, `off`, `on`, `yes` and `no` are words."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TAG + "timestamp"]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TAG + "timestamp", _TAG + "bool")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(_TAG + "bool", re.compile("^([Tt]rue|TRUE|[Ff]alse|FALSE)$"), list("tTfF"))
 
 
 def parse(text: str, source: str, at: Location = ()) -> Any:

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import os
 import time
 from dataclasses import dataclass
 
 from gateway.settings import Index
+from radix_cache.follower import PAGE_BYTES, Room
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy
+from radix_cache.shared.feed_leases import FeedLeaseStore
 from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keeper import Keeper
 from radix_cache.shared.keys import Keys
@@ -19,6 +22,9 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES, NODE_BYTES = 16, 1152
 """Of the process; Redis needs less. `make bench-index`: 8.9 to 16 bytes a block of a run, 950 to 1,100 a node."""
 
+FOLLOWERS_SHARE = 2
+"""What this process keeps of the caches whose events it follows may take half of that, beside the index itself."""
+
 WHOLE_SECONDS_MAX = 20.0
 
 
@@ -29,6 +35,8 @@ class SharedIndexParts:
     index: SharedIndex
     reader: Reader
     keeper: Keeper
+    feed_leases: FeedLeaseStore
+    room: Room
     scripts: ScriptCaller
 
     @classmethod
@@ -55,9 +63,18 @@ class SharedIndexParts:
             blocks_max=blocks_max,
             node_blocks=NODE_BYTES // BLOCK_BYTES,
             idle_seconds_max=settings.idle_seconds_max,
-            whole=lambda: reader.up,
+            lost=lambda: reader.lost,
         )
-        return cls(index=index, reader=reader, keeper=keeper, scripts=scripts)
+        feed_leases = FeedLeaseStore(scripts, keys, os.urandom(8))
+        room = Room(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
+        return cls(
+            index=index, reader=reader, keeper=keeper, feed_leases=feed_leases, room=room, scripts=scripts
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the copy, about."""
+        return self.index.copy.blocks * BLOCK_BYTES + len(self.index.copy.nodes) * NODE_BYTES
 
     async def whole(self) -> None:
         """Waits until the copy shows the whole tree, or Redis turns out to be away; for a bounded time."""

@@ -16,6 +16,7 @@ class BlocksStored:
 
     `tokens`: of all pages together; empty where the engine does not repeat them. `salt`, `adapter`: what separates
     the cache, as the request gave it. `medium`: where the copy lies. `partial`: pages that describe no prefix.
+    `group`: which of several KV cache groups of a hybrid model; `main`: the group keeps whole prefixes.
     """
 
     hashes: tuple[int, ...]
@@ -26,6 +27,8 @@ class BlocksStored:
     adapter: str = ""
     medium: str = GPU
     partial: bool = False
+    group: int | None = None
+    main: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class BlocksRemoved:
 
     hashes: tuple[int, ...]
     medium: str = GPU
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

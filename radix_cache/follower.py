@@ -7,51 +7,95 @@ pages are held, and no more when one of them is gone.
     pages of 16 tokens   p0 - p1 - p2 - p3 - p4 - p5        p3 completes the first block of 64 tokens
     block of 64 tokens   [------ B0 ------] [-- not yet     removing any of p0..p3 takes B0 and what is below it
 
-Engines report every physical copy: a page is there until as many copies were removed as were stored.
+Engines report every physical copy: a page is there until as many copies were removed as were stored, and lies where
+its nearest copy lies. A path lies as near as its farthest page: what is told of a tier is never more than is there,
+and may be less, where an engine brings the end of a path nearer before its beginning. A hybrid model has several
+groups of pages under the same hashes; those that keep whole prefixes count, the others are passed over.
 """
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 
 from radix_cache.blocks import BlockHash, Hashes, Tokens
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared, Event
 from radix_cache.namespace import Namespace, Space
+from radix_cache.tiers import Tier, tier_of
 
-PAGES_MAX = 4_000_000
+PAGES_PER_STEP = 1024
+PAGE_BYTES = 400
+"""Of one page of 16 tokens, about: `make bench-index` prints what it is."""
+
+Copies = tuple[tuple[str, int | None, int], ...]
+"""Of one page: how many in which medium, of which group."""
+
+
+@lru_cache(maxsize=1024)
+def _counted(copies: Copies, medium: str, group: int | None, more: int) -> tuple[Copies, Tier | None]:
+    """A copy more or less, and where the nearest is then. Pages with the same copies share one tuple."""
+    counts = {(place, of): count for place, of, count in copies}
+    counts[medium, group] = counts.get((medium, group), 0) + more
+    left = tuple((place, of, count) for (place, of), count in counts.items() if count > 0)
+    return left, min((tier_of(place) for place, _, _ in left), default=None)
+
+
+class Room:
+    """Pages that all followers of a process may keep together."""
+
+    def __init__(self, pages_max: int) -> None:
+        self.pages = 0
+        self._pages_max = pages_max
+
+    def has(self, pages: int) -> bool:
+        """Is there room for so many more?"""
+        return self.pages + pages <= self._pages_max
 
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """One page. `block`: the chained hash of the block that it completes; `depth`: that block's number."""
+    """One page, of which there are millions. `block`: the chained hash of the block that it completes; `depth`:
+    that block's number."""
 
     space: Space
     parent: "Page | None"
-    tokens: Tokens
+    tokens: bytes
     number: int
-    copies: Counter[str] = field(default_factory=Counter)
+    copies: Copies = ()
     block: BlockHash | None = None
     depth: int = 0
-    completed: list["Page"] = field(default_factory=list)
-    """The pages that complete a block of which this is a part."""
+    completed: tuple["Page", ...] = ()
+    """The pages that complete a block of which this is a part: a circle, that ends with the block."""
+    below: int = 0
+    """Blocks that follow the one that it completes."""
+    tier: Tier = Tier.DISK
+    """Where the nearest copy lies."""
+
+    def count(self, medium: str, group: int | None, more: int) -> bool:
+        """A copy more or less; says whether any is left."""
+        self.copies, tier = _counted(self.copies, medium, group, more)
+        self.tier = Tier.DISK if tier is None else tier
+        return tier is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The worker holds this path."""
+    """The worker holds this path, in this tier or those before it."""
 
     namespace: Namespace
     hashes: Hashes
+    tier: Tier = Tier.GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The worker holds at most the first `blocks` of this path, and nothing beyond them."""
+    """The worker holds at most the first `blocks` of this path, and nothing beyond them, in this tier and those
+    before it."""
 
     namespace: Namespace
     hashes: Hashes
     blocks: int
+    tier: Tier = Tier.DISK
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +111,18 @@ class Unfit(Exception):
 
 
 class Follower:
-    """Pure: events in, changes out.
+    """Pure: events in, changes out. `clear` it in the end.
 
-    `space`: the cache of (salt, adapter, page size); None if it is not ours; Unfit if no blocks come of it.
+    `space`: the cache of (salt, adapter, page size); None if it is not ours; Unfit if no blocks come of it. What
+    `room` does not have is unfit as well.
     """
 
-    def __init__(self, space: Callable[[str, str, int], Space | None], pages_max: int = PAGES_MAX) -> None:
+    def __init__(self, space: Callable[[str, str, int], Space | None], room: Room) -> None:
         self._space = space
         self._pages: dict[int, Page] = {}
-        self._pages_max = pages_max
+        self._room = room
+        self._page_size = 0
+        self._aside: set[int | None] = set()
         self.passed_over = 0
         """Pages of caches that are not ours, and what continues them."""
         self.unfit = 0
@@ -96,36 +143,53 @@ class Follower:
             yield Emptied()
 
     def clear(self) -> None:
+        for page in self._pages.values():
+            page.completed = ()
+        self._room.pages -= len(self._pages)
         self._pages.clear()
+        self.unfit = 0
 
-    def paths(self) -> Iterator[Held]:
-        """All that is held: every path that no other continues."""
-        inner = set()
-        for page in self._completing():
-            at = page.parent
-            while at is not None and at.block is None:
-                at = at.parent
-            if at is not None:
-                inner.add(id(at))
-        for page in self._completing():
-            if id(page) not in inner:
-                yield Held(page.space.namespace, _path(page))
+    @property
+    def hybrid(self) -> bool:
+        """Has the model groups of pages that keep no whole prefixes? A prefix may be held and yet not be usable."""
+        return bool(self._aside)
+
+    @property
+    def fit(self) -> bool:
+        """Do blocks come of all that is said?"""
+        return not self.unfit and bool(self._page_size or not self._aside)
+
+    def paths(self) -> Iterator[Held | None]:
+        """All that is held: every path that no other continues, and what of it lies nearer than its end; and None
+        now and then, for a pause."""
+        for number, page in enumerate(self._pages.values(), 1):
+            if page.block is not None and not page.below:
+                path = _path(page)
+                # A shorter path has lost a block further up, and is no path any more.
+                if len(path) == page.depth + 1:
+                    yield from _nearer(page, path)
+            if not number % PAGES_PER_STEP:
+                yield None
 
     def holds(self) -> set[int]:
-        """Chained hashes of all blocks that are held."""
-        return {page.block for page in self._completing() if page.block is not None}
-
-    def _completing(self) -> Iterator[Page]:
-        return (page for page in self._pages.values() if page.block is not None)
+        """Chained hashes of all blocks that are held, with all before them."""
+        return {block for held in self.paths() if held is not None for block in held.hashes}
 
     def _stored(self, event: BlocksStored) -> Iterator[Held]:
-        last: Page | None = None
+        if not event.main:
+            self._aside.add(event.group)
+            return
+        if not event.hashes:
+            return
         known = [self._pages.get(identity) for identity in event.hashes]
         if all(page is not None for page in known):
-            for page in known:
-                assert page is not None
-                page.copies[event.medium] += 1
+            nearer = [page for page in known if page is not None and _comes_nearer(page, event)]
+            yield from _brought(_deepest(nearer))
             return
+        if event.page_size < self._page_size:
+            return  # A page that is not full yet; no block ends with it.
+        if event.page_size > self._page_size:
+            self._page_size, self.unfit = event.page_size, 0
         if event.partial or not event.tokens:
             self.unfit += len(event.hashes)
             return
@@ -145,22 +209,27 @@ class Follower:
         if space is None:
             self.passed_over += len(event.hashes)
             return
-        if len(self._pages) + len(event.hashes) > self._pages_max:
+        if not self._room.has(len(event.hashes)):
             self.unfit += len(event.hashes)
             return
-        size = event.page_size
+        yield from self._added(event, space, parent)
+
+    def _added(self, event: BlocksStored, space: Space, parent: Page | None) -> Iterator[Held]:
+        changed: list[Page] = []
+        size, tokens = event.page_size, event.tokens.tobytes()
+        bytes_each = size * event.tokens.itemsize
         for at, identity in enumerate(event.hashes):
             page = self._pages.get(identity)
             if page is None:
                 number = parent.number + 1 if parent is not None else 0
-                page = Page(space, parent, event.tokens[at * size : (at + 1) * size], number)
+                page = Page(space, parent, tokens[at * bytes_each : (at + 1) * bytes_each], number)
                 self._pages[identity] = page
-                if self._complete(page, size):
-                    last = page
-            page.copies[event.medium] += 1
+                self._room.pages += 1
+                self._complete(page, size)
+            if _comes_nearer(page, event) or page.block is not None:
+                changed.append(page)
             parent = page
-        if last is not None:
-            yield Held(last.space.namespace, _path(last))
+        yield from _brought(_deepest(changed))
 
     def _complete(self, page: Page, size: int) -> bool:
         """Does the page complete a block? Then it gets the block's hash."""
@@ -173,31 +242,102 @@ class Follower:
         while at is not None and len(parts) < ratio:
             parts.append(at)
             at = at.parent
-        tokens = array("I")
+        if at is not None and at.block is None:
+            return False  # The block before it is gone: there is nothing to continue.
+        tokens: Tokens = array("I")
         for part in reversed(parts):
-            tokens.extend(part.tokens)
-            part.completed.append(page)
+            tokens.frombytes(part.tokens)
+            part.completed += (page,)
+        if ratio == 1:
+            page.tokens = b""  # No other block has a part in it.
         page.block = hasher.next(at.block if at is not None else None, tokens)
         page.depth = page.number // ratio
+        if at is not None:
+            at.below += 1
         return True
 
     def _removed(self, event: BlocksRemoved) -> Iterator[Gone]:
+        if event.group in self._aside:
+            return
         for identity in event.hashes:
             page = self._pages.get(identity)
             if page is None:
                 continue
-            page.copies[event.medium] -= 1
-            if any(count > 0 for count in page.copies.values()):
+            before = page.tier
+            left = page.count(event.medium, event.group, -1)
+            if left and page.tier == before:
                 continue
-            del self._pages[identity]
+            if not left:
+                del self._pages[identity]
+                self._room.pages -= 1
+            # What is left of it lies further away; or nothing is left.
+            tier = Tier(page.tier - 1) if left else Tier.DISK
             for completing in page.completed:
                 if completing.block is None:
                     continue
                 path = _path(completing)
-                completing.block = None
+                if not left:
+                    _uncomplete(completing)
                 # A shorter path has lost a block further up, and all below it with that.
                 if len(path) == completing.depth + 1:
-                    yield Gone(page.space.namespace, path, completing.depth)
+                    yield Gone(page.space.namespace, path, completing.depth, tier)
+
+
+def _comes_nearer(page: Page, event: BlocksStored) -> bool:
+    """A copy more; says whether it is the first so near."""
+    before, fresh = page.tier, not page.copies
+    page.count(event.medium, event.group, 1)
+    return page.tier < before or fresh
+
+
+def _deepest(changed: list[Page]) -> Page | None:
+    """The deepest block that the pages are a part of."""
+    blocks = [completing for page in changed for completing in page.completed if completing.block is not None]
+    return max(blocks, key=lambda page: page.number, default=None)
+
+
+def _brought(page: Page | None) -> Iterator[Held]:
+    """The path to a block is there, as near as all of it is."""
+    if page is not None:
+        path = _path(page)
+        # A shorter path has lost a block further up, and is no path any more.
+        if len(path) == page.depth + 1:
+            yield Held(page.space.namespace, path, max(at.tier for at in _up(page)))
+
+
+def _nearer(page: Page, path: Hashes) -> Iterator[Held]:
+    """A whole path, tier by tier, as far as each goes."""
+    ends = dict.fromkeys(Tier, len(path))
+    for at in _up(page):
+        for tier in Tier:
+            if tier < at.tier:
+                # The page is not that near: neither is its block, nor what follows.
+                ends[tier] = min(ends[tier], (at.number * len(path)) // (page.number + 1))
+    told = 0
+    for tier, end in ends.items():
+        if end > told:
+            yield Held(page.space.namespace, path[:end], tier)
+            told = end
+
+
+def _up(page: Page) -> Iterator[Page]:
+    """The page, and all before it."""
+    at: Page | None = page
+    while at is not None:
+        yield at
+        at = at.parent
+
+
+def _uncomplete(page: Page) -> None:
+    """The block that it completes is gone."""
+    page.block = None
+    at: Page | None = page
+    for _ in range((page.number + 1) // (page.depth + 1)):
+        if at is not None:
+            at.completed = tuple(each for each in at.completed if each is not page)
+            at = at.parent
+    if at is not None:
+        at.below -= 1
 
 
 def _path(page: Page) -> Hashes:

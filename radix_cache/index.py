@@ -21,6 +21,7 @@ from typing import Protocol
 from radix_cache.blocks import Hashes
 from radix_cache.match import PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
+from radix_cache.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,27 @@ class PrefixIndex(Protocol):
         """
         ...
 
-    def shorten(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
-        """`worker` holds at most the first `blocks` of the path and nothing beyond it."""
+    def hold(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        writer: str = "",
+        tier: Tier = Tier.GPU,
+    ) -> None:
+        """`worker` itself says that it holds this path, in this tier or those before it."""
+        ...
+
+    def shorten(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        blocks: int,
+        tier: Tier = Tier.DISK,
+    ) -> None:
+        """`worker` holds at most the first `blocks` of the path and nothing beyond it, in this tier and those
+        before it: what is said of the GPU says nothing of what lies in host memory."""
         ...
 
     def bound(self, worker: WorkerId, blocks_max: int) -> None:

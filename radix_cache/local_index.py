@@ -11,6 +11,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.index import IndexStats
 from radix_cache.match import KnownMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
+from radix_cache.tiers import Tier
 from radix_cache.tree import RadixTree
 
 Prediction = tuple[WorkerId, str]
@@ -53,7 +54,9 @@ class LocalIndex:
         for (worker, _), blocks in self._pending.match(hashes).items():
             if blocks > pending.get(worker, 0):
                 pending[worker] = blocks
-        return KnownMatch(confirmed=self._confirmed.match(hashes), pending=pending)
+        return KnownMatch(
+            confirmed=self._confirmed.match(hashes), pending=pending, slower=self._confirmed.slower(hashes)
+        )
 
     def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
         now = self._clock()
@@ -78,9 +81,19 @@ class LocalIndex:
             self._confirmed.record(hashes, worker, self._clock())
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        self.hold(namespace, hashes, worker, writer)
+
+    def hold(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        writer: str = "",
+        tier: Tier = Tier.GPU,
+    ) -> None:
         now = self._clock()
         self._unpredict((worker, writer))
-        self._confirmed.record(hashes, worker, now)
+        self._confirmed.record(hashes, worker, now, tier)
         if worker in self._capacity:
             self._confirmed.evict(worker, self._capacity[worker])
         self._confirmed.shrink(self._blocks_max)
@@ -88,8 +101,15 @@ class LocalIndex:
             self._idle_check_at = now + self._idle_seconds_max / IDLE_CHECKS_PER_LIFE
             self._confirmed.evict_idle(now - self._idle_seconds_max)
 
-    def shorten(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
-        self._confirmed.shorten(hashes, worker, blocks)
+    def shorten(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        blocks: int,
+        tier: Tier = Tier.DISK,
+    ) -> None:
+        self._confirmed.shorten(hashes, worker, blocks, tier)
 
     def bound(self, worker: WorkerId, blocks_max: int) -> None:
         self._capacity[worker] = blocks_max

@@ -15,9 +15,11 @@ table: the block of the query that follows a node's run names the next node. For
 query agree on a block only if they agree on all before it, so where they part is found by bisection.
 
 A holder's share of a node is a count of leading blocks. It is never a set: engines evict leaves first, so
-what a holder has of a path is always its beginning. From this follow the invariants that `check` verifies:
+what a holder has of a path is always its beginning. What of it lies how near is told by further counts, cumulative
+by tier (tiers.py), and only of holders that have not all of it on the GPU. From this follow the invariants that
+`check` verifies:
 
-    * a holder of a node holds its whole parent;
+    * a holder of a node holds its whole parent, and in each tier of which it holds something of the node;
     * a node without children is as long as its longest count;
     * the blocks of all runs are the tree's size, and the counts of a holder are the holder's size.
 
@@ -34,6 +36,7 @@ from math import inf, nextafter
 from typing import Generic, TypeVar
 
 from radix_cache.blocks import Hashes
+from radix_cache.tiers import Tier, TierBlocks
 
 Holder = TypeVar("Holder", bound=Hashable)
 
@@ -44,7 +47,7 @@ QUEUE_SLACK = 64
 class RadixNode(Generic[Holder]):
     """One run of blocks. Its address is `run[0]`; `depth` blocks stand above it."""
 
-    __slots__ = ("children", "counts", "depth", "parent", "run")
+    __slots__ = ("children", "counts", "depth", "parent", "run", "slower")
 
     def __init__(self, run: Hashes, depth: int, parent: "RadixNode[Holder] | None") -> None:
         self.run = run
@@ -52,6 +55,25 @@ class RadixNode(Generic[Holder]):
         self.parent = parent
         self.children: set[RadixNode[Holder]] = set()
         self.counts: dict[Tenure[Holder], int] = {}
+        self.slower: dict[Tenure[Holder], TierBlocks] | None = None
+
+    def held(self, tenure: "Tenure[Holder]") -> TierBlocks:
+        """Leading blocks that the tenure has, by tier."""
+        if self.slower is not None and tenure in self.slower:
+            return self.slower[tenure]
+        count = self.counts.get(tenure, 0)
+        return TierBlocks(count, count, count)
+
+    def hold(self, tenure: "Tenure[Holder]", held: TierBlocks) -> None:
+        if held.all:
+            self.counts[tenure] = held.all
+        else:
+            self.counts.pop(tenure, None)
+        if held.gpu < held.all:
+            self.slower = self.slower if self.slower is not None else {}
+            self.slower[tenure] = held
+        elif self.slower is not None:
+            self.slower.pop(tenure, None)
 
     @property
     def end(self) -> int:
@@ -86,6 +108,7 @@ class RadixTree(Generic[Holder]):
         self._ended: deque[Tenure[Holder]] = deque()
         self._clock = -inf
         self._serial = 0
+        self._tiered = False
 
     def __len__(self) -> int:
         """Number of nodes."""
@@ -105,11 +128,30 @@ class RadixTree(Generic[Holder]):
                 break
         return {tenure.holder: depth for tenure, depth in found.items()}
 
-    def record(self, hashes: Hashes, holder: Holder, now: float) -> None:
-        """`holder` has all of `hashes`. Uses the whole path at `now`."""
+    def slower(self, hashes: Hashes) -> dict[Holder, TierBlocks]:
+        """Leading blocks of the query by tier, of holders that do not have all they have of it on the GPU."""
+        found: dict[Tenure[Holder], TierBlocks] = {}
+        at, blocks = 0, len(hashes) if self._tiered else 0
+        while at < blocks and (node := self._nodes.get(hashes[at])) is not None:
+            common = common_blocks(node.run, hashes, at)
+            slower = set(node.slower or ()) | found.keys()
+            for tenure in slower:
+                before = found.get(tenure, TierBlocks(at, at, at))
+                here = node.held(tenure).lowered(Tier.DISK, common)
+                found[tenure] = TierBlocks(
+                    *(held + more if held == at else held for held, more in zip(before, here, strict=True))
+                )
+            at += common
+            if common < len(node.run):
+                break
+        return {tenure.holder: held for tenure, held in found.items() if tenure.alive}
+
+    def record(self, hashes: Hashes, holder: Holder, now: float, tier: Tier = Tier.GPU) -> None:
+        """`holder` has all of `hashes` in this tier or those before it. Uses the whole path at `now`."""
         self.sweep(SWEPT_PER_RECORD_MAX)
         if not hashes:
             return
+        self._tiered = self._tiered or tier is not Tier.GPU
         tenure = self._tenures.get(holder)
         if tenure is None:
             tenure = self._tenures[holder] = Tenure(holder)
@@ -121,25 +163,27 @@ class RadixTree(Generic[Holder]):
             if node is None:
                 node = self._grow(parent, hashes, at)
                 common = node.end - at
-                self._credit(node, tenure, len(node.run), use)
+                self._credit(node, tenure, len(node.run), use, tier)
             else:
                 common = common_blocks(node.run, hashes, at)
                 if common < len(node.run) and at + common < blocks:
                     node = self._split(node, common)
-                self._credit(node, tenure, common, use)
+                self._credit(node, tenure, common, use, tier)
             at += common
             parent = node
 
-    def shorten(self, hashes: Hashes, holder: Holder, blocks: int) -> None:
-        """`holder` has at most the first `blocks` of `hashes`, and nothing that continues beyond them."""
+    def shorten(self, hashes: Hashes, holder: Holder, blocks: int, tier: Tier = Tier.DISK) -> None:
+        """`holder` has at most the first `blocks` of `hashes`, and nothing that continues beyond them, in this tier
+        and those before it."""
         tenure = self._tenures.get(holder)
         if tenure is None or blocks >= len(hashes):
             return
+        self._tiered = self._tiered or tier is not Tier.DISK
         at = 0
         while (node := self._nodes.get(hashes[at])) is not None:
             common = common_blocks(node.run, hashes, at)
             if blocks < at + common:
-                self._cut(node, tenure, max(blocks - at, 0))
+                self._cut(node, tenure, max(blocks - at, 0), tier)
                 return
             at += common
             if common < len(node.run) or at == len(hashes):
@@ -188,7 +232,8 @@ class RadixTree(Generic[Holder]):
                 self._ended.popleft()
                 continue
             node, _ = tenure.used.popitem()
-            tenure.blocks -= node.counts.pop(tenure)
+            tenure.blocks -= node.counts[tenure]
+            node.hold(tenure, TierBlocks())
             self._tidy(node)
             nodes_max -= 1
 
@@ -209,9 +254,13 @@ class RadixTree(Generic[Holder]):
                 assert 1 <= count <= len(node.run)
                 assert node in tenure.used
                 assert not tenure.alive or self._tenures[tenure.holder] is tenure
+                held = node.held(tenure)
+                assert 0 <= held.gpu <= held.host <= held.all == count
                 if node.parent is not None and tenure.alive:
-                    assert node.parent.counts.get(tenure) == len(node.parent.run), "held below a gap"
+                    for above, here in zip(node.parent.held(tenure), held, strict=True):
+                        assert not here or above == len(node.parent.run), "held below a gap"
                 sizes[tenure] = sizes.get(tenure, 0) + count
+            assert all(node.held(tenure).gpu < node.counts[tenure] for tenure in node.slower or ())
         for tenure in (*self._tenures.values(), *self._ended):
             assert sizes.get(tenure, 0) == tenure.blocks
             assert all(tenure in node.counts for node in tenure.used)
@@ -245,42 +294,46 @@ class RadixTree(Generic[Holder]):
         self._nodes[upper.run[0]] = upper
         self._nodes[node.run[0]] = node
         for tenure, count in list(node.counts.items()):
-            upper.counts[tenure] = min(count, at)
+            held = node.held(tenure)
+            upper.hold(tenure, held.lowered(Tier.DISK, at))
+            node.hold(tenure, held.behind(at))
             tenure.used[upper] = tenure.used[node]
             self._enqueue(tenure, upper)
             if count > at:
-                node.counts[tenure] = count - at
                 # The run may have grown since its entry was made; the half below must come up first.
                 self._enqueue(tenure, node)
             else:
-                del node.counts[tenure], tenure.used[node]
+                del tenure.used[node]
         return upper
 
-    def _credit(self, node: RadixNode[Holder], tenure: Tenure[Holder], count: int, use: float) -> None:
-        """`tenure` has at least `count` leading blocks of the node, used now."""
+    def _credit(
+        self, node: RadixNode[Holder], tenure: Tenure[Holder], count: int, use: float, tier: Tier
+    ) -> None:
+        """`tenure` has at least `count` leading blocks of the node in that tier, used now."""
         before = node.counts.get(tenure, 0)
-        if count > before:
-            node.counts[tenure] = count
-            tenure.blocks += count - before
+        if count > before or node.slower is not None:
+            node.hold(tenure, node.held(tenure).raised(tier, count))
+            tenure.blocks += max(count - before, 0)
         tenure.used[node] = use
         if not before:
             self._enqueue(tenure, node)
 
-    def _cut(self, node: RadixNode[Holder], tenure: Tenure[Holder], keep: int) -> None:
-        """`tenure` keeps at most `keep` leading blocks of the node, and nothing below it."""
+    def _cut(
+        self, node: RadixNode[Holder], tenure: Tenure[Holder], keep: int, tier: Tier = Tier.DISK
+    ) -> None:
+        """`tenure` keeps at most `keep` leading blocks of the node, and nothing below it, as near as that."""
         below = [node]
         while below:
             held = below.pop()
-            left = keep if held is node else 0
-            count = held.counts.get(tenure, 0)
-            if count <= left:
+            before = held.held(tenure)
+            after = before.lowered(tier, keep if held is node else 0)
+            if after == before:
                 continue
             below.extend(child for child in held.children if tenure in child.counts)
-            tenure.blocks -= count - left
-            if left:
-                held.counts[tenure] = left
-            else:
-                del held.counts[tenure], tenure.used[held]
+            held.hold(tenure, after)
+            tenure.blocks -= before.all - after.all
+            if not after.all:
+                del tenure.used[held]
             self._tidy(held)
 
     def _tidy(self, node: RadixNode[Holder]) -> None:

@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import secrets
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import asyncpg
 import hypothesis  # noqa: F401  its plugin would load it in the summary, where CPython 3.11 may fail to parse it
 import pytest
 import uvloop
@@ -19,8 +21,10 @@ import uvloop
 from gateway.server import Serving, serving
 from gateway.settings_sources import load
 from gateway.tenants.keys import NewKey, new_key, pepper
-from tests.fakes.redis_cluster import RedisCluster, server_binary
+from tests.fakes.redis_cluster import RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.postgres import PostgresMissing, PostgresServer
+from tests.stage.valkey import ValkeyServer
 
 SECRET = "a secret of the tests"
 
@@ -29,34 +33,6 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """Tests run on uvloop, as the gateway does; those marked `any_loop` also on asyncio's own."""
     uv = {"uvloop": uvloop.new_event_loop}
     return uv if item.get_closest_marker("any_loop") is None else {**uv, "asyncio": asyncio.new_event_loop}
-
-
-class ValkeyServer:
-    """A server of its own on a unix socket, that tests may kill and start again."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.socket = directory / "s"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.socket}"
-
-    def start(self) -> None:
-        options = ["--port", "0", "--unixsocket", str(self.socket), "--save", "", "--appendonly", "no"]
-        options += ["--dir", str(self.directory), "--logfile", "log"]
-        self.process = subprocess.Popen([server_binary(), *options])
-        deadline = time.monotonic() + 10
-        while not self.socket.exists():
-            assert time.monotonic() < deadline, "Valkey does not start"
-            time.sleep(0.01)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-        self.socket.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +44,58 @@ def valkey() -> Iterator[ValkeyServer]:
     yield server
     server.kill()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL for all tests; each takes a database of its own. Skips, and says why, where it cannot be had."""
+    directory = Path(tempfile.mkdtemp(prefix="radixgate-test-"))
+    try:
+        server = PostgresServer(directory)
+        server.prepare()
+        server.start()
+    except PostgresMissing as err:
+        pytest.skip(str(err))
+    yield server
+    server.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def own_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A PostgreSQL for one test, which may stop it."""
+    directory = Path(tempfile.mkdtemp(prefix="radixgate-test-"))
+    server = PostgresServer(directory)
+    server.prepare()
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """An empty database."""
+    name = f"test_{secrets.token_hex(8)}"
+
+    async def create() -> None:
+        connection = await asyncpg.connect(postgres.url())
+        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.close()
+
+    # In a thread of its own: whoever asks for a database may be in a loop already.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, create()).result()
+    return postgres.url(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tenants.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
 
 
 @pytest.fixture
@@ -163,7 +191,8 @@ NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
     """Makes gateways: `async with gateway(worker, limits=..., **{"routing.policy": ...}) as running`.
 
-    Two tenants, `acme` and `globex`, on one plan with the given limits; `tenants={}` is open to all.
+    Two tenants, `acme` and `globex`, on one plan with the given limits; `tenants={}` is open to all. What `tenants`
+    says of `key` is added to a tenant's key.
     It is waited for until all workers are up, or any. Real Valkey, production runner.
     """
 
@@ -204,8 +233,8 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
                         "id": tenant,
                         "organisation": f"t{unique}-{tenant}",
                         "plan": "plan",
-                        "keys": [{"id": keys[tenant].id, "hash": keys[tenant].hash}],
-                        **more,
+                        "keys": [{"id": keys[tenant].id, "hash": keys[tenant].hash, **more.get("key", {})}],
+                        **{name: value for name, value in more.items() if name != "key"},
                     }
                     for tenant, more in named.items()
                 ]

@@ -132,6 +132,10 @@ class WorkerAdapter(Protocol):
         """Asks whether it serves, and what. Raises WorkerUnreachable."""
         ...
 
+    def abandon(self) -> None:
+        """The worker is down: who waits for a first byte gets WorkerUnreachable. What has begun goes on."""
+        ...
+
     def close(self) -> None:
         """The gateway stops: lets go of idle connections."""
         ...

@@ -43,6 +43,8 @@ class ChatTemplate:
     ) -> None:
         """Compile; TemplateFailed when a template is malformed or none is the default."""
         environment = _environment(now)
+        self.text_with_tools = templates.get("tool_use", templates.get("default", ""))
+        """The source of the template that requests with tools use."""
         self._special_tokens = dict(special_tokens)
         self._templates = {name: _compile(environment, name, text) for name, text in templates.items()}
         if "default" not in self._templates:

@@ -2,56 +2,36 @@
 
     replies --> kind_of --> diagnose --> Diagnosis: what was found, and each feature: yes, no, or unknown
 
-Shapes are those of SGLang 0.5.23, vLLM 0.32 and the embedded engine. Where an engine does not tell, it is unknown:
-nothing is concluded from silence. An engine that was asked the same long prompt twice has told something, though.
+Where an engine does not tell, it is unknown: nothing is concluded from silence. An engine that was asked the same
+long prompt twice has told something, though.
 """
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-ASKED = ("version", "server_info", "kv_event_sources", "v1/loads")
-"""Paths to GET, after v1/models; get_server_info where there is no server_info; metrics, after the completions."""
-
-FIRST, AGAIN, PRIORITY = "first completion", "the same again", "a completion with a priority"
-"""What the replies to completions go by: twice the same prompt, then (vLLM only) one with a priority."""
+from workers.engine_replies import (
+    AGAIN,
+    FIRST,
+    PRIORITY,
+    Replies,
+    Reply,
+    cached_tokens,
+    models_of,
+    server_info_of,
+    status_of,
+    usage_of,
+    vllm_caches,
+    whole_number,
+)
 
 BLOCK_SIZES = range(16, 65)
-
-KINDS = ("sglang", "vllm", "embedded", "openai")
-
-PROMPT = "A doctor looks at an engine and asks it twice the same, to see what it remembers. " * 12
-"""Longer than two blocks of 64 tokens in any tokenizer."""
 
 
 class On(StrEnum):
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """An HTTP answer, or (status 0) none."""
-
-    status: int
-    text: str = ""
-
-    @property
-    def json(self) -> Any:
-        """The decoded body of a 200; None if it is not that."""
-        if self.status != 200:
-            return None
-        try:
-            return json.loads(self.text)
-        except ValueError:
-            return None
-
-
-Replies = Mapping[str, Reply]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,35 +61,6 @@ class Diagnosis:
         return [feature for feature in self.features if feature.on is on]
 
 
-def completion(model: str, **more: Any) -> dict[str, Any]:
-    """The body for v1/completions: one token."""
-    return {"model": model, "prompt": PROMPT, "max_tokens": 1, "temperature": 0, "stream": False, **more}
-
-
-def models_of(replies: Replies) -> tuple[str, ...]:
-    """Names of the models that it serves."""
-    return tuple(str(entry["id"]) for entry in _model_entries(replies))
-
-
-def kind_of(replies: Replies) -> str:
-    """Which engine this is, by what it says of itself; `openai`: it speaks that, and no more is known."""
-    owners = {entry.get("owned_by") for entry in _model_entries(replies)}
-    info = _server_info(replies)
-    if "radixgate" in owners and "instance_id" in info:
-        return "embedded"
-    if "vllm" in owners:
-        return "vllm"
-    if "sglang" in owners or {"page_size", "max_total_num_tokens"} <= info.keys():
-        return "sglang"
-    return "openai"
-
-
-def cached_tokens(replies: Replies) -> int | None:
-    """The most cached tokens that an answer has reported; None if none has reported any number."""
-    told = [_cached(replies[name]) for name in (FIRST, AGAIN) if name in replies]
-    return max((number for number in told if number is not None), default=None)
-
-
 def diagnose(replies: Replies, kind: str) -> Diagnosis:
     """`kind`: one of KINDS."""
     patient = _Patient(replies, kind)
@@ -129,8 +80,8 @@ class _Patient:
     def __init__(self, replies: Replies, kind: str) -> None:
         self.replies = replies
         self.kind = kind
-        self.info = _server_info(replies)
-        self.caches = list(_vllm_caches(replies)) if kind == "vllm" else []
+        self.info = server_info_of(replies)
+        self.caches = list(vllm_caches(replies)) if kind == "vllm" else []
 
     @property
     def version(self) -> str | None:
@@ -144,15 +95,17 @@ class _Patient:
     @property
     def block_size(self) -> int | None:
         if self.kind == "vllm":
-            return next((size for cache in self.caches if (size := _number(cache.get("block_size")))), None)
-        return _number(self.info.get("page_size"))
+            return next(
+                (size for cache in self.caches if (size := whole_number(cache.get("block_size")))), None
+            )
+        return whole_number(self.info.get("page_size"))
 
     @property
     def kv_tokens(self) -> int | None:
         """Of all ranks together."""
         if self.kind != "vllm":
-            return _number(self.info.get("max_total_num_tokens"))
-        sizes = [_number(cache.get("num_gpu_blocks")) for cache in self.caches]
+            return whole_number(self.info.get("max_total_num_tokens"))
+        sizes = [whole_number(cache.get("num_gpu_blocks")) for cache in self.caches]
         if not sizes or None in sizes or self.block_size is None:
             return None
         return sum(size for size in sizes if size is not None) * self.block_size
@@ -183,7 +136,7 @@ class _Patient:
     @property
     def _was_long_enough(self) -> bool:
         """Had the repeated prompt a whole block before its last token?"""
-        tokens, size = _usage(self.reply(AGAIN)).get("prompt_tokens"), self.block_size
+        tokens, size = usage_of(self.reply(AGAIN)).get("prompt_tokens"), self.block_size
         return isinstance(tokens, int) and size is not None and tokens > size
 
     @property
@@ -195,7 +148,7 @@ class _Patient:
             return (On.YES if on else On.NO), f"enable_cache_report is {str(on).lower()}"
         again = self.reply(AGAIN if AGAIN in self.replies else FIRST)
         if again.status != 200:
-            return On.UNKNOWN, f"a completion got {_status(again)}"
+            return On.UNKNOWN, f"a completion got {status_of(again)}"
         if self.caches_prefixes[0] is On.YES and self._was_long_enough:
             return On.NO, "a repeated prompt came without cached tokens in its usage"
         return On.UNKNOWN, "no number came, but perhaps nothing was cached"
@@ -272,7 +225,7 @@ def _vllm_events(patient: _Patient) -> tuple[On, str]:
     reply = patient.reply("kv_event_sources")
     told = reply.json
     if not isinstance(told, dict | list):
-        return On.UNKNOWN, f"/kv_event_sources got {_status(reply)}"
+        return On.UNKNOWN, f"/kv_event_sources got {status_of(reply)}"
     sources = [one for one in (told.values() if isinstance(told, dict) else told) if isinstance(one, dict)]
     if not sources:
         return On.NO, "/kv_event_sources is empty"
@@ -298,20 +251,20 @@ def _sglang_loads(patient: _Patient) -> tuple[On, str]:
     told = reply.json
     ranks = told.get("loads") if isinstance(told, dict) else None
     if isinstance(ranks, list) and ranks and all(isinstance(rank, dict) for rank in ranks):
-        running = sum(_number(rank.get("num_running_reqs")) or 0 for rank in ranks)
-        waiting = sum(_number(rank.get("num_waiting_reqs")) or 0 for rank in ranks)
+        running = sum(whole_number(rank.get("num_running_reqs")) or 0 for rank in ranks)
+        waiting = sum(whole_number(rank.get("num_waiting_reqs")) or 0 for rank in ranks)
         return (
             On.YES,
             f"{running} running, {waiting} waiting, {len(ranks)} rank{'s' if len(ranks) > 1 else ''}",
         )
     missing = reply.status == 404 and patient.kind != "openai"
-    return (On.NO if missing else On.UNKNOWN), f"/v1/loads got {_status(reply)}"
+    return (On.NO if missing else On.UNKNOWN), f"/v1/loads got {status_of(reply)}"
 
 
 def _vllm_loads(patient: _Patient) -> tuple[On, str]:
     reply = patient.reply("metrics")
     if reply.status != 200:
-        return On.UNKNOWN, f"/metrics got {_status(reply)}"
+        return On.UNKNOWN, f"/metrics got {status_of(reply)}"
     there = all(f"vllm:num_requests_{state}" in reply.text for state in ("running", "waiting"))
     return (On.YES if there else On.NO), f"/metrics has {'both' if there else 'no'} request gauges"
 
@@ -321,7 +274,7 @@ def _priority(patient: _Patient) -> Feature:
     if patient.kind == "sglang" and (flag := patient.says("enable_priority_scheduling")) is not None:
         on, seen = (On.YES if flag else On.NO), f"enable_priority_scheduling is {str(flag).lower()}"
     elif patient.kind == "embedded":
-        on, seen = On.NO, "the embedded engine has none"
+        on, seen = On.YES, "the embedded engine goes by it"
     elif patient.kind == "vllm" and (reply := patient.reply(PRIORITY)).status:
         if reply.status == 400 and "priority scheduling is not enabled" in reply.text.lower():
             on, seen = On.NO, "it refuses a priority: scheduling by it is not enabled"
@@ -348,7 +301,7 @@ def _metrics(patient: _Patient) -> Feature:
         on, seen = On.YES, "/metrics answers"
     else:
         on = On.NO if reply.status == 404 and patient.kind != "openai" else On.UNKNOWN
-        seen = f"/metrics got {_status(reply)}"
+        seen = f"/metrics got {status_of(reply)}"
     return Feature(
         name="metrics",
         on=on,
@@ -372,45 +325,3 @@ _FEATURES: tuple[Callable[[_Patient], Feature], ...] = (
 
 def _nothing_to_do(kind: str) -> str:
     return "nothing: this engine is for trying things out" if kind == "embedded" else ""
-
-
-def _server_info(replies: Replies) -> Mapping[str, Any]:
-    for path in ("server_info", "get_server_info"):
-        told = replies[path].json if path in replies else None
-        if isinstance(told, dict):
-            return told
-    return {}
-
-
-def _model_entries(replies: Replies) -> list[Mapping[str, Any]]:
-    told = replies["v1/models"].json if "v1/models" in replies else None
-    data = told.get("data") if isinstance(told, dict) else None
-    return [entry for entry in data or () if isinstance(entry, dict) and "id" in entry]
-
-
-def _usage(reply: Reply) -> Mapping[str, Any]:
-    told = reply.json
-    usage = told.get("usage") if isinstance(told, dict) else None
-    return usage if isinstance(usage, dict) else {}
-
-
-def _cached(reply: Reply) -> int | None:
-    details = _usage(reply).get("prompt_tokens_details")
-    return _number(details.get("cached_tokens")) if isinstance(details, dict) else None
-
-
-def _vllm_caches(replies: Replies) -> Iterator[dict[str, str]]:
-    """The labels of vllm:cache_config_info, of each engine: how its cache is configured."""
-    text = replies["metrics"].text if "metrics" in replies else ""
-    for labels in re.findall(r"^vllm:cache_config_info\{(.*)\}", text, re.M):
-        yield dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, str) and value.isdigit():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _status(reply: Reply) -> str:
-    return f"status {reply.status}" if reply.status else "no answer"

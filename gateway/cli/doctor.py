@@ -9,19 +9,16 @@ import typer
 
 from gateway.cli.columns import columns
 from gateway.cli.failure import Failure
-from workers.doctor import (
+from workers.doctor import BLOCK_SIZES, Diagnosis, On, diagnose
+from workers.engine_replies import (
     AGAIN,
     ASKED,
-    BLOCK_SIZES,
     FIRST,
     KINDS,
     PRIORITY,
-    Diagnosis,
-    On,
     Reply,
     cached_tokens,
     completion,
-    diagnose,
     kind_of,
     models_of,
 )

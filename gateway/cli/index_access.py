@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.cli.failure import Failure
 from gateway.embedded_valkey import ValkeyFailed, running_url
 from gateway.settings import Settings
-from gateway.tenants.yaml_directory import isolation_group
+from gateway.tenants.register import isolation_group
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller

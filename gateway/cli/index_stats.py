@@ -23,13 +23,20 @@ async def counted(settings: Settings, json: bool) -> list[str]:
 
 
 async def _memory(access: IndexAccess) -> int | None:
-    """Bytes that Redis says it uses, for everything that is in it; None if it does not say."""
+    """Bytes that all servers of Redis together say they use, for all that is in them; None if one does not say."""
+    used = 0
     try:
-        lines = (await access.redis.ask("INFO", "memory")).decode().splitlines()
+        async with access.redis.each() as lines:
+            for line in lines:
+                reply = await line.reply(["INFO", "memory"])
+                text = reply.decode() if isinstance(reply, bytes) else ""
+                told = dict(part.partition(":")[::2] for part in text.splitlines())
+                if not told.get("used_memory", "").isdigit():
+                    return None
+                used += int(told["used_memory"])
     except RedisDown:
         return None
-    told = dict(line.partition(":")[::2] for line in lines)
-    return int(told["used_memory"]) if told.get("used_memory", "").isdigit() else None
+    return used
 
 
 def _as_tables(found: Census, memory: int | None) -> list[str]:
@@ -38,14 +45,14 @@ def _as_tables(found: Census, memory: int | None) -> list[str]:
         (model, group or "(shared)", *_figures(tally).values())
         for (model, group), tally in sorted(found.groups.items())
     ]
-    workers: list[Row] = [(worker, *_figures(tally).values()) for worker, tally in found.workers.items()]
+    workers: list[Row] = [(worker, *_of_worker(tally).values()) for worker, tally in found.workers.items()]
     if found.remains.nodes or found.remains.predictions:
-        workers.append(("(over, to be swept)", *_figures(found.remains).values()))
+        workers.append(("(over, to be swept)", *_of_worker(found.remains).values()))
     told = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB"
     return [
         *columns([("model", "group", *head), *groups, ("total", "", *_figures(found.total).values())]),
         "",
-        *columns([("worker", *head), *workers]),
+        *columns([("worker", *head, "on GPU", "or in host"), *workers]),
         "",
         f"Redis uses {told}, for all that is in it.",
     ]
@@ -57,8 +64,8 @@ def _as_json(found: Census, memory: int | None) -> str:
             {"model": model, "group": group, **_figures(tally)}
             for (model, group), tally in sorted(found.groups.items())
         ],
-        "workers": [{"worker": worker, **_figures(tally)} for worker, tally in found.workers.items()],
-        "remains": _figures(found.remains),
+        "workers": [{"worker": worker, **_of_worker(tally)} for worker, tally in found.workers.items()],
+        "remains": _of_worker(found.remains),
         "total": _figures(found.total),
         "redis_memory_bytes": memory,
     }
@@ -73,3 +80,8 @@ def _figures(tally: Tally) -> dict[str, int]:
         "tokens": tally.tokens,
         "predictions": tally.predictions,
     }
+
+
+def _of_worker(tally: Tally) -> dict[str, int]:
+    """`gpu_blocks`: of its blocks those on the GPU. `host_blocks`: those there or in host memory."""
+    return {**_figures(tally), "gpu_blocks": tally.gpu_blocks, "host_blocks": tally.host_blocks}

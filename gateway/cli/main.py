@@ -9,9 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli import config, demo, doctor, index, keys, serve, worker
+from gateway.cli import (
+    config,
+    database,
+    demo,
+    doctor,
+    import_,
+    index,
+    keys,
+    ladder,
+    plan,
+    serve,
+    tenants,
+    worker,
+)
 from gateway.cli.failure import Failure
-from gateway.settings import SettingsProblem
+from gateway.settings_types import SettingsProblem
 
 UsageError: Any = typer.BadParameter.__bases__[0]
 """Every kind of wrong use. typer exports this one child of it only."""
@@ -29,9 +42,16 @@ app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
+app.command("ladder", context_settings=ladder.CONTEXT)(ladder.ladder)
+app.command("plan")(plan.plan)
 app.command("check-config")(config.check_config)
 app.command("explain-config")(config.explain_config)
 app.add_typer(keys.app, name="keys")
+app.add_typer(tenants.organisations, name="organisations")
+app.add_typer(tenants.plans, name="plans")
+app.add_typer(tenants.tenants, name="tenants")
+app.add_typer(database.app, name="database")
+app.add_typer(import_.app, name="import")
 app.add_typer(index.app, name="index")
 
 

@@ -27,15 +27,65 @@ def worker(
         typer.Option(help="Tokens that fit into the KV cache; by default as memory allows.", min=1),
     ] = None,
     max_running_requests: Annotated[int, typer.Option(help="Sequences in one batch.", min=1)] = 32,
-    waiting_max: Annotated[int, typer.Option(help="Requests that may wait.", min=0)] = 256,
+    waiting_max: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 256,
     chunk_tokens: Annotated[int, typer.Option(help="Token budget of one step.", min=1)] = 512,
+    batching: Annotated[str, typer.Option(help="continuous, or static: a baseline.")] = "continuous",
+    chunked_prefill: Annotated[bool, typer.Option(help="Cut long prompts to what a step has left.")] = True,
+    prefix_caching: Annotated[bool, typer.Option(help="Read blocks that others have computed.")] = True,
+    kv_layout: Annotated[
+        str, typer.Option(help="paged; contiguous or none are baselines: see `radixgate ladder`.")
+    ] = "paged",
+    priority_first: Annotated[
+        str, typer.Option(help="Which `priority` goes first: lower or higher.")
+    ] = "lower",
+    ageing_seconds: Annotated[
+        float, typer.Option(help="How long a wait makes up for one class of priority.")
+    ] = 60.0,
     context_length: Annotated[
         int | None, typer.Option(help="Longest prompt and answer together.", min=1)
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    kv_cache_dtype: Annotated[
+        str, typer.Option(help="auto, float32, bfloat16, float16, int8, int4 or k8v4.")
+    ] = "auto",
+    disaggregation_mode: Annotated[
+        str, typer.Option(help="null; prefill or decode: one half of a pair.")
+    ] = "null",
+    disaggregation_transfer_backend: Annotated[
+        str, typer.Option(help="How a decode worker fetches KV: tcp, or shm on one machine.")
+    ] = "tcp",
+    disaggregation_bootstrap_port: Annotated[
+        int, typer.Option(help="Port of a prefill worker for that; 0 takes a free one.", min=0, max=65535)
+    ] = 8998,
+    quantization: Annotated[
+        str, typer.Option(help="Of linear weights as they are read: none, int8 or int4.")
+    ] = "none",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Threads of torch on CPU.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of requests that bring none.")] = None,
+    speculative_method: Annotated[
+        str | None,
+        typer.Option(
+            help="Guess tokens ahead: ngram, draft_model, early_exit or medusa.", show_default=False
+        ),
+    ] = None,
+    speculative_num_tokens: Annotated[int, typer.Option(help="Tokens guessed at most in a step.")] = 4,
+    speculative_draft_model: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint of the draft model, or of the Medusa heads.", show_default=False),
+    ] = None,
+    speculative_exit_layer: Annotated[
+        int | None, typer.Option(help="early_exit: first layers that guess.", show_default=False)
+    ] = None,
+    speculative_disable_by_batch_size: Annotated[
+        int, typer.Option(help="Guess nothing while more sequences than this decode.")
+    ] = 32,
+    tool_call_parser: Annotated[
+        str,
+        typer.Option(
+            help="How the model writes tool calls: hermes, llama3_json or mistral; auto reads the template."
+        ),
+    ] = "auto",
     kv_events: Annotated[bool, typer.Option(help="Publish what the prefix cache holds, on ZMQ.")] = True,
     kv_events_port: Annotated[
         int,
@@ -61,15 +111,33 @@ def worker(
         "max_running_requests": max_running_requests,
         "waiting_max": waiting_max,
         "chunk_tokens": chunk_tokens,
+        "batching": batching,
+        "chunked_prefill": chunked_prefill,
+        "prefix_caching": prefix_caching,
+        "kv_layout": kv_layout,
+        "priority_first": priority_first,
+        "ageing_seconds": ageing_seconds,
         "context_length": context_length,
         "dtype": dtype,
+        "kv_cache_dtype": kv_cache_dtype,
+        "disaggregation_mode": disaggregation_mode,
+        "disaggregation_transfer_backend": disaggregation_transfer_backend,
+        "disaggregation_bootstrap_port": disaggregation_bootstrap_port,
+        "quantization": quantization,
         "device": device,
         "threads": threads,
         "seed": seed,
+        "speculative_method": speculative_method,
+        "speculative_num_tokens": speculative_num_tokens,
+        "speculative_draft_model": speculative_draft_model,
+        "speculative_exit_layer": speculative_exit_layer,
+        "speculative_disable_by_batch_size": speculative_disable_by_batch_size,
+        "tool_call_parser": tool_call_parser,
         "kv_events_port": kv_events_port if kv_events else None,
     }
     try:
         options = WorkerOptions(**chosen)
+        options.engine_config()
     except ConfigInvalid as err:
         raise Failure(str(err), 2) from err
     return main.run(options)

@@ -12,7 +12,7 @@ from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
 from gateway.errors import ModelNotFound
 from gateway.model import Model, PromptEncoder
 from gateway.settings import Model as ModelSettings
-from gateway.settings import SettingsProblem
+from gateway.settings_types import SettingsProblem
 
 MODELS_FOUND_MAX = 1000
 

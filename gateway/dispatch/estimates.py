@@ -3,6 +3,7 @@
 from collections import OrderedDict
 
 from gateway.context import RequestContext
+from gateway.quotas.quota import REQUESTS
 
 FIRST_GUESS_TOKENS = 128.0
 LEARNING_RATE = 0.1
@@ -29,7 +30,8 @@ class OutputEstimates:
         limit = ctx.request.output_tokens_max
         if limit is not None:
             return ctx.request.answers * limit
-        amounts = [int(a.bucket.amount) for a in ctx.tenant.plan.limits if a.unit != "requests"]
+        limits = (limit for scope in ctx.tenant.scopes for limit in scope.limits)
+        amounts = [int(limit.bucket.amount) for limit in limits if limit.unit != REQUESTS]
         return max(0, min([self.expected(ctx), *(amount - prompt_tokens for amount in amounts)]))
 
     def learn(self, ctx: RequestContext, output_tokens: int) -> None:

@@ -182,5 +182,8 @@ class Fleet:
         if state.health is Health.DOWN and worker.report.instance is None:
             # It may come back with an empty cache, and its kind does not say so.
             self._events.emptied(worker.id)
+        if state.health is Health.DOWN and all(self.serving(model) for model in worker.models):
+            # Others can answer what it has not begun to answer. Where nobody can, it may yet come back.
+            worker.adapter.abandon()
         # A worker that is back has room; one that is gone may leave nothing to wait for.
         self._events.room()

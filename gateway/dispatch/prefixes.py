@@ -14,13 +14,15 @@ SPACES_MAX = 100_000
 class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What routing and quotas need of a prompt, and nothing of its text.
 
-    `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `output_tokens_max`:
-    what the tenant's plan leaves for each answer, where it has a bound and the client set none.
+    `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `exact`: these tokens
+    are the worker's own. `output_tokens_max`: what the tenant's plan leaves for each answer, where it has a bound
+    and the client set none.
     """
 
     namespace: Namespace
     hashes: Hashes
     prompt_tokens: int
+    exact: bool
     output_tokens_max: int | None = None
 
     def matched_tokens(self, blocks: int) -> int:
@@ -44,12 +46,15 @@ class Prefixes:
         length_max = _length_max(ctx)
         prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
         lengths = list(map(len, prompts))
-        _check_length(ctx, max(lengths), length_max)
+        exact = ctx.model.encoder.exact and all(prompt.counted for prompt in prompts)
+        if exact:
+            _check_length(ctx, max(lengths), length_max)
         space = self.space(ctx.model, ctx.tenant.group)
         return PromptBlocks(
             namespace=space.namespace,
             hashes=prompts[0].hashes(space.hasher),
             prompt_tokens=sum(lengths),
+            exact=exact,
             output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
         )
 
@@ -73,7 +78,7 @@ def _length_max(ctx: RequestContext) -> int | None:
 def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
     """Refused before it costs anything, where the token count is the worker's own."""
     output_tokens = ctx.request.output_tokens_max or 1
-    if ctx.model.encoder.exact and length_max is not None and prompt_tokens + output_tokens > length_max:
+    if length_max is not None and prompt_tokens + output_tokens > length_max:
         raise PromptTooLong(
             prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
         )

@@ -16,14 +16,17 @@ event loop run meanwhile, which `encode` does not. What is so long that it canno
 import re
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from tokenizers import Tokenizer
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from gateway.dispatch.encoder_threads import EncoderThreads
+from gateway.dispatch.media import Media, stand_in
 from gateway.dispatch.rendering import rendered
 from gateway.dispatch.token_bytes import token_bytes_max
 from gateway.errors import PromptTooLong
@@ -32,6 +35,8 @@ from gateway.request import InferenceRequest, Surface
 from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import TOKEN_BYTES, Tokens
 from workers.chat_template import ChatTemplate, TemplateFailed
+
+Part = TypeVar("Part", bytes, Tokens)
 
 INLINE_CHARACTERS_MAX = 4096
 """Shorter texts are encoded at once: about a millisecond. A thread costs a tenth of that and a switch."""
@@ -48,8 +53,12 @@ class TextEncoder:
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
     ) -> list[EncodedPrompt]:
         if request.surface is Surface.CHAT:
+            media = Media(request.prompt)
             tools = request.fields.get("tools", b"")
-            text = bytes(tools) + msgspec.json.encode(request.prompt, order="sorted")
+            text = bytes(tools) + msgspec.json.encode(media.messages, order="sorted")
+            if media:
+                texts, digests = media.cut(text.decode())
+                text = b"".join(_interleaved(map(str.encode, texts), (bytes(stand_in(d)) for d in digests)))
             return [EncodedPrompt(tokens=None, text=text)]
         return [
             EncodedPrompt(tokens=None, text=prompt.encode())
@@ -99,9 +108,18 @@ class TokenizerEncoder:
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
     ) -> list[EncodedPrompt]:
         if request.surface is Surface.CHAT:
-            text = rendered(request, self._template)
-            self._check_length([text], request, length_max)
-            return [EncodedPrompt(tokens=await self._encode_pieces(text, tenant))]
+            media = Media(request.prompt)
+            texts, digests = media.cut(rendered(request, media.messages, self._template))
+            self._check_length(["".join(texts)], request, length_max)
+            tokens = await self._encode_texts(texts, tenant)
+            return [
+                EncodedPrompt(
+                    tokens=array("I", chain.from_iterable(_interleaved(tokens, map(stand_in, digests))))
+                    if media
+                    else tokens[0],
+                    counted=not media,
+                )
+            ]
         texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
         self._check_length(texts, request, length_max)
         encoded = iter(await self._batch(texts, tenant, special=True))
@@ -122,8 +140,12 @@ class TokenizerEncoder:
                 prompt_tokens=at_least, output_tokens=output_tokens, context_length=length_max, exact=False
             )
 
+    async def _encode_texts(self, texts: Sequence[str], tenant: Tenant) -> list[Tokens]:
+        """The tokens of each text of a rendered conversation; media stand between them."""
+        return [await self._encode_pieces(text, tenant) for text in texts]
+
     async def _encode_pieces(self, text: str, tenant: Tenant) -> Tokens:
-        """The tokens of a rendered conversation; pieces between special tokens are remembered."""
+        """The tokens of a rendered text; pieces between special tokens are remembered."""
         if self._cut is None:
             return (await self._batch([text], tenant, special=False))[0]
         pieces = [piece for piece in self._cut.split(text) if piece]
@@ -157,6 +179,14 @@ class TokenizerEncoder:
         self._pieces_bytes += _memory(tokens)
         while self._pieces_bytes > PIECE_MEMORY_BYTES_MAX:
             self._pieces_bytes -= _memory(self._pieces.popitem(last=False)[1])
+
+
+def _interleaved(texts: Iterable[Part], media: Iterable[Part]) -> Iterator[Part]:
+    """A text, a medium, a text, ...: there is one text more than there are media."""
+    for text, medium in zip_longest(texts, media):
+        yield text
+        if medium is not None:
+            yield medium
 
 
 def _bytes(text: str) -> int:

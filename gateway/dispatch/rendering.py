@@ -24,8 +24,10 @@ SHAPES: Mapping[str, tuple[type, str]] = {
 }
 
 
-def rendered(request: InferenceRequest, template: ChatTemplate | None) -> str:
-    """The text of a conversation. Raises BadRequest that names the field."""
+def rendered(
+    request: InferenceRequest, messages: Sequence[Mapping[str, Any]], template: ChatTemplate | None
+) -> str:
+    """The text of the request with these messages for its own. Raises BadRequest that names the field."""
     if template is None:
         raise BadRequest("This model has no chat template; use completions.", param="messages")
     variables = _variables(request)
@@ -33,12 +35,12 @@ def rendered(request: InferenceRequest, template: ChatTemplate | None) -> str:
     if continues:
         variables["add_generation_prompt"] = False
     try:
-        text = template.render(request.prompt, **variables)
+        text = template.render(messages, **variables)
     except TemplateFailed as err:
         raise BadRequest(
             f"The messages do not fit the model's chat template: {err}.", param="messages"
         ) from err
-    return _up_to_the_end_of(request.prompt[-1], text) if continues else text
+    return _up_to_the_end_of(messages[-1], text) if continues else text
 
 
 def _variables(request: InferenceRequest) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import msgspec
 
 from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.prefixes import PromptBlocks
@@ -92,6 +93,7 @@ class Reservations:
         router: Router,
         fleet: Fleet,
         index: PrefixIndex,
+        feedback: Feedback,
         estimates: OutputEstimates,
         bounds: Bounds,
         new_room: Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]],
@@ -101,6 +103,7 @@ class Reservations:
         self.router = router
         self.fleet = fleet
         self.index = index
+        self.feedback = feedback
         self.estimates = estimates
         self.bounds = bounds
         self.clock = clock
@@ -155,7 +158,7 @@ class Reservations:
             )
         )
         if isinstance(decision, Refusal):
-            raise _refused(decision, ctx.tenant.id)
+            raise _refused(decision)
         return decision
 
 
@@ -186,11 +189,14 @@ class Held:
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
         progress.sent_to(placed.worker.id, placed.route.reason, placed.route.matched_tokens)
+        expected = self._by.feedback.sent(placed.worker.id, self._prompt)
         index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
             yield placed
         finally:
-            self._report(placed)
+            if progress.usage is not None and self._prompt.exact:
+                self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
+            self._by.feedback.left(expected)
             index.withdraw(placed.worker.id, self._ctx.id)
             self._by.leave(placed)
 
@@ -233,17 +239,6 @@ class Held:
             return WorkerError()
         seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
         return Overloaded(min(seconds, default=BUSY_SECONDS))
-
-    def _report(self, placed: Placed) -> None:
-        """What the worker had cached, for whoever had foretold it; where tokens are the worker's own."""
-        usage, prompt = self._progress.usage, self._prompt
-        if usage is None or usage.cached_tokens is None or not self._ctx.model.encoder.exact:
-            return
-        size = prompt.namespace.block_size
-        possible = (prompt.prompt_tokens - 1) // size
-        if len(prompt.hashes) - possible in (0, 1) and usage.cached_tokens // size < possible:
-            held = usage.cached_tokens // size
-            self._by.index.report(prompt.namespace, prompt.hashes, placed.worker.id, self._ctx.id, held)
 
     async def _turn(self) -> Placed:
         progress, by = self._progress, self._by
@@ -296,15 +291,17 @@ class Held:
         return None
 
 
-def _refused(refusal: Refusal, tenant: str) -> GatewayError:
+def _refused(refusal: Refusal) -> GatewayError:
+    kind, _, name = refusal.scope.partition(":")
+    owner = f"{kind} {name!r}"
     unit, amount, headers = refusal.unit, refusal.amount, limit_headers(refusal.standings)
     if refusal.retry_after_seconds is None:
-        return RequestExceedsLimit(unit=unit, amount=amount, tenant=tenant, headers=headers)
+        return RequestExceedsLimit(unit=unit, amount=amount, owner=owner, headers=headers)
     return QuotaExceeded(
         unit=unit,
         amount=amount,
         retry_after_seconds=refusal.retry_after_seconds,
-        tenant=tenant,
+        owner=owner,
         headers=headers,
     )
 

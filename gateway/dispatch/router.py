@@ -5,11 +5,14 @@ from collections.abc import Callable, Collection
 from random import Random
 
 from gateway.context import RequestContext
+from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
+from radix_cache.tiers import Tier, TierBlocks
+from workers.worker import WorkerSnapshot
 
 
 class Router:
@@ -20,12 +23,14 @@ class Router:
         *,
         fleet: Fleet,
         index: PrefixIndex,
+        feedback: Feedback,
         policy: RoutingPolicy,
         random: Random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
         self._index = index
+        self._feedback = feedback
         self._policy = policy
         self._random = random
         self._clock = clock
@@ -47,9 +52,9 @@ class Router:
         without: Collection[WorkerId] = (),
     ) -> Ranking:
         """Routes for this request at this moment, best first; `without` those that were tried."""
-        match = self._index.match(prompt.namespace, prompt.hashes)
+        match, blocks = self._index.match(prompt.namespace, prompt.hashes), self._feedback.blocks
         candidates = [
-            Candidate(worker=worker.snapshot(), matched_tokens=prompt.matched_tokens(match.blocks(worker.id)))
+            _candidate(worker.snapshot(), prompt, match.tiers(worker.id), blocks(match, worker.id))
             for worker in self._fleet.serving(ctx.model.name)
             if worker.id not in without
         ]
@@ -60,3 +65,13 @@ class Router:
             draw=self._random.random(),
         )
         return self._policy.rank(query, candidates, self._clock())
+
+
+def _candidate(worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, counted: int) -> Candidate:
+    """`counted`: of all that is held, what is to be counted on."""
+    if held.gpu >= counted:
+        return Candidate(worker=worker, matched_tokens=prompt.matched_tokens(counted))
+    gpu, near, matched = map(prompt.matched_tokens, held.lowered(Tier.DISK, counted))
+    return Candidate(
+        worker=worker, matched_tokens=matched, host_tokens=near - gpu, disk_tokens=matched - near
+    )

@@ -5,6 +5,8 @@
        |                              +-- each gateway grants the full limits by itself: open, and said so
        +-- one failure: that one request is decided locally
 
+A decision that was never heard of may have been made all the same: the shared store is told to undo it.
+
 The local store goes on from where the shared one was last seen, so that who had nothing left there has nothing
 here. What was used on local grants is charged to the shared store as soon as that is possible, and what could not
 be settled meanwhile is settled then; both are kept up to a bound, and repeating them changes nothing.
@@ -60,6 +62,7 @@ class GuardedQuotaStore:
         self._failures = 0
         self._granted_locally: set[str] = set()
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
+        self._unheard: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
         self.away = False
         self.local_decisions = 0
 
@@ -69,6 +72,7 @@ class GuardedQuotaStore:
                 decision = await self._shared.reserve(reservation)
             except QuotaUnavailable as err:
                 self._failed(err)
+                self._unheard.append(Lease(reservation=reservation))
             else:
                 self._failures = 0
                 self._see(reservation, decision.standings)
@@ -105,7 +109,7 @@ class GuardedQuotaStore:
             self._go_away(err)
         while True:
             await asyncio.sleep(PING_SECONDS)
-            if not self.away and not self._unsettled:
+            if not self.away and not self._unsettled and not self._unheard:
                 continue
             try:
                 await self._ping()
@@ -117,6 +121,12 @@ class GuardedQuotaStore:
             await self._settle_left_over()
 
     async def _settle_left_over(self) -> None:
+        for _ in range(len(self._unheard)):
+            lease = self._unheard.popleft()
+            try:
+                await self._shared.release(lease)
+            except QuotaUnavailable:
+                self._unheard.append(lease)
         for _ in range(len(self._unsettled)):
             await self._end(*self._unsettled.popleft())
 

@@ -91,6 +91,18 @@ class RequestMetrics:
         self.cached_tokens = counter(
             "cached_tokens", "Prompt tokens that workers report as cached.", "tenant", "model"
         )
+        self.predicted_tokens = counter(
+            "predicted_cached_tokens",
+            "Cached tokens that routing expected, of answers that report theirs.",
+            "tenant",
+            "model",
+        )
+        self.cached_error = counter(
+            "cached_tokens_error",
+            "Differences between expected and reported cached tokens, each without its sign.",
+            "tenant",
+            "model",
+        )
         self.output_tokens = counter("output_tokens", "Output tokens.", "tenant", "model")
         self.worker_requests = counter("worker_requests", "Requests that a worker answered.", "worker")
         self.worker_prompt_tokens = counter("worker_prompt_tokens", "Prompt tokens by worker.", "worker")
@@ -98,7 +110,14 @@ class RequestMetrics:
             "worker_cached_tokens", "Reported cached tokens by worker.", "worker"
         )
         self.worker_predicted_tokens = counter(
-            "worker_predicted_cached_tokens", "Cached tokens that routing expected, by worker.", "worker"
+            "worker_predicted_cached_tokens",
+            "Cached tokens that routing expected, of answers that report theirs, by worker.",
+            "worker",
+        )
+        self.worker_cached_error = counter(
+            "worker_cached_tokens_error",
+            "Differences between expected and reported cached tokens, each without its sign, by worker.",
+            "worker",
         )
         self.duration = histogram(
             "request_duration_seconds", "From received to last byte.", DURATION_BUCKETS, "tenant", "model"
@@ -158,14 +177,18 @@ class RequestMetrics:
         child.output_tokens.inc(record.output_tokens)
         if record.answered:
             child.prompt_tokens.inc(record.prompt_tokens)
-            child.cached_tokens.inc(record.cached_tokens or 0)
             worker = self._workers.get(record.worker)
             if worker is None:
                 worker = self._workers[record.worker] = _Worker(self, record.worker)
             worker.requests.inc()
             worker.prompt_tokens.inc(record.prompt_tokens)
-            worker.cached_tokens.inc(record.cached_tokens or 0)
-            worker.predicted_tokens.inc(record.predicted_tokens)
+            if record.cached_tokens is not None:
+                # Unknown is not zero.
+                error = abs(record.predicted_tokens - record.cached_tokens)
+                for of in (child, worker):
+                    of.cached_tokens.inc(record.cached_tokens)
+                    of.predicted_tokens.inc(record.predicted_tokens)
+                    of.cached_error.inc(error)
 
 
 class _TenantModel:
@@ -179,6 +202,8 @@ class _TenantModel:
         self.tpot = of.tpot.labels(tenant, model)
         self.prompt_tokens = of.prompt_tokens.labels(tenant, model)
         self.cached_tokens = of.cached_tokens.labels(tenant, model)
+        self.predicted_tokens = of.predicted_tokens.labels(tenant, model)
+        self.cached_error = of.cached_error.labels(tenant, model)
         self.output_tokens = of.output_tokens.labels(tenant, model)
 
 
@@ -190,6 +215,7 @@ class _Worker:
         self.prompt_tokens = of.worker_prompt_tokens.labels(worker)
         self.cached_tokens = of.worker_cached_tokens.labels(worker)
         self.predicted_tokens = of.worker_predicted_tokens.labels(worker)
+        self.cached_error = of.worker_cached_error.labels(worker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

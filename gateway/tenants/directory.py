@@ -6,7 +6,7 @@ take the same path, so that neither text nor timing tells them apart.
 Every implementation passes tests/conformance/test_tenant_directory.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.tenants.tenant import Tenant
@@ -16,11 +16,23 @@ class UnknownKey(Exception):
     """This key opens nothing."""
 
 
+class DirectoryAway(Exception):
+    """The key is not known here, and who might know it cannot be asked now."""
+
+
 class TenantDirectory(Protocol):
     def by_key(self, presented: str | None) -> Tenant:
-        """The tenant of a key as the client presented it (None: no key at all). Raises UnknownKey."""
+        """The tenant of a key as the client presented it (None: no key at all).
+
+        Raises UnknownKey, DirectoryAway.
+        """
         ...
 
-    def groups(self) -> Iterable[str]:
-        """The isolation groups of all tenants, each once or more."""
+    def groups(self) -> Sequence[str]:
+        """The isolation groups of all tenants that were ever known. It only grows, at its end."""
+        ...
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """False: everybody is let in, key or not."""
         ...

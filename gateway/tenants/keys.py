@@ -20,6 +20,8 @@ ID_LENGTH = 8
 SECRET_LENGTH = 43
 CHECKSUM_LENGTH = 6
 HASH_PREFIX = "hmac-sha256:"
+PLAIN_HASH_PREFIX = "sha256:"
+"""Of keys that another gateway has made, and of which it kept no more than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,34 @@
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from gateway.quotas.quota import Limit, Scope
+from gateway.settings_types import Address, Network
+
+INFERENCE, USAGE, ADMIN = "inference", "usage", "admin"
+"""What a key may be used for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Which models may be used: those that a pattern of `allow` has and none of `deny`."""
+
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+
+    def allows(self, model: str) -> bool:
+        """May this model be used? Deny wins."""
+        if self.allow == ("*",) and not self.deny:
+            return True
+        return _allows(self.allow, self.deny, model)
+
+
+@lru_cache(maxsize=4096)
+def _allows(allow: tuple[str, ...], deny: tuple[str, ...], model: str) -> bool:
+    return any(fnmatchcase(model, pattern) for pattern in allow) and not any(
+        fnmatchcase(model, pattern) for pattern in deny
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,23 +39,18 @@ class Plan:
     name: str = "unlimited"
     limits: tuple[Limit, ...] = ()
     concurrency: int | None = None
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
+    models: Access = Access()
     context_length_max: int | None = None
-
-    def allows(self, model: str) -> bool:
-        """May this model be used? Deny wins."""
-        return any(fnmatchcase(model, pattern) for pattern in self.allow) and not any(
-            fnmatchcase(model, pattern) for pattern in self.deny
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
     """A tenant, as one of its keys presents it.
 
-    `scopes`: the accounts that its requests are charged to. `group`: the isolation group; tenants with equal groups
-    may hit each other's cached prefixes, and the empty one is shared by everybody who chose so.
+    `scopes`: the accounts that its requests are charged to, the widest first: organisation, tenant, key. `group`:
+    the isolation group; tenants with equal groups may hit each other's cached prefixes, and the empty one is shared
+    by everybody who chose so. `access`: what tenant and key say of models, besides the plan. `may`: what the key is
+    for. `networks`: every one of these sets has to have the caller's address in it.
     """
 
     id: str
@@ -38,3 +59,18 @@ class Tenant:
     plan: Plan
     group: str
     scopes: tuple[Scope, ...] = ()
+    access: tuple[Access, ...] = ()
+    may: frozenset[str] = frozenset({INFERENCE, USAGE})
+    networks: tuple[tuple[Network, ...], ...] = ()
+    disabled: bool = False
+
+    def allows(self, model: str) -> bool:
+        """May this model be used? Plan, tenant and key all have to allow it."""
+        return self.plan.models.allows(model) and all(level.allows(model) for level in self.access)
+
+    def allows_from(self, address: Address | None) -> bool:
+        """May it ask from there? An address that is not known is in no set."""
+        return all(
+            address is not None and any(address in network for network in networks)
+            for networks in self.networks
+        )

@@ -15,6 +15,7 @@ from gateway.app import Gateway
 from gateway.dispatch.fleet import Worker
 from gateway.errors import GatewayError
 from gateway.settings import is_loopback
+from gateway.telemetry.exposition import exposition
 from gateway.web.boundary import Handler, boundary
 
 COOKIE = "radixgate_admin"
@@ -61,7 +62,8 @@ def admin_app(gateway: Gateway) -> web.Application:
 
     async def metrics(http: web.Request) -> web.Response:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
-        return web.Response(body=encode(gateway.registry), headers={"content-type": content_type})
+        body = await exposition(gateway.registry, encode)
+        return web.Response(body=body, headers={"content-type": content_type})
 
     async def overview(http: web.Request) -> web.Response:
         return _json(shown(gateway))
@@ -78,7 +80,7 @@ def admin_app(gateway: Gateway) -> web.Application:
         raise web.HTTPFound("/ui/")
 
     local_names_only = token is None and is_loopback(admin.host)
-    app = web.Application(middlewares=[boundary(_failure, local_names_only=local_names_only)])
+    app = web.Application(middlewares=[boundary(_failure, local_names_only=lambda: local_names_only)])
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics)
@@ -90,14 +92,18 @@ def admin_app(gateway: Gateway) -> web.Application:
 
 
 def readiness(gateway: Gateway) -> dict[str, object]:
-    """Ready: the doors are open and some worker is routable. The rest says how well."""
+    """Ready: the doors are open, some worker is routable, and keys can be checked. The rest says how well."""
     workers = {worker.id: worker.health.health.value for worker in gateway.fleet}
     routable = any(worker.health.routable for worker in gateway.fleet)
+    database = gateway.database.state if gateway.database is not None else "none"
     return {
-        "ready": gateway.doors.ready and (routable or not workers),
+        "ready": gateway.doors.ready
+        and (routable or not workers)
+        and database not in ("not loaded", "stale"),
         "draining": not gateway.doors.ready,
         "workers": workers,
         "redis": "away" if gateway.quotas.away else "shared",
+        "database": database,
         "index": "following" if gateway.index.reader.up else "standing still",
         "failing_loops": [name for name, state in gateway.supervisor.loops.items() if state.failing],
     }

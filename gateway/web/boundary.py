@@ -21,12 +21,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d*)?", re.I)
 
 
-def boundary(failure: Callable[[GatewayError], web.Response], *, local_names_only: bool) -> Middleware:
-    """`failure`: an error in the listener's own shape. `local_names_only`: the host must be named as loopback."""
+def boundary(
+    failure: Callable[[GatewayError], web.Response], *, local_names_only: Callable[[], bool]
+) -> Middleware:
+    """`failure`: an error in the listener's own shape. `local_names_only`: must the host be named as loopback?"""
 
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if local_names_only and not _LOOPBACK.fullmatch(request.headers.get("Host", "")):
+        if local_names_only() and not _LOOPBACK.fullmatch(request.headers.get("Host", "")):
             return failure(ForbiddenHost())
         try:
             return await handler(request)

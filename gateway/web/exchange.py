@@ -11,8 +11,10 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.errors import BadRequest, BodyTimeout, GatewayError, PayloadTooLarge, UnsupportedEncoding
 from gateway.request import InferenceRequest, Surface
+from gateway.settings_types import Address
 from gateway.web import openai
 from gateway.web.bodies import Bodies
+from gateway.web.client_address import FindAddress
 
 SERVER = "radixgate"
 STREAM_HEADERS = {
@@ -33,6 +35,7 @@ class HttpExchange:
         http: web.Request,
         surface: Surface,
         *,
+        find_address: FindAddress,
         bodies: Bodies,
         body_seconds_max: float,
         unread_seconds_max: float,
@@ -41,6 +44,7 @@ class HttpExchange:
         self.surface = surface
         self.response: web.StreamResponse | None = None
         self._http = http
+        self._find_address = find_address
         self._received_at = time.monotonic()
         self._bodies = bodies
         self._body_seconds_max = body_seconds_max
@@ -51,6 +55,10 @@ class HttpExchange:
     @property
     def key(self) -> str | None:
         return presented_key(self._http.headers)
+
+    @property
+    def address(self) -> Address | None:
+        return self._find_address(self._http)
 
     @property
     def traceparent(self) -> str | None:

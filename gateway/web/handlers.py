@@ -1,6 +1,7 @@
 """The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -13,15 +14,14 @@ from gateway.errors import (
     ModelNotFound,
     NotFound,
     ShuttingDown,
-    Unauthenticated,
 )
 from gateway.model import Model
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
-from gateway.tenants.directory import UnknownKey
 from gateway.tenants.tenant import Tenant
 from gateway.web.bodies import Bodies
 from gateway.web.boundary import Handler, boundary
+from gateway.web.client_address import FindAddress
 from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
 
 PREFIXES = ("/v1", "")
@@ -39,10 +39,19 @@ class ModelCard:
 
 
 def tenant_app(
-    at: Services, doors: Doors, *, body_bytes_max: int, body_seconds_max: float, local_names_only: bool
+    at: Services,
+    doors: Doors,
+    *,
+    body_bytes_max: int,
+    body_seconds_max: float,
+    local_names_only: Callable[[], bool],
+    find_address: FindAddress,
 ) -> web.Application:
     """The application behind `listen`. `local_names_only`: see boundary."""
     bodies = Bodies(body_bytes_max)
+
+    def tenant_of(http: web.Request) -> Tenant:
+        return at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
 
     async def inside(exchange: HttpExchange) -> None:
         task = asyncio.current_task()
@@ -58,6 +67,7 @@ def tenant_app(
             exchange = HttpExchange(
                 http,
                 surface,
+                find_address=find_address,
                 bodies=bodies,
                 body_seconds_max=body_seconds_max,
                 unread_seconds_max=at.idle_seconds_max,
@@ -79,7 +89,7 @@ def tenant_app(
 
     async def list_models(http: web.Request) -> web.Response:
         try:
-            cards = _visible(at, _tenant(http, at))
+            cards = _visible(at, tenant_of(http))
         except GatewayError as err:
             return failure(err)
         return _json({"object": "list", "data": cards})
@@ -87,7 +97,7 @@ def tenant_app(
     async def show_model(http: web.Request) -> web.Response:
         name = http.match_info["model"]
         try:
-            cards = _visible(at, _tenant(http, at))
+            cards = _visible(at, tenant_of(http))
             found = next((card for card in cards if card.id == name), None)
             if found is None:
                 raise ModelNotFound(name)
@@ -123,17 +133,10 @@ def failure(error: GatewayError) -> web.Response:
     )
 
 
-def _tenant(http: web.Request, at: Services) -> Tenant:
-    try:
-        return at.tenants.by_key(presented_key(http.headers))
-    except UnknownKey:
-        raise Unauthenticated from None
-
-
 def _visible(at: Services, tenant: Tenant) -> list[ModelCard]:
     """What this key may call."""
     models: list[tuple[str, Model]] = sorted(at.catalogue.names().items())
-    return [ModelCard(id=name, created=m.created) for name, m in models if tenant.plan.allows(m.name)]
+    return [ModelCard(id=name, created=m.created) for name, m in models if tenant.allows(m.name)]
 
 
 def _json(value: object) -> web.Response:

@@ -13,7 +13,7 @@ COPY radix_cache /src/radix_cache
 COPY policies /src/policies
 COPY workers /src/workers
 COPY gateway /src/gateway
-RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[engine]'
+RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[engine,grammar]'
 
 FROM python:3.11-slim
 RUN groupadd --gid 10001 radixgate && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp radixgate

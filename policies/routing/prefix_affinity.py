@@ -1,6 +1,7 @@
 """The worker where the request does best and harms least, in estimated milliseconds.
 
-For a prompt of which a worker w holds `matched` tokens, N = max(1, prompt - matched) are left to compute:
+For a prompt of which a worker w holds `matched` tokens, N = max(1, prompt - credit) are left to compute, where
+credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what is held off the GPU has to be loaded.
 
     wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
     own    = b + s N                        its own prefill
@@ -35,6 +36,7 @@ DECODE_SLOWDOWN_MS = 54.0
 
 
 Weight = Annotated[float, Meta(ge=0, le=1e9)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class AffinityOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +48,12 @@ class AffinityOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_f
     ] = 100.0
     harm: Annotated[Weight, Meta(description="Weight of the delay to each running stream.")] = 0.02
     decode_weight: Annotated[Weight, Meta(description="Weight of slower steps as KV fills up.")] = 0.02
+    host_credit: Annotated[
+        Share, Meta(description="Worth of a token in host memory; on the GPU it is 1.")
+    ] = 0.75
+    disk_credit: Annotated[Share, Meta(description="Worth of a token that lies further away than that.")] = (
+        0.25
+    )
     tie: Annotated[Weight, Meta(description="Costs within this share of the best are equal.")] = 0.03
 
 
@@ -77,18 +85,24 @@ class PrefixAffinity:
         worker, options = candidate.worker, self.options
         speed, ahead = worker.speed, worker.tokens_queued
         matched = min(candidate.matched_tokens, query.prompt_tokens)
-        uncached = max(1, query.prompt_tokens - matched)
+        elsewhere = candidate.host_tokens + candidate.disk_tokens
+        lost = (1 - options.host_credit) * candidate.host_tokens
+        lost += (1 - options.disk_credit) * candidate.disk_tokens
+        uncached = max(1.0, query.prompt_tokens - matched + lost)
+        tokens_new = max(1, query.prompt_tokens - matched + elsewhere)
         wait = speed.ms_per_token * ahead
         if worker.streams:
             wait += speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
         own = speed.fixed_ms + speed.ms_per_token * uncached
         cost = wait + own * (1 + price + options.harm * worker.streams)
-        cost += self._memory_cost(worker, uncached + query.output_tokens, query.output_tokens)
+        cost += self._memory_cost(worker, tokens_new + query.output_tokens, query.output_tokens)
+        off = f" ({elsewhere} off the GPU)" if elsewhere else ""
         return Route(
             worker=worker.id,
             cost_ms=cost,
             matched_tokens=matched,
-            reason=f"{matched} of {query.prompt_tokens} tokens held, waits {wait:.1f} ms, computes {own:.1f} ms",
+            reason=f"{matched} of {query.prompt_tokens} tokens held{off}, waits {wait:.1f} ms, "
+            f"computes {own:.1f} ms",
         )
 
     def _memory_cost(self, worker: WorkerSnapshot, tokens_new: int, output_tokens: int) -> float:

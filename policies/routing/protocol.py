@@ -34,10 +34,15 @@ class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker that may serve, and how many leading prompt tokens it holds or is about to hold."""
+    """A worker that may serve, and how many leading prompt tokens it holds or is about to hold.
+
+    Of these `host_tokens` lie in host memory and `disk_tokens` further away, both from where the GPU's end.
+    """
 
     worker: WorkerSnapshot
     matched_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):

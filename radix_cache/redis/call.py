@@ -1,8 +1,8 @@
-"""What is asked of Redis: Lua scripts and plain commands, each with the future of its answer."""
+"""What is asked of Redis: Lua scripts and functions, and plain commands, each with the future of its answer."""
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -17,10 +17,16 @@ class RedisDown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One Lua file and the name Redis knows it by."""
+    """Lua that a server runs by name: a script, or one function of a library.
+
+    A library is compiled once for all calls; a script makes its own functions anew in each. `text`: what the server
+    is given when it does not know the name.
+    """
 
     text: str
-    sha: str
+    name: str
+    run: str = "EVALSHA"
+    load: tuple[str, str] = ("SCRIPT", "LOAD")
 
     @classmethod
     def of(cls, text: str) -> "Script":
@@ -28,10 +34,40 @@ class Script:
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     @classmethod
-    def read(cls, package: str, *names: str) -> "Script":
-        """The script `name`.lua of a package, as installed; of several names one script, in that order."""
-        folder = files(package) / "lua"
-        return cls.of("\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names))
+    def read(cls, package: str, name: str) -> "Script":
+        """The script `name`.lua of a package, as installed."""
+        return cls.of(lua(package, name))
+
+    @classmethod
+    def library(
+        cls, body: str, functions: Iterable[str], *, when_full: Collection[str] = ()
+    ) -> "dict[str, Script]":
+        """The functions that the text has put into its table `verbs`, called with (keys, args).
+
+        They bear the text's digest: those of several versions are on a server side by side. `when_full`: those that
+        run on a server that has reached its `maxmemory`, since they make room.
+        """
+        names = list(functions)
+        flags = [("allow-oom",) if name in when_full else () for name in names]
+        digest = hashlib.sha256(f"{body}{list(zip(names, flags, strict=True))}".encode()).hexdigest()
+        version = f"radixgate_{digest[:12]}"
+        registered = [
+            f"redis.register_function{{function_name='{version}_{name}', callback=verbs.{name}, "
+            f"flags={{{', '.join(map(repr, flagged))}}}}}"
+            for name, flagged in zip(names, flags, strict=True)
+        ]
+        text = "\n".join([f"#!lua name={version}", body, *registered])
+        return {name: cls(text, f"{version}_{name}", "FCALL", ("FUNCTION", "LOAD")) for name in names}
+
+
+UNKNOWN = ("NOSCRIPT", "ERR Function not found")
+"""What a server says that has not been given a script, or has lost it."""
+
+
+def lua(package: str, *names: str) -> str:
+    """The files `name`.lua of a package, as installed, in this order."""
+    folder = files(package) / "lua"
+    return "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names)
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +82,7 @@ class Call:
     asking: bool = False
     slot: int | None = None
     number: int = 0
+    load: int = 0
 
     def succeed(self, reply: Any) -> None:
         if not self.answer.done():

@@ -12,32 +12,27 @@ without success all that is held fails, and from then on each call gets one atte
 """
 
 import asyncio
-import logging
-import random
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
 import hiredis
 
-from radix_cache.redis.call import Argument, Call, RedisDown
+from radix_cache.redis.call import UNKNOWN, Argument, Call, RedisDown
 from radix_cache.redis.line import Address, LineLost, Reply
 from radix_cache.redis.server import Server
-from radix_cache.redis.topology import SLOTS, Place, Redirect, owners, redirect, slot_of
-
-log = logging.getLogger(__name__)
+from radix_cache.redis.survey import REFRESH_SECONDS_MIN, Primary, Survey
+from radix_cache.redis.topology import Redirect, redirect, slot_of
 
 RETRY_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.02
 PAUSE_SECONDS_MAX = 0.2
 REDIRECTS_AT_ONCE_MAX = 3
-REFRESH_SECONDS_MIN = 0.1
-REFRESH_SECONDS_MAX = 0.7
 ANYWHERE = -1
 """The slot of calls that have no key."""
 
-UNSERVED = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "NOSCRIPT")
+UNSERVED = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", *UNKNOWN)
 """What a server says that may soon be otherwise."""
 
 
@@ -67,42 +62,21 @@ class _Slot:
     stuck: _Stuck | None = None
 
 
-class _Primary(Server):
-    """A server that hands back what it was asked, served or not."""
-
-    def __init__(self, address: Address, cluster: "Cluster") -> None:
-        super().__init__(address)
-        self._cluster = cluster
-
-    def _answered(self, call: Call, reply: Reply | LineLost) -> None:
-        self._under_way -= 1
-        self._cluster.answered(self, call, reply)
-
-    def _unreachable(self, call: Call, why: str) -> None:
-        self._cluster.answered(self, call, LineLost(why))
-
-
 class Cluster:
     """`seeds`: some of its servers, to ask for the others. Everything is connected when it is needed."""
 
     def __init__(self, seeds: list[Address]) -> None:
-        self._seeds = seeds
-        self._servers: dict[Place, _Primary] = {}
-        self._owners: list[_Primary | None] = [None] * SLOTS
+        self._survey = Survey(seeds, self.answered, self._surveyed)
         self._slots: dict[int, _Slot] = {}
         self._stuck: set[_Slot] = set()
         self._waiting = 0
         self._numbers = count()
-        self._refreshing: asyncio.Task[None] | None = None
-        self._refreshed = asyncio.Event()
-        self._refreshed_at = float("-inf")
-        self._trouble = "no server of the cluster answers"
         self._closed = False
 
     @property
     def calls(self) -> int:
         """How many wait, or are under way."""
-        return self._waiting + sum(server.calls for server in self._servers.values())
+        return self._waiting + sum(server.calls for server in self._survey.servers)
 
     def has_room(self, call: Call, most: int) -> bool:
         """Each server's calls are bounded, and those of all stuck slots: who is away does not stop the others."""
@@ -127,29 +101,25 @@ class Cluster:
         self, channels: Iterable[bytes], *, anew: bool = False
     ) -> list[tuple[Address, list[bytes]]]:
         """Who has which channels; those that nobody has are left out. Raises RedisDown if nothing is known."""
-        if self._closed:
-            raise RedisDown("closed")
-        if anew or not self._servers:
-            self._refresh()
-            self._refreshed.clear()
-            await self._refreshed.wait()
+        if anew or not self._survey.known:
+            await self._survey.made()
         found: dict[Server, list[bytes]] = {}
         for channel in channels:
-            owner = self._owners[slot_of(channel)]
+            owner = self._survey.owner(slot_of(channel))
             if owner is not None:
                 found.setdefault(owner, []).append(channel)
         if not found:
-            raise RedisDown(self._trouble)
+            raise RedisDown(self._survey.trouble)
         return [(server.address, theirs) for server, theirs in found.items()]
+
+    async def primaries(self) -> list[Address]:
+        """Everybody who has slots. Raises RedisDown if nobody tells, or if a slot has nobody."""
+        await self._survey.made()
+        return self._survey.primaries()
 
     async def close(self) -> None:
         self._closed = True
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
-        self._refreshed.set()
-        for server in list(self._servers.values()):
-            await server.close()
+        await self._survey.close()
         for slot in list(self._stuck):
             self._fail_stuck(slot, "closed")
 
@@ -166,7 +136,7 @@ class Cluster:
         elif self._closed:
             call.fail(reply)
         elif isinstance(reply, LineLost):
-            self._refresh()
+            self._survey.again()
             self._unserved(slot, call, str(reply), None, at_once=False)
         else:
             self._refused(slot, server, call, str(reply))
@@ -178,22 +148,22 @@ class Cluster:
         if told is not None:
             self._redirected(slot, call, error, told)
         elif error.startswith(UNSERVED):
-            if error.startswith("NOSCRIPT"):
+            if error.startswith(UNKNOWN):
                 server.forget(call)
-                self._unserved(slot, call, error, None, at_once=True)
+                self._unserved(slot, call, server.why(call, error), None, at_once=True)
                 return
             if not error.startswith("TRYAGAIN"):
-                self._refresh()
+                self._survey.again()
             self._unserved(slot, call, error, None, at_once=False)
         else:
             call.fail(error)
             self._served(slot, call)
 
     def _redirected(self, slot: _Slot, call: Call, error: str, told: Redirect) -> None:
-        target = self._server(told.place)
+        target = self._survey.server(told.place)
         if not told.asking:
-            self._owners[told.slot] = target
-            self._refresh()
+            self._survey.moved(told.slot, target)
+            self._survey.again()
         self._unserved(slot, call, error, target if told.asking else None, at_once=True)
 
     def _served(self, slot: _Slot, call: Call) -> None:
@@ -263,11 +233,8 @@ class Cluster:
             slot = self._slots[call.slot] = _Slot(call.slot)
         return slot
 
-    def _owner(self, slot: _Slot) -> _Primary | None:
-        if slot.number != ANYWHERE:
-            return self._owners[slot.number]
-        servers = list(self._servers.values())
-        return next((s for s in servers if s.connected), random.choice(servers) if servers else None)
+    def _owner(self, slot: _Slot) -> Primary | None:
+        return self._survey.anybody() if slot.number == ANYWHERE else self._survey.owner(slot.number)
 
     def _go(self, slot: _Slot, server: Server, call: Call) -> None:
         slot.server = server
@@ -323,87 +290,29 @@ class Cluster:
         loop = asyncio.get_running_loop()
         if not slot.until:
             slot.until = loop.time() + RETRY_SECONDS_MAX
-        self._refresh()
+        self._survey.again()
         patience = max(slot.until - loop.time(), REFRESH_SECONDS_MIN)
         stuck.timer = loop.call_later(patience, self._nobody, slot)
 
-    def _nobody(self, slot: _Slot) -> None:
-        if slot.stuck is not None:
-            slot.stuck.timer = None
-            if self._owner(slot) is None:
-                self._fail_stuck(slot, slot.stuck.why or self._trouble)
-            elif not slot.under_way:
-                self._try(slot)
-
-    # The cluster as its servers see it.
-
-    def _server(self, place: Place) -> _Primary:
-        server = self._servers.get(place)
-        if server is None:
-            server = self._servers[place] = _Primary(self._seeds[0].at(*place), self)
-        return server
-
-    def _refresh(self) -> None:
-        if self._refreshing is None and not self._closed:
-            self._refreshing = asyncio.create_task(self._look())
-
-    async def _look(self) -> None:
-        """Asks one server after another, until one tells who has which slots."""
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, self._refreshed_at + REFRESH_SECONDS_MIN - loop.time()))
-        try:
-            for address in self._to_be_asked():
-                ranges = await self._asked(address)
-                if ranges:
-                    await self._arrange(ranges)
-                    break
-            else:
-                log.debug("the cluster tells nothing of itself: %s", self._trouble)
-        finally:
-            self._refreshed_at = loop.time()
-            self._refreshing = None
-            self._refreshed.set()
+    def _surveyed(self) -> None:
+        """Somebody else may have the slots that are stuck, or still nobody."""
         for slot in list(self._stuck):
             owner = self._owner(slot)
             if owner is None:
-                self._refresh()
+                self._survey.again()
             elif slot.stuck is not None and not slot.under_way and owner is not slot.server:
                 if slot.stuck.timer is not None:
                     slot.stuck.timer.cancel()
                     slot.stuck.timer = None
                 self._try(slot)
 
-    def _to_be_asked(self) -> Iterator[Address]:
-        known = list(self._servers.values())
-        random.shuffle(known)
-        known.sort(key=lambda server: not server.connected)
-        yield from (server.address for server in known)
-        yield from (seed for seed in self._seeds if Place(seed.host, seed.port) not in self._servers)
-
-    async def _asked(self, address: Address) -> list[tuple[int, int, Place]]:
-        try:
-            async with asyncio.timeout(REFRESH_SECONDS_MAX):
-                line = await address.open()
-                try:
-                    reply = await line.reply(["CLUSTER", "SLOTS"])
-                finally:
-                    line.close()
-        except (LineLost, TimeoutError) as err:
-            self._trouble = f"{address.host}:{address.port}: {err or 'no answer in time'}"
-            return []
-        if isinstance(reply, hiredis.ReplyError):
-            self._trouble = f"{address.host}:{address.port}: {reply}"
-        return owners(reply, address.host)
-
-    async def _arrange(self, ranges: list[tuple[int, int, Place]]) -> None:
-        arranged: list[_Primary | None] = [None] * SLOTS
-        for first, last, place in ranges:
-            arranged[first : last + 1] = [self._server(place)] * (last + 1 - first)
-        self._owners = arranged
-        places = {place for _, _, place in ranges}
-        for place in [place for place in self._servers if place not in places]:
-            if not self._servers[place].calls:
-                await self._servers.pop(place).close()
+    def _nobody(self, slot: _Slot) -> None:
+        if slot.stuck is not None:
+            slot.stuck.timer = None
+            if self._owner(slot) is None:
+                self._fail_stuck(slot, slot.stuck.why or self._survey.trouble)
+            elif not slot.under_way:
+                self._try(slot)
 
 
 def _text(key: Argument) -> str | bytes:

@@ -6,12 +6,13 @@ once more. In a cluster the order holds for each slot.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
-from radix_cache.redis.call import Answer, Argument, Call, Script
+from radix_cache.redis.call import Answer, Argument, Call, RedisDown, Script
 from radix_cache.redis.cluster import Cluster
-from radix_cache.redis.line import Address
+from radix_cache.redis.line import Address, Line, LineLost
 from radix_cache.redis.server import Server
 from radix_cache.redis.topology import is_cluster, seeds
 
@@ -38,7 +39,7 @@ class ScriptCaller:
         self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]
     ) -> "asyncio.Future[Answer]":
         """The script's answer, or RedisDown."""
-        return self._make(["EVALSHA", script.sha, len(keys), *keys, *arguments], keys, script)
+        return self._make([script.run, script.name, len(keys), *keys, *arguments], keys, script)
 
     def ask(self, *command: Argument) -> "asyncio.Future[Any]":
         """The reply to a plain command that may be repeated: bytes, int, None, a list of these; or RedisDown.
@@ -58,6 +59,24 @@ class ScriptCaller:
         if isinstance(self._redis, Server):
             return [(self._redis.address, list(channels))]
         return await self._redis.whereabouts(channels, anew=anew)
+
+    @asynccontextmanager
+    async def each(self) -> AsyncIterator[list[Line]]:
+        """A line to every server that has keys of its own, for commands that look at all a server has.
+
+        Raises RedisDown, also when one of them is lost meanwhile.
+        """
+        lines: list[Line] = []
+        try:
+            for address in await self._redis.primaries():
+                line = await address.open()
+                lines.append(line)
+            yield lines
+        except LineLost as err:
+            raise RedisDown(str(err)) from err
+        finally:
+            for line in lines:
+                line.close()
 
     async def close(self) -> None:
         self._closed = True

@@ -8,8 +8,11 @@ from collections import deque
 
 import hiredis
 
-from radix_cache.redis.call import Call
+from radix_cache.redis.call import UNKNOWN, Call, Script
 from radix_cache.redis.line import Address, Line, LineLost, Reply
+
+LOADED = "already exists"
+"""What a server says that has been given a library by somebody else."""
 
 
 class Server:
@@ -20,7 +23,9 @@ class Server:
         self._line: Line | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: deque[Call] = deque()
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, int] = {}
+        self._loads = 0
+        self._refusals: dict[str, str] = {}
         self._under_way = 0
         self._closed = False
 
@@ -31,6 +36,10 @@ class Server:
 
     def has_room(self, _: Call, most: int) -> bool:
         return len(self._waiting) + self._under_way < most
+
+    async def primaries(self) -> list[Address]:
+        """Itself."""
+        return [self.address]
 
     @property
     def connected(self) -> bool:
@@ -45,9 +54,10 @@ class Server:
             return
         self._under_way += 1
         script = call.script
-        if script is not None and script.sha not in self._loaded:
-            self._loaded.add(script.sha)
-            line.ask(["SCRIPT", "LOAD", script.text], _heard)
+        if script is not None:
+            if script.text not in self._loaded:
+                self._load(line, script)
+            call.load = self._loaded[script.text]
         if call.asking:
             line.ask(["ASKING"], _heard)
         line.ask(call.command, lambda reply: self._answered(call, reply))
@@ -62,9 +72,25 @@ class Server:
         self._give_up("closed")
 
     def forget(self, call: Call) -> None:
-        """The server turns out not to know the call's script."""
-        if call.script is not None:
-            self._loaded.discard(call.script.sha)
+        """The server turns out not to know the call's script. Of many such calls the first one has it loaded."""
+        if call.script is not None and self._loaded.get(call.script.text) == call.load:
+            del self._loaded[call.script.text]
+
+    def why(self, call: Call, error: str) -> str:
+        """What was wrong with the call; if its script did not load, also why not."""
+        refusal = self._refusals.get(call.script.text) if call.script is not None else None
+        return f"{error} ({refusal})" if refusal is not None and error.startswith(UNKNOWN) else error
+
+    def _load(self, line: Line, script: Script) -> None:
+        self._loads += 1
+        self._loaded[script.text] = self._loads
+
+        def heard(reply: Reply | LineLost) -> None:
+            self._refusals.pop(script.text, None)
+            if isinstance(reply, hiredis.ReplyError) and LOADED not in str(reply):
+                self._refusals[script.text] = str(reply)
+
+        line.ask([*script.load, script.text], heard)
 
     def _answered(self, call: Call, reply: Reply | LineLost) -> None:
         self._under_way -= 1
@@ -75,12 +101,12 @@ class Server:
                 call.repeated = True
                 self.send(call)
         elif isinstance(reply, hiredis.ReplyError):
-            if call.script is not None and not call.repeated and str(reply).startswith("NOSCRIPT"):
+            if call.script is not None and not call.repeated and str(reply).startswith(UNKNOWN):
                 call.repeated = True
                 self.forget(call)
                 self.send(call)
             else:
-                call.fail(reply)
+                call.fail(self.why(call, str(reply)))
         else:
             call.succeed(reply)
 
@@ -111,4 +137,4 @@ class Server:
 
 
 def _heard(_: object) -> None:
-    """A script that did not load shows when it is called."""
+    """It shows in the call that follows."""

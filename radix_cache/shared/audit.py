@@ -2,7 +2,7 @@
 
 a node's head          fits its run: length, first and last block
 children               as many as there are; each begins where its parent ends, and has one, by `above` and `next`
-holders                hold 1 to all blocks of the run, stand in their chunk, hold the whole parent
+holders                hold 1 to all blocks of the run, stand in their chunk, hold the whole parent as near
 a leaf                 is as long as its longest holder holds
 tenures                are somebody's, or were
 the namespace          has a name, and the id that goes with it
@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from radix_cache.namespace import Namespace
-from radix_cache.shared.copy import HOPS_MAX
 from radix_cache.shared.keys import namespace_id
 from radix_cache.shared.records import Head
 from radix_cache.shared.stored import StoredNode, StoredTree, Tenures
+from radix_cache.shared.table import HOPS_MAX
+from radix_cache.tiers import TierBlocks, unpacked
+
+NOTHING = TierBlocks()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +90,12 @@ def violations(tree: StoredTree, tenures: Tenures) -> Iterator[Violation]:
         yield from _of_the_holders(node.head, node, tree, family, tenures)
 
 
-def holders(node: StoredNode) -> dict[int, int]:
+def holders(node: StoredNode) -> dict[int, TierBlocks]:
     """All leading blocks by tenure."""
     found = dict(node.head.holders) if node.head is not None else {}
     for chunk in node.chunks.values():
         found.update(chunk)
-    return found
+    return {tenure: unpacked(value) for tenure, value in found.items()}
 
 
 def _of_the_name(tree: StoredTree) -> Iterator[Violation]:
@@ -150,13 +153,20 @@ def _of_the_holders(
     held = holders(node)
     parent = family.parents.get(head.key)
     above = holders(tree.nodes[parent]) if parent is not None else {}
-    for tenure, count in held.items():
+    for tenure, tiers in held.items():
+        count = tiers.all
         if not 0 < tenure <= tenures.last:
             yield Violation(node=head.key, tenure=tenure, text=f"tenure {tenure} was never given")
         if not 0 < count <= head.length:
             text = f"tenure {tenure} holds {count} of {head.length} blocks"
             yield Violation(node=head.key, tenure=tenure, text=text)
-        if parent is not None and above.get(tenure, 0) != family.heads[parent].length:
+        if not 0 <= tiers.gpu <= tiers.host <= tiers.all:
+            text = f"tenure {tenure} holds more on the GPU or in host memory than in all"
+            yield Violation(node=head.key, tenure=tenure, text=text)
+        if parent is None:
+            continue
+        whole = family.heads[parent].length
+        if any(here and up != whole for up, here in zip(above.get(tenure, NOTHING), tiers, strict=True)):
             text = f"tenure {tenure} holds it and not the whole node above"
             yield Violation(node=head.key, tenure=tenure, text=text)
     chunks = {0: head.holders, **node.chunks}
@@ -164,7 +174,7 @@ def _of_the_holders(
         if chunk >= 1 << head.level or any(tenure % (1 << head.level) != chunk for tenure in members):
             text = f"chunk {chunk} of {1 << head.level} has holders that belong elsewhere"
             yield Violation(node=head.key, text=text, whole=True)
-    longest = max(held.values(), default=0)
+    longest = max((tiers.all for tiers in held.values()), default=0)
     if not family.children.get(head.key) and longest < head.length:
         text = f"a leaf of {head.length} blocks of which {longest} are held"
         yield Violation(node=head.key, text=text, trim=True)

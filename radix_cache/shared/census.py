@@ -7,6 +7,7 @@ from radix_cache.namespace import Namespace
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import Node
+from radix_cache.tiers import TierBlocks
 
 Spaces = Mapping[NamespaceId, Namespace]
 
@@ -16,20 +17,27 @@ UNKNOWN = Namespace(model="(unknown)", block_size=0)
 
 @dataclass(slots=True)
 class Tally:
-    """`tokens`: blocks times the block size of their namespace. `predictions`: under way."""
+    """`tokens`: blocks times the block size of their namespace. `predictions`: under way.
+
+    Of blocks that somebody holds `gpu_blocks` are on the GPU, and `host_blocks` there or in host memory.
+    """
 
     spaces: set[NamespaceId] = field(default_factory=set)
     nodes: int = 0
     blocks: int = 0
+    gpu_blocks: int = 0
+    host_blocks: int = 0
     tokens: int = 0
     predictions: int = 0
 
-    def add(self, node: Node, blocks: int, block_size: int) -> None:
+    def add(self, node: Node, held: TierBlocks, block_size: int) -> None:
         """So many blocks of a node."""
         self.spaces.add(node.namespace)
         self.nodes += 1
-        self.blocks += blocks
-        self.tokens += blocks * block_size
+        self.blocks += held.all
+        self.gpu_blocks += held.gpu
+        self.host_blocks += held.host
+        self.tokens += held.all * block_size
 
 
 @dataclass(slots=True)
@@ -66,10 +74,13 @@ def census(copy: TreeCopy, spaces: Spaces, foretold: Mapping[bytes, NamespaceId]
     for node in copy.nodes.values():
         space = spaces.get(node.namespace, UNKNOWN)
         group = found.groups.setdefault((space.model, space.group), Tally())
+        held = list(node.holders())
+        nearest = [max(each) for each in zip(*(tiers for _, tiers in held), strict=True)] or (0, 0, 0)
+        some = TierBlocks(nearest[0], nearest[1], len(node.run))
         for tally in (group, found.total):
-            tally.add(node, len(node.run), space.block_size)
-        for tenure, blocks in node.holders():
-            by_tenure.get(tenure, found.remains).add(node, blocks, space.block_size)
+            tally.add(node, some, space.block_size)
+        for tenure, tiers in held:
+            by_tenure.get(tenure, found.remains).add(node, tiers, space.block_size)
     for _, identity, tenure in copy.foretold():
         namespace = foretold.get(identity)
         space = spaces.get(namespace, UNKNOWN) if namespace is not None else UNKNOWN

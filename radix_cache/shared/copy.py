@@ -1,15 +1,19 @@
 """The read copy: what one process knows of the tree in Redis. No I/O; the reader feeds it, the index asks it.
 
+    table     nodes, and who holds them          changed entry by entry, or a whole shard at once
+    foretold  predictions
+    tenures   which worker is who
+
 A copy is right as of its last entry. It may be behind, and then misses a block that is there or has one that is
 gone: both cost a prefill, neither an answer.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
+from radix_cache.shared.foretold import Foretold
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import Node, PathMatch
 from radix_cache.shared.records import (
@@ -19,19 +23,15 @@ from radix_cache.shared.records import (
     HoldersChanged,
     NamespaceCleared,
     NamespaceNew,
+    NamespaceOver,
     NodeChanged,
     NodeGone,
     Predicted,
     PredictionOver,
 )
-from radix_cache.tree import RadixTree, common_blocks
-
-HOPS_MAX = 4096
-LAPSED_MAX = 16384
-
-
-class Gap(Exception):
-    """An entry does not follow the one before: something was missed, and the shard has to be read anew."""
+from radix_cache.shared.snapshot import Gap
+from radix_cache.shared.table import NodeTable, Unknown
+from radix_cache.tree import common_blocks
 
 
 @dataclass(slots=True)
@@ -43,46 +43,43 @@ class Shard:
     sequence: int = 0
     loaded: bool = False
     nodes: set[Node] = field(default_factory=set)
-    predictions: set[bytes] = field(default_factory=set)
     names: dict[NamespaceId, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Prediction:
-    shard: Shard
-    tenure: int
-    until: float
 
 
 class TreeCopy:
     """`clock`: seconds, never backwards. `predicted_seconds_max`: no prediction is believed for longer."""
 
     def __init__(self, clock: Callable[[], float], predicted_seconds_max: float) -> None:
-        self.nodes: dict[int, Node] = {}
         self.shards: dict[int, Shard] = {}
         self.tenures: dict[WorkerId, int] = {}
         self.instances: dict[WorkerId, str] = {}
-        self.blocks = 0
-        self.held: dict[int, int] = {}
-        self.holding: dict[int, set[Node]] = {}
         self.server_ahead = 0.0
         """Server time in seconds less our clock."""
-        self.lapsed: deque[tuple[int, bytes]] = deque(maxlen=LAPSED_MAX)
-        """Predictions whose time is over, for whoever tidies up."""
         self._clock = clock
-        self._predicted_seconds_max = predicted_seconds_max
-        self._pending: RadixTree[tuple[int, bytes]] = RadixTree()
-        self._predictions: OrderedDict[bytes, _Prediction] = OrderedDict()
+        self._table = NodeTable()
+        self._foretold = Foretold(self._table, clock, predicted_seconds_max)
+        self.nodes = self._table.nodes
+        self.held = self._table.held
+        self.holding = self._table.holding
+
+    @property
+    def blocks(self) -> int:
+        """Of all runs."""
+        return self._table.blocks
 
     @property
     def predictions(self) -> int:
         """How many are under way."""
-        return len(self._predictions)
+        return len(self._foretold)
+
+    @property
+    def lapsed(self) -> dict[bytes, int]:
+        """Shard by id of predictions whose time is over and that Redis still has, for whoever tidies up."""
+        return self._foretold.lapsed
 
     def foretold(self) -> Iterator[tuple[int, bytes, int]]:
         """Predictions under way, by (shard, id, tenure)."""
-        for identity, prediction in self._predictions.items():
-            yield prediction.shard.number, identity, prediction.tenure
+        return self._foretold.all()
 
     def server_seconds(self) -> int:
         """The server's clock now, about."""
@@ -101,18 +98,7 @@ class TreeCopy:
             at += common
             if common < len(node.run):
                 break
-        return PathMatch(path, self._pending_match(hashes) if self._predictions else {}, self.tenures)
-
-    def resolve(self, key: int, depth: int) -> Node | None:
-        """The node that has the block of this depth, on the way from `key` along splits."""
-        node = self.nodes.get(key)
-        for _ in range(HOPS_MAX):
-            if node is None or depth < node.depth:
-                return None
-            if depth < node.end:
-                return node
-            node = self.nodes.get(node.next)
-        return None
+        return PathMatch(path, self._pending(hashes) if self._foretold else {}, self.tenures)
 
     def at(self, hashes: Hashes, block: int) -> Node | None:
         """The node that has this block of the path (0: the first); None if the tree does not go that far."""
@@ -184,38 +170,24 @@ class TreeCopy:
         sequence: int,
         names: dict[NamespaceId, bytes],
         nodes: Iterable[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]],
-        predictions: Iterable[Predicted],
-        entries: Iterable[Entry],
+        predictions: Collection[Predicted],
     ) -> Iterator[None]:
-        """A snapshot in place of all that was known of the shard, and what happened while it was taken.
+        """A snapshot in place of all that was known of the shard.
 
         To be walked to its end: a step is one node or less, and between steps others may run, but no other change
         of the shard. Until the new nodes are complete the old ones answer; they change places in one step.
-        `sequence`: of the last change before the snapshot was begun. Raises Gap, and the shard is as it was then.
         """
-        aside = TreeCopy(self._clock, self._predicted_seconds_max)
-        shard = aside.shards[number] = Shard(number, tip=tip, sequence=sequence, names=names)
-        foretold: dict[bytes, Predicted] = {}
-        for prediction in predictions:
-            foretold[prediction.id] = prediction
-            yield
+        aside = NodeTable()
+        shard = Shard(number, tip=tip, sequence=sequence, names=names)
         for namespace, head, run, chunks in nodes:
-            node = aside.nodes[head.key] = Node(head.key, namespace, run)
+            node = aside.add(namespace, head, run)
             shard.nodes.add(node)
-            aside.blocks += len(run)
-            aside._set_head(node, head)
             for chunk, holders in chunks.items():
                 if chunk < len(node.chunks):
-                    aside._set_holders(node, chunk, holders)
+                    aside.set_holders(node, chunk, holders)
             yield
-        for entry in entries:
-            if entry.sequence > shard.sequence:
-                if entry.before != shard.tip:
-                    raise Gap
-                aside._apply(shard, entry, foretold)
-                yield
         for node in shard.nodes:
-            aside._link(node)
+            aside.link(node)
             yield
         before = self.shards.get(number) or Shard(number)
         gone: list[int] = []
@@ -224,41 +196,22 @@ class TreeCopy:
         for node in before.nodes:
             if node.key not in aside.nodes:
                 gone.append(node.key)
-            for tenure, count in node.holders():
-                lost[tenure] = lost.get(tenure, 0) + count
+            for tenure, held in node.holders():
+                lost[tenure] = lost.get(tenure, 0) + held.all
             blocks += len(node.run)
             yield
-        self._replace(before.nodes, gone, lost, aside)
-        self.blocks += aside.blocks - blocks
+        self._table.replace(before.nodes, gone, lost, blocks, aside)
         self.shards[number] = shard
         for node in before.nodes:
             node.parent = node.children = None  # Else they keep each other until the collector comes.
             yield
-        for identity in before.predictions - foretold.keys():
-            self._over(shard, identity)
+        for identity in self._foretold.of(number) - {prediction.id for prediction in predictions}:
+            self._foretold.over(identity)
             yield
-        for prediction in foretold.values():
+        for prediction in predictions:
             self._predict(shard, prediction)
             yield
         shard.loaded = True
-
-    def _replace(self, before: set[Node], gone: list[int], lost: dict[int, int], aside: "TreeCopy") -> None:
-        """The nodes of `aside` in place of those before: few operations, each on many.
-
-        `gone`: keys that are there no more; `lost`: blocks that each tenure held of the nodes before.
-        """
-        for key in gone:
-            self.nodes.pop(key, None)
-        self.nodes.update(aside.nodes)
-        held, holding = self.held, self.holding
-        for tenure, count in lost.items():
-            held[tenure] -= count
-            holding[tenure] = holding[tenure] - before
-            if not holding[tenure]:
-                del held[tenure], holding[tenure]
-        for tenure, nodes in aside.holding.items():
-            held[tenure] = held.get(tenure, 0) + aside.held[tenure]
-            holding[tenure] = holding[tenure] | nodes if tenure in holding else nodes
 
     def enrol(self, worker: WorkerId, tenure: int, instance: str) -> None:
         """From the registry. What the worker held in another tenure counts no more."""
@@ -272,166 +225,70 @@ class TreeCopy:
 
     def expire(self) -> None:
         """Predictions that are over are believed no more, whoever takes them away in Redis."""
-        now = self._clock()
-        while self._predictions:
-            identity, prediction = next(iter(self._predictions.items()))
-            if prediction.until > now:
-                return
-            self._over(prediction.shard, identity)
-            self.lapsed.append((prediction.shard.number, identity))
+        self._foretold.expire()
 
-    # Changes to single nodes.
+    # Further down.
 
-    def _apply(self, shard: Shard, entry: Entry, foretold: dict[bytes, Predicted] | None = None) -> None:
-        """`foretold`: of a load, which makes all predictions and all links between nodes at its end."""
-        namespace, settled = entry.namespace, foretold is None
+    def _apply(self, shard: Shard, entry: Entry) -> None:
         fresh: list[Node] = []
         shrunk: list[Node] = []
         for record in entry.records():
             if isinstance(record, NodeChanged):
-                node = self.nodes.get(record.head.key)
-                if node is None or node.sequence < entry.sequence:
-                    self._change(shard, namespace, node, record, fresh, shrunk, settled)
+                self._change(shard, entry, record, fresh, shrunk)
             elif isinstance(record, HoldersChanged):
                 node = self.nodes.get(record.key)
-                known = node is not None and record.chunk < len(node.chunks)
-                if node is not None and known and (node.sequence <= entry.sequence or not settled):
-                    self._set_holders(node, record.chunk, record.holders)
+                if node is None or record.chunk >= len(node.chunks):
+                    raise Gap
+                if node.sequence <= entry.sequence:
+                    self._table.set_holders(node, record.chunk, record.holders)
             elif isinstance(record, NodeGone):
                 node = self.nodes.get(record.key)
                 if node is not None and node.sequence < entry.sequence:
                     self._remove(shard, node)
             elif isinstance(record, Predicted):
-                if foretold is None:
-                    self._predict(shard, record)
-                else:
-                    foretold[record.id] = record
+                self._predict(shard, record)
             elif isinstance(record, PredictionOver):
-                if foretold is None:
-                    self._over(shard, record.id)
-                else:
-                    foretold.pop(record.id, None)
+                self._foretold.over(record.id)
             elif isinstance(record, NamespaceNew):
-                shard.names[namespace] = record.name
+                shard.names[entry.namespace] = record.name
             elif isinstance(record, NamespaceCleared):
-                shard.names.pop(namespace, None)
-                for node in [
-                    n for n in shard.nodes if n.namespace == namespace and n.sequence < entry.sequence
-                ]:
+                shard.names.pop(entry.namespace, None)
+                for node in [n for n in shard.nodes if n.namespace == entry.namespace]:
                     self._remove(shard, node)
-        if settled:
-            for node in shrunk:
-                self._hand_down(node)
-            for node in fresh:
-                self._link(node)
+            elif isinstance(record, NamespaceOver):
+                shard.names.pop(entry.namespace, None)
+        for node in shrunk:
+            self._table.hand_down(node)
+        for node in fresh:
+            self._table.link(node)
         shard.tip, shard.sequence = entry.tip, entry.sequence
 
     def _change(
-        self,
-        shard: Shard,
-        namespace: NamespaceId,
-        node: Node | None,
-        record: NodeChanged,
-        fresh: list[Node],
-        shrunk: list[Node],
-        settled: bool,
+        self, shard: Shard, entry: Entry, record: NodeChanged, fresh: list[Node], shrunk: list[Node]
     ) -> None:
+        node = self.nodes.get(record.head.key)
         if node is None:
-            if record.run is None:
-                if settled:
-                    raise Gap
-                return  # A scan met it half written; what completes it is further on in the log.
-            node = self.nodes[record.head.key] = Node(record.head.key, namespace, record.run)
-            shard.nodes.add(node)
-            self.blocks += len(record.run)
-            fresh.append(node)
-        elif record.run is not None:
-            if len(record.run) < len(node.run):
-                shrunk.append(node)
-            self.blocks += len(record.run) - len(node.run)
-            node.run = record.run
-        if len(node.run) != record.head.length:
-            if settled:
+            if record.kept or len(record.more) != record.head.length:
                 raise Gap
-            self._remove(shard, node)
-            return
-        self._set_head(node, record.head)
-
-    def _set_head(self, node: Node, head: Head) -> None:
-        node.sequence, node.depth, node.used = head.sequence, head.depth, head.used
-        node.next, node.above = head.next, head.above
-        if len(node.chunks) != 1 << head.level:
-            for chunk in range(len(node.chunks)):
-                self._set_holders(node, chunk, {})
-            node.chunks = [{} for _ in range(1 << head.level)]
-            node.mask = (1 << head.level) - 1
-        self._set_holders(node, 0, head.holders)
-
-    def _set_holders(self, node: Node, chunk: int, holders: Holders) -> None:
-        before = node.chunks[chunk]
-        if before == holders:
-            return
-        held, holding = self.held, self.holding
-        for tenure, count in before.items():
-            held[tenure] -= count
-            if tenure not in holders:
-                nodes = holding[tenure]
-                nodes.discard(node)
-                if not nodes:
-                    del holding[tenure], held[tenure]
-        for tenure, count in holders.items():
-            if tenure not in before:
-                holding.setdefault(tenure, set()).add(node)
-            held[tenure] = held.get(tenure, 0) + count
-        node.chunks[chunk] = holders
+            node = self._table.add(entry.namespace, record.head, record.more)
+            shard.nodes.add(node)
+            fresh.append(node)
+        elif node.sequence < entry.sequence:
+            try:
+                if self._table.change(node, record):
+                    shrunk.append(node)
+            except Unknown:
+                raise Gap from None
 
     def _remove(self, shard: Shard, node: Node) -> None:
-        for chunk in range(len(node.chunks)):
-            self._set_holders(node, chunk, {})
-        if node.parent is not None and node.parent.children is not None:
-            node.parent.children.discard(node)
-        self.nodes.pop(node.key, None)
+        self._table.remove(node)
         shard.nodes.discard(node)
-        self.blocks -= len(node.run)
-
-    def _link(self, node: Node) -> None:
-        if node.depth:
-            parent = self.resolve(node.above, node.depth - 1)
-            node.parent = parent
-            if parent is not None:
-                if parent.children is None:
-                    parent.children = set()
-                parent.children.add(node)
-
-    def _hand_down(self, node: Node) -> None:
-        """After a split the children stand below the lower half."""
-        for child in list(node.children or ()):
-            if child.depth != node.end and node.children is not None:
-                node.children.discard(child)
-                self._link(child)
 
     def _predict(self, shard: Shard, prediction: Predicted) -> None:
-        self._over(shard, prediction.id)
-        left = prediction.deadline_ms / 1000 - self.server_ahead - self._clock()
-        seconds = min(left, self._predicted_seconds_max)
-        if seconds > 0:
-            now = self._clock()
-            self._predictions[prediction.id] = _Prediction(shard, prediction.tenure, now + seconds)
-            shard.predictions.add(prediction.id)
-            self._pending.record(prediction.hashes, (prediction.tenure, prediction.id), now)
+        self._foretold.add(shard.number, prediction, self.server_ahead)
 
-    def _over(self, shard: Shard, identity: bytes) -> None:
-        shard.predictions.discard(identity)
-        found = self._predictions.pop(identity, None)
-        if found is not None:
-            self._pending.forget((found.tenure, identity))
-
-    def _pending_match(self, hashes: Hashes) -> dict[WorkerId, int]:
-        self.expire()
-        depths: dict[int, int] = {}
-        for (tenure, _), blocks in self._pending.match(hashes).items():
-            if blocks > depths.get(tenure, 0):
-                depths[tenure] = blocks
+    def _pending(self, hashes: Hashes) -> dict[WorkerId, int]:
+        depths = self._foretold.match(hashes)
         if not depths:
             return {}
         return {worker: depths[tenure] for worker, tenure in self.tenures.items() if tenure in depths}

@@ -1,11 +1,12 @@
 """The tree in ASCII, as far as it fits. Pure: it looks at the read copy.
 
     llama  tenant:acme  blocks of 64 tokens
-    `-- 0-11  12 blocks, used 3 s ago  gpu-0 12, gpu-1 12
+    `-- 0-11  12 blocks, used 3 s ago  gpu-0 12, gpu-1 12 (GPU 4, host 10)
         |-- 12-19  8 blocks, used 3 s ago  gpu-0 8
         `-- 12-15  4 blocks, used 1 min ago  gpu-1 4  (2 below)
 
-Nodes near the root come first, and among these the most recently used; what is left out is counted.
+Counts are leading blocks; those in brackets are cumulative, "host" being GPU or host memory. Nodes near the root
+come first, and among these the most recently used; what is left out is counted.
 """
 
 from collections import deque
@@ -16,6 +17,7 @@ from radix_cache.match import WorkerId
 from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import Node
+from radix_cache.tiers import TierBlocks
 
 HOLDERS_SHOWN_MAX = 8
 
@@ -92,10 +94,10 @@ class _Drawing:
         return sorted(nodes, key=lambda node: (-node.used, node.depth, node.key))
 
     def _text(self, node: Node) -> str:
-        held = sorted(node.holders(), key=lambda holder: (-holder[1], self._names.get(holder[0], "")))
+        held = sorted(node.holders(), key=lambda holder: (-holder[1].all, self._names.get(holder[0], "")))
         names = [
-            f"{self._names.get(tenure, f'(tenure {tenure}, over)')} {count}"
-            for tenure, count in held[:HOLDERS_SHOWN_MAX]
+            f"{self._names.get(tenure, f'(tenure {tenure}, over)')} {_tiers(tiers)}"
+            for tenure, tiers in held[:HOLDERS_SHOWN_MAX]
         ]
         if len(held) > HOLDERS_SHOWN_MAX:
             names.append(f"{len(held) - HOLDERS_SHOWN_MAX} more")
@@ -104,6 +106,11 @@ class _Drawing:
             f"{node.depth}-{node.end - 1}  {blocks}, used {_ago(self._now - node.used)}"
             f"  {', '.join(names) or 'nobody'}"
         )
+
+
+def _tiers(held: TierBlocks) -> str:
+    """The blocks, and how many of them lie how near unless all are on the GPU."""
+    return str(held.all) if held.gpu == held.all else f"{held.all} (GPU {held.gpu}, host {held.host})"
 
 
 def _ago(seconds: int) -> str:

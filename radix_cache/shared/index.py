@@ -17,19 +17,20 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from radix_cache.blocks import Hashes
 from radix_cache.index import IndexStats
 from radix_cache.local_index import LocalIndex
-from radix_cache.match import PrefixMatch, WorkerId
+from radix_cache.match import LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import Answer
 from radix_cache.shared.copy import TreeCopy
-from radix_cache.shared.keys import NamespaceId, namespace_id
+from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
 from radix_cache.shared.node import Node
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
+from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
 
@@ -53,26 +54,6 @@ class _Before:
 class _Sent:
     shard: int
     identity: bytes
-
-
-class LargestMatch:
-    """See PrefixMatch: of several, whichever knows of more."""
-
-    __slots__ = ("_matches",)
-
-    def __init__(self, *matches: PrefixMatch) -> None:
-        self._matches = matches
-
-    @property
-    def confirmed(self) -> dict[WorkerId, int]:
-        return _largest(match.confirmed.items() for match in self._matches)
-
-    @property
-    def pending(self) -> dict[WorkerId, int]:
-        return _largest(match.pending.items() for match in self._matches)
-
-    def blocks(self, worker: WorkerId) -> int:
-        return max(match.blocks(worker) for match in self._matches)
 
 
 class SharedIndex:
@@ -102,6 +83,9 @@ class SharedIndex:
         self.followed: set[WorkerId] = set()
         """Workers whose every change is heard: what they hold is what they say, and no answer has to confirm it."""
 
+        self.untold: Callable[[WorkerId], None] = lambda worker: None
+        """Called when Redis did not take what a followed worker has said: it is to be told anew."""
+
         self.enrolled: Callable[[WorkerId], None] = lambda worker: None
         """Called when a worker has been given the tenure that was asked for."""
 
@@ -122,8 +106,10 @@ class SharedIndex:
         self._before: dict[tuple[WorkerId, str], _Before] = {}
         self._sent: dict[tuple[WorkerId, str], _Sent] = {}
         self._unseen: dict[int, deque[tuple[int, WorkerId, str]]] = {}
-        self._unsent: deque[tuple[Namespace, Hashes, WorkerId]] = deque(maxlen=UNSENT_MAX)
+        self._unsent: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
         self._enrolling: dict[WorkerId, str] = {}
+        self._ending: dict[WorkerId, int] = {}
+        self._missed: set[WorkerId] = set()
         self._capacity: dict[WorkerId, int] = {}
         self._cutting: set[WorkerId] = set()
         self._grown: set[WorkerId] = set()
@@ -152,7 +138,8 @@ class SharedIndex:
             return
         space = namespace_id(namespace)
         shard = self.copy.shards.get(self.store.keys.shard(space))
-        held = self.copy.match(hashes).held(worker)
+        match = self.copy.match(hashes)
+        held = match.held(worker)
         if held and shard is not None:
             if len(self._before) >= self._predictions_max:
                 del self._before[next(iter(self._before))]
@@ -164,7 +151,12 @@ class SharedIndex:
             self._withdraw_sent(*next(iter(self._sent)))
         identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
         self._sent[worker, writer] = _Sent(self.store.keys.shard(space), identity)
-        _ignored(self.store.predict(namespace, hashes, tenure, identity, self._predicted_ms))
+        above, depth = match.place(held)
+        _ignored(
+            self.store.predict(
+                namespace, hashes[depth:], tenure, identity, self._predicted_ms, above=above, depth=depth
+            )
+        )
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
         self._before.pop((worker, writer), None)
@@ -177,14 +169,22 @@ class SharedIndex:
         self._own.withdraw(worker, writer)
         self.hold(namespace, hashes, worker, writer)
 
-    def hold(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str = "") -> None:
-        """The worker says itself that it holds this path."""
+    def hold(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        writer: str = "",
+        tier: Tier = Tier.GPU,
+    ) -> None:
+        """The worker says itself that it holds this path, in this tier or those before it."""
         tenure = self.copy.tenures.get(worker)
         if tenure is None:
-            self._learn(namespace, hashes, worker)
+            self._learn(namespace, hashes, worker, tier)
             return
         used_since = self.copy.server_seconds() - USED_SECONDS
-        if self.copy.match(hashes).fresh(worker, len(hashes), used_since):
+        since = self.copy.match(hashes).unsure_from(worker, len(hashes), tier, used_since)
+        if since is None:
             self._withdraw_sent(worker, writer)
             return
         sent = self._sent.pop((worker, writer), None)
@@ -192,23 +192,26 @@ class SharedIndex:
             namespace,
             hashes,
             tenure,
+            tier,
+            since=since,
             prediction=sent.identity if sent is not None else b"",
             fresh_seconds=USED_SECONDS,
         )
         # Until the copy shows it, it is ours to remember.
         self._number += 1
         claim = f"held {self._number}"
-        self._own.record(namespace, hashes, worker, claim)
+        if tier is Tier.GPU:
+            self._own.record(namespace, hashes, worker, claim)
 
         def answered(answer: "asyncio.Future[Answer]") -> None:
             if answer.cancelled() or answer.exception() is not None:
                 self.refused += 1
                 self._own.withdraw(worker, claim)
-                self._learn(namespace, hashes, worker)
+                self._learn(namespace, hashes, worker, tier)
                 return
             result = answer.result()
-            assert isinstance(result, list)
-            self._await_sight(self.store.keys.shard(namespace_id(namespace)), result[0], worker, claim)
+            assert isinstance(result, int)
+            self._await_sight(self.store.keys.shard(namespace_id(namespace)), result, worker, claim)
             self._grown.add(worker)
 
         held.add_done_callback(answered)
@@ -226,18 +229,39 @@ class SharedIndex:
         self.shorten(namespace, hashes, worker, blocks)
         _ignored(self.store.hold(namespace, hashes, tenure))
 
-    def shorten(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
+    def shorten(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        blocks: int,
+        tier: Tier = Tier.DISK,
+    ) -> None:
         if self._away is not None:
-            self._away.shorten(namespace, hashes, worker, blocks)
+            self._away.shorten(namespace, hashes, worker, blocks, tier)
         tenure = self.copy.tenures.get(worker)
         if tenure is None or blocks >= len(hashes):
             return
         node = self.copy.at(hashes, blocks)
         below = self.copy.below(node, tenure) if node is not None else []
-        if len(below) > NODES_PER_CALL_MAX:
+        if tier is not Tier.DISK:
+            # What hangs there stays, further away. Of more than one call takes, the nearest go first.
+            below = [each for each in below if each.count(tenure, tier)]
+        elif len(below) > NODES_PER_CALL_MAX:
             deepest, below = below[:-NODES_PER_CALL_MAX], below[-NODES_PER_CALL_MAX:]
             self._cut(namespace_id(namespace), [(each, tenure, 0) for each in deepest])
-        _ignored(self.store.shorten(namespace, hashes, tenure, blocks, below))
+        since = node.depth if node is not None else 0
+
+        def answered(answer: "asyncio.Future[Answer]") -> None:
+            if answer.cancelled() or answer.exception() is not None:
+                self.refused += 1
+                self._missed.add(worker)
+
+        nearest, deeper = below[-NODES_PER_CALL_MAX:], below[:-NODES_PER_CALL_MAX]
+        parts = [deeper[at : at + NODES_PER_CALL_MAX] for at in range(0, len(deeper), NODES_PER_CALL_MAX)]
+        for nodes in (nearest, *parts):
+            call = self.store.shorten(namespace, hashes, tenure, blocks, tier, since=since, below=nodes)
+            call.add_done_callback(answered)
 
     def bound(self, worker: WorkerId, blocks_max: int) -> None:
         if self._capacity.get(worker) != blocks_max:
@@ -247,12 +271,12 @@ class SharedIndex:
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
         instance = instance[:INSTANCE_CHARACTERS_MAX]
-        known = self.copy.instances.get(worker)
-        if (known is not None and instance in ("", known)) or worker in self._enrolling:
+        known, ends = self.copy.instances.get(worker), self._ending.get(worker, 0)
+        if (known is not None and instance in ("", known) and not ends) or worker in self._enrolling:
             return
         if known:
             self.copy.dismiss(worker)
-        self._call_registry(worker, self.store.tenure(worker, instance), instance)
+        self._call_registry(worker, self.store.tenure(worker, instance, ends), instance)
 
     def forget(self, worker: WorkerId) -> None:
         tenure = self.copy.tenures.get(worker)
@@ -262,6 +286,8 @@ class SharedIndex:
         self._unsent = deque((item for item in self._unsent if item[2] != worker), maxlen=UNSENT_MAX)
         if tenure is not None:
             instance = self.copy.instances.get(worker, "")
+            # Until Redis has heard of it: else the tenure would go on, and what it has wrong with it.
+            self._ending[worker] = tenure
             self.copy.dismiss(worker)
             self._call_registry(worker, self.store.tenure(worker, ends=tenure), instance)
 
@@ -279,28 +305,37 @@ class SharedIndex:
         for worker in grown:
             self._within_capacity(worker)
 
-    def checked(self) -> None:
-        """Redis is there and the copy is whole: it is told what it has missed."""
+    def checked(self, lost: Collection[int]) -> None:
+        """The copy shows all that there is, but for the shards that are lost: Redis is told what it has missed."""
         self.seen()
-        if not self._unsent and self._away is None:
+        if REGISTRY in lost or (not self._unsent and not self._missed and self._away is None):
             return
-        unsent, self._unsent = self._unsent, deque(maxlen=UNSENT_MAX)
-        self._away = None
+        shard_of = self.store.keys.shard
+        unsent: list[tuple[Namespace, Hashes, WorkerId, Tier]] = []
+        staying: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
+        for item in self._unsent:
+            (staying if shard_of(namespace_id(item[0])) in lost else unsent).append(item)
+        self._unsent = staying
+        missed, self._missed = self._missed, set()
+        if not staying:
+            self._away = None
+        if not unsent and not missed:
+            return
         log.info("telling Redis of %d paths that were learnt while it was away", len(unsent))
-        for namespace, hashes, worker in unsent:
-            self.confirm(namespace, hashes, worker, "")
-        # Of those, more was missed than paths: whoever follows them tells all of it anew.
-        for worker in {worker for _, _, worker in unsent} & self.followed:
-            self.forget(worker)
+        for namespace, hashes, worker, tier in unsent:
+            if worker not in self.followed:
+                self.hold(namespace, hashes, worker, tier=tier)
+        for worker in (missed | {worker for _, _, worker, _ in unsent}) & self.followed:
+            self.untold(worker)
 
     # Further down.
 
-    def _learn(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
+    def _learn(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, tier: Tier) -> None:
         """Redis does not know; we do."""
         if self._away is None:
             self._away = self._new_local()
-        self._away.confirm(namespace, hashes, worker, "")
-        self._unsent.append((namespace, hashes, worker))
+        self._away.hold(namespace, hashes, worker, tier=tier)
+        self._unsent.append((namespace, hashes, worker, tier))
 
     def _await_sight(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
         known = self.copy.shards.get(shard)
@@ -350,6 +385,8 @@ class SharedIndex:
             if not answer.cancelled() and answer.exception() is None:
                 result = answer.result()
                 assert isinstance(result, int)
+                if result != self._ending.get(worker):
+                    self._ending.pop(worker, None)
                 # The message says the same, a moment later.
                 self.copy.enrol(worker, result, instance)
                 self.enrolled(worker)
@@ -360,12 +397,3 @@ class SharedIndex:
 def _ignored(call: "asyncio.Future[Answer]") -> None:
     """Fire and forget. The reader and the metrics say when Redis is away."""
     call.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-
-def _largest(matches: Iterable[Iterable[tuple[WorkerId, int]]]) -> dict[WorkerId, int]:
-    largest: dict[WorkerId, int] = {}
-    for match in matches:
-        for worker, blocks in match:
-            if blocks > largest.get(worker, 0):
-                largest[worker] = blocks
-    return largest

@@ -8,16 +8,19 @@ check that nothing has changed in between.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from radix_cache.redis.call import RedisDown
+from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy
-from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.keys import REGISTRY, NamespaceId
+from radix_cache.shared.layouts import drop_older
 from radix_cache.shared.node import Node
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 
 log = logging.getLogger(__name__)
+
+KEEP = Script.read("radix_cache.shared", "keep")
 
 LEASE_MS = 5000
 ROUND_SECONDS = 1.0
@@ -43,10 +46,10 @@ class Keeper:
         blocks_max: int,
         node_blocks: int = 0,
         idle_seconds_max: float,
-        whole: Callable[[], bool],
+        lost: Callable[[], Collection[int]],
         identity: bytes | None = None,
     ) -> None:
-        """`whole`: does the copy show all there is? Nothing is tidied by a copy that does not."""
+        """`lost`: shards that the copy does not show as they are. There it tidies nothing."""
         self.keeping = False
         self._redis = redis
         self._store = store
@@ -54,7 +57,7 @@ class Keeper:
         self._blocks_max = blocks_max
         self._node_blocks = node_blocks
         self._idle_seconds_max = idle_seconds_max
-        self._whole = whole
+        self._lost = lost
         self._identity = identity or os.urandom(8)
         self._rounds = 0
 
@@ -62,11 +65,10 @@ class Keeper:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
             try:
-                self.keeping = self._whole() and await self._leased()
+                # Without the registry it is not known whose remains are whose.
+                self.keeping = REGISTRY not in self._lost() and await self._leased()
                 if self.keeping:
                     await self.tidy()
-                else:
-                    self._copy.lapsed.clear()
             except RedisDown as err:
                 self.keeping = False
                 log.debug("the keeper waits for Redis: %s", err)
@@ -79,22 +81,19 @@ class Keeper:
         over = self._copy.blocks + self._node_blocks * len(self._copy.nodes) - self._blocks_max
         if over > 0 or self._rounds % AGE_ROUNDS == 1:
             await self._evict(over)
+        if self._rounds % AGE_ROUNDS == 1:
+            await drop_older(self._redis, self._store.keys)
 
     async def _leased(self) -> bool:
         """Ours, or ours from now on, or somebody else's."""
-        key = self._store.keys.keeper
-        if await self._redis.ask("SET", key, self._identity, "NX", "PX", LEASE_MS) is not None:
-            return True
-        if await self._redis.ask("GET", key) != self._identity:
-            return False
-        return bool(await self._redis.ask("PEXPIRE", key, LEASE_MS))
+        return await self._redis.call(KEEP, [self._store.keys.keeper], [self._identity, LEASE_MS]) == 1
 
     async def _withdraw_lapsed(self) -> None:
         self._copy.expire()
         by_shard: dict[int, list[bytes]] = {}
-        while self._copy.lapsed:
-            shard, identity = self._copy.lapsed.popleft()
-            by_shard.setdefault(shard, []).append(identity)
+        for identity, shard in self._copy.lapsed.items():
+            if shard not in self._lost():
+                by_shard.setdefault(shard, []).append(identity)
         for shard, identities in by_shard.items():
             for at in range(0, len(identities), NODES_PER_CALL_MAX):
                 await self._store.withdraw(shard, identities[at : at + NODES_PER_CALL_MAX])
@@ -102,9 +101,10 @@ class Keeper:
     async def _sweep(self) -> None:
         left = SWEPT_PER_ROUND_MAX
         for tenure in self._copy.dead():
-            remains = sorted(self._copy.holding.get(tenure, ()), key=lambda node: -node.depth)[:left]
-            left -= len(remains)
-            for namespace, nodes in _batches(remains):
+            remains = filter(self._is_there, self._copy.holding.get(tenure, ()))
+            going = sorted(remains, key=lambda node: -node.depth)[:left]
+            left -= len(going)
+            for namespace, nodes in _batches(going):
                 await self._store.cut(namespace, [(node, tenure, 0) for node in nodes])
 
     async def _evict(self, over: int) -> None:
@@ -112,7 +112,7 @@ class Keeper:
         idle_before = self._copy.server_seconds() - self._idle_seconds_max
         leaves: list[Node] = []
         for at, node in enumerate(list(self._copy.nodes.values())):
-            if not node.children and (over > 0 or node.used < idle_before):
+            if not node.children and (over > 0 or node.used < idle_before) and self._is_there(node):
                 leaves.append(node)
             if at % SLICE_NODES == SLICE_NODES - 1:
                 await asyncio.sleep(0)
@@ -125,6 +125,10 @@ class Keeper:
             over -= len(node.run) + self._node_blocks
         for namespace, nodes in _batches(going):
             await self._store.evict(namespace, nodes)
+
+    def _is_there(self, node: Node) -> bool:
+        lost = self._lost()
+        return not lost or self._store.keys.shard(node.namespace) not in lost
 
 
 def _batches(nodes: Iterable[Node]) -> Iterator[tuple[NamespaceId, list[Node]]]:

@@ -6,6 +6,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.records import Holders
+from radix_cache.tiers import MASK, Tier, TierBlocks, plain, unpacked
 
 
 class Node:
@@ -40,14 +41,16 @@ class Node:
         """Depth of the last block."""
         return self.depth + len(self.run)
 
-    def count(self, tenure: int) -> int:
-        """Leading blocks of the run that the tenure holds."""
-        return self.chunks[tenure & self.mask].get(tenure, 0)
+    def count(self, tenure: int, tier: Tier = Tier.DISK) -> int:
+        """Leading blocks of the run that the tenure holds in this tier or one before it."""
+        value = self.chunks[tenure & self.mask].get(tenure, 0)
+        return value if value <= MASK else unpacked(value).within(tier)
 
-    def holders(self) -> Iterator[tuple[int, int]]:
+    def holders(self) -> Iterator[tuple[int, TierBlocks]]:
         """All (tenure, leading blocks)."""
         for chunk in self.chunks:
-            yield from chunk.items()
+            for tenure, value in chunk.items():
+                yield tenure, unpacked(value)
 
 
 class PathMatch:
@@ -84,7 +87,7 @@ class PathMatch:
         held = 0
         if tenure is not None:
             for node, common in self._path:
-                count = node.chunks[tenure & node.mask].get(tenure, 0)
+                count = node.chunks[tenure & node.mask].get(tenure, 0) & MASK
                 if count < common:
                     return held + count
                 held += common
@@ -95,6 +98,62 @@ class PathMatch:
             return self.held(worker)
         return max(self.held(worker), self._pending.get(worker, 0))
 
-    def fresh(self, worker: WorkerId, blocks: int, used_since: int) -> bool:
-        """The worker holds all so many blocks, and all of their nodes were used since (server seconds)."""
-        return self.held(worker) == blocks and all(node.used >= used_since for node, _ in self._path)
+    def tiers(self, worker: WorkerId) -> TierBlocks:
+        held = self.known(worker)
+        if not self._pending:
+            return held
+        return held.raised(Tier.GPU, self._pending.get(worker, 0))
+
+    def known(self, worker: WorkerId) -> TierBlocks:
+        """Leading blocks that the worker is known to hold, by tier."""
+        tenure = self._tenures.get(worker)
+        held = 0
+        if tenure is not None:
+            for node, common in self._path:
+                count = node.chunks[tenure & node.mask].get(tenure, 0)
+                if count > MASK:
+                    return self._known_by_tier(tenure)
+                if count < common:
+                    held += count
+                    break
+                held += common
+        return plain(held)
+
+    def _known_by_tier(self, tenure: int) -> TierBlocks:
+        gpu = host = depth = 0
+        for node, common in self._path:
+            here = unpacked(node.chunks[tenure & node.mask].get(tenure, 0))
+            # A tier goes on only where it reached to here.
+            host += min(here.host, common) if host == depth else 0
+            gpu += min(here.gpu, common) if gpu == depth else 0
+            depth += min(here.all, common)
+            if here.all < common:
+                break
+        return TierBlocks(gpu, host, depth)
+
+    def unsure_from(self, worker: WorkerId, blocks: int, tier: Tier, used_since: int) -> int | None:
+        """Where a walk must begin that makes the worker hold so many blocks, all used since (server seconds).
+
+        Depth of a node of which it holds something in that tier; 0 if it holds none. None: all is so already.
+        """
+        tenure = self._tenures.get(worker)
+        if tenure is None:
+            return 0
+        begin = reached = 0
+        for node, common in self._path:
+            count = node.count(tenure, tier)
+            if count:
+                begin = node.depth
+            if count < common or node.used < used_since:
+                return begin
+            reached += common
+        return None if reached == blocks else begin
+
+    def place(self, blocks: int) -> tuple[int, int]:
+        """Key of the node that has the last of so many leading blocks, and how many; (0, 0) if none has."""
+        at = 0
+        for node, common in self._path:
+            at += common
+            if blocks <= at:
+                return (node.key, blocks) if blocks else (0, 0)
+        return 0, 0

@@ -8,39 +8,30 @@
 Changes arrive as messages and are applied as they come. A message that was lost shows in the next one of its shard,
 or, on a shard where nothing happens, in the next comparison of tips. What Redis has forgotten (a flush, a failover
 that lost the last writes) shows in the same way, since every change names the one before it.
+
+What was heard before a shard was read anew is in what was read, and is passed over: asking about each such message
+would take longer than the next ones take to come. Every `check_seconds` all else has its turn, however much comes.
 """
 
 import asyncio
 import logging
-import struct
 import time
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
-from struct import Struct
+from collections.abc import Callable, Collection
 
-from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.ears import Ears
 from radix_cache.redis.line import LineLost
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import Gap, TreeCopy
+from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.records import (
-    Entry,
-    Head,
-    Holders,
-    decode_head,
-    decode_holders,
-    decode_prediction,
-    decode_tenure,
-)
+from radix_cache.shared.records import Entry, decode_tenure
+from radix_cache.shared.snapshot import Gap, Snapshot
+from radix_cache.shared.stored import pairs
 from radix_cache.turns import Turns
 
 log = logging.getLogger(__name__)
-
-_U16 = Struct("<H")
 
 CHECK_SECONDS = 2.0
 SCAN_COUNT = 512
@@ -54,7 +45,8 @@ NONE = bytes(8)
 class Reader:
     """`follow` for as long as the process lives.
 
-    `changed`: called after every batch of changes. `checked`: called whenever the copy has been found whole.
+    `changed`: called after every batch of changes. `checked`: called after every comparison, with the
+    shards that cannot be heard or read.
     """
 
     def __init__(
@@ -64,12 +56,11 @@ class Reader:
         copy: TreeCopy,
         *,
         changed: Callable[[], None] = lambda: None,
-        checked: Callable[[], None] = lambda: None,
+        checked: Callable[[Collection[int]], None] = lambda lost: None,
         clock: Callable[[], float] = time.monotonic,
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
         self.ready = asyncio.Event()
-        self.up = False
         self.snapshots = 0
         self.gaps = 0
         self._redis = redis
@@ -80,10 +71,19 @@ class Reader:
         self._clock = clock
         self._check_seconds = check_seconds
         self._shards = [REGISTRY, *range(keys.shards)]
+        self.lost: Collection[int] = frozenset(self._shards)
+        """Shards that the copy does not show as they are: they cannot be heard, or not be read."""
         self._numbers = {keys.tag(shard).encode(): shard for shard in self._shards}
         self._registry_tip = b""
-        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._inbox: deque[tuple[int, int, bytes]] = deque()
+        self._heard = 0
+        self._read_after: dict[int, int] = {}
         self._bell = asyncio.Event()
+
+    @property
+    def up(self) -> bool:
+        """Does the copy show all that there is?"""
+        return not self.lost
 
     async def follow(self) -> None:
         """Keeps the copy true, with pauses while Redis is away."""
@@ -94,7 +94,7 @@ class Reader:
                 if self.up or not self.ready.is_set():
                     log.warning("the prefix index has lost Redis and answers from its copy (%s)", err)
                     self.ready.set()
-                self.up = False
+                self.lost = frozenset(self._shards)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _listen(self) -> None:
@@ -124,14 +124,14 @@ class Reader:
                     ears.check()
                     await ears.place()
                     unread = await self._compare()
-                    self._report(len(ears.astray), unread)
+                    self._report({self._numbers[channel] for channel in ears.astray}, unread)
                     self.ready.set()
-                    if self.up:
-                        self._checked()
+                    self._checked(self.lost)
                 turns = Turns()
-                while self._inbox:
-                    number, data = self._inbox.popleft()
-                    await self._told(number, Entry.decode(data))
+                while self._inbox and not due:
+                    message, number, data = self._inbox.popleft()
+                    if message > self._read_after.get(number, 0):
+                        await self._told(number, Entry.decode(data))
                     await turns.give()
                 self._changed()
                 await self._bell.wait()
@@ -140,7 +140,7 @@ class Reader:
             timer.cancel()
             ears.close()
 
-    def _report(self, astray: int, unread: list[int]) -> None:
+    def _report(self, astray: set[int], unread: list[int]) -> None:
         """A part of a cluster may be away. The other shards are followed meanwhile."""
         whole = not astray and not unread
         if whole and not self.up:
@@ -149,15 +149,16 @@ class Reader:
             log.warning(
                 "the prefix index answers for a part of its shards from its copy: "
                 "%d cannot be heard, %d cannot be read",
-                astray,
+                len(astray),
                 len(unread),
             )
-        self.up = whole
+        self.lost = astray.union(unread)
 
     def _hear(self, channel: bytes, data: bytes) -> None:
         if len(self._inbox) >= INBOX_MAX:
             self._inbox.popleft()  # It shows as a gap, and is read from the log.
-        self._inbox.append((self._numbers[channel], data))
+        self._heard += 1
+        self._inbox.append((self._heard, self._numbers[channel], data))
         self._bell.set()
 
     async def _told(self, number: int, entry: Entry) -> None:
@@ -206,7 +207,7 @@ class Reader:
     async def _read_registry(self) -> None:
         # The tip first: a change in between is then met again, and changes nothing.
         tip = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tip")
-        tenures = _pairs(await self._redis.ask("HGETALL", self._keys.workers))
+        tenures = pairs(await self._redis.ask("HGETALL", self._keys.workers))
         for worker in set(self._copy.tenures) - {WorkerId(name.decode()) for name in tenures}:
             self._copy.dismiss(worker)
         for name, value in tenures.items():
@@ -215,6 +216,11 @@ class Reader:
 
     async def _recover(self, number: int, stands: tuple[bytes, int] | None = None) -> None:
         """From the log if it goes back far enough, else from a snapshot."""
+        heard = self._heard
+        await self._read_on(number, stands)
+        self._read_after[number] = heard
+
+    async def _read_on(self, number: int, stands: tuple[bytes, int] | None) -> None:
         if stands is None:
             tip, sequence = await self._redis.ask("HMGET", self._keys.meta(number), "tip", "sequence")
             stands = tip or NONE, int(sequence or 0)
@@ -247,53 +253,31 @@ class Reader:
     async def _take_snapshot(self, number: int) -> None:
         keys = self._keys
         tip, sequence = await self._redis.ask("HMGET", keys.meta(number), "tip", "sequence")
-        found = _pairs(await self._redis.ask("HGETALL", keys.names(number)))
-        names = {NamespaceId(identity): name for identity, name in found.items()}
-        trees: list[tuple[NamespaceId, dict[bytes, bytes]]] = []
-        for namespace in names:
-            fields: dict[bytes, bytes] = {}
+        names = pairs(await self._redis.ask("HGETALL", keys.names(number)))
+        found = Snapshot(
+            tip or NONE, int(sequence or 0), {NamespaceId(identity): name for identity, name in names.items()}
+        )
+        turns = Turns()
+        for namespace, tree in found.trees.items():
             cursor = b"0"
             while True:
                 cursor, page = await self._redis.ask(
                     "HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT
                 )
-                fields.update(_pairs(page))
+                for name, value in pairs(page).items():
+                    tree.put(name, value)
+                    await turns.give()
                 if cursor == b"0":
                     break
-            trees.append((namespace, fields))
-        foretold = _pairs(await self._redis.ask("HGETALL", keys.predictions(number)))
-        predictions = (decode_prediction(identity, value) for identity, value in foretold.items())
-        since = int(sequence or 0)
-        entries = await self._entries_after(number, since)
-        nodes = ((namespace, *node) for namespace, fields in trees for node in _assembled(fields))
-        turns = Turns()
-        for _ in self._copy.load(number, tip or NONE, since, names, nodes, predictions, entries):
+        found.foretold(pairs(await self._redis.ask("HGETALL", keys.predictions(number))).items())
+        for entry in await self._entries_after(number, found.sequence):
+            found.apply(entry)
+            await turns.give()
+        for _ in self._copy.load(
+            number, found.tip, found.sequence, found.names, found.nodes(), found.predictions
+        ):
             await turns.give()
 
     async def _entries_after(self, number: int, sequence: int) -> list[Entry]:
         found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
         return [Entry.decode(entry) for _, (_, entry) in found]
-
-
-def _assembled(fields: dict[bytes, bytes]) -> Iterator[tuple[Head, Hashes, dict[int, Holders]]]:
-    """The nodes of one tree. Who was met half written is left out: the log has it."""
-    for name, value in fields.items():
-        run = fields.get(b"R" + name[1:9])
-        if name[:1] != b"N" or run is None:
-            continue
-        try:
-            head = decode_head(int.from_bytes(name[1:9], "little"), value)
-            hashes: Hashes = array("Q", run[8:])
-            more = ((at, fields.get(b"H" + name[1:9] + _U16.pack(at))) for at in range(1, 1 << head.level))
-            holders = {at: decode_holders(text) for at, text in more if text is not None}
-        except (struct.error, ValueError):
-            # Damaged, and no reason to know nothing else; `radixgate index verify` finds and mends it.
-            log.debug("a node of the prefix index cannot be read")
-            continue
-        if len(hashes) == head.length:
-            yield head, hashes, holders
-
-
-def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    """A hash as Redis replies with it: name, value, name, value."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -1,16 +1,22 @@
 """What a change of a shard looks like on the wire: one entry of its log, one message of its channel.
 
     entry     tip 8 bytes | tip of the change before | sequence u64 | namespace id 8 bytes | records
-    records   n  key, u16 bytes of head and holders, u16 blocks of run (0: as it was), run      a node, whole
+    records   n  key, u16 bytes, head and holders, u16 blocks of the run that stay, u16, those behind them    a node
               h  key, u16 chunk, u16 bytes, holders                                             its further holders
               x  key                                                                            a node is gone
-              p  id 16 bytes, u32 bytes, tenure u32, deadline in server ms u64, hashes          a prediction
+              p  id 16 bytes, u32 bytes, tenure u32, deadline in server ms u64,                 a prediction
+                 key of a node above, its depth u32, hashes
               w  id 16 bytes                                                                    it is over
               m  u16 bytes, name                                                                a namespace is new
-              c                                                                                 it is empty
+              c                                                                                 it was emptied
+              e                                                                                 nothing is left
     registry  t  u16 bytes, worker id, tenure u32, its instance          in place of namespace and records
 
-Everything is absolute: applying an entry twice, or after a snapshot that has it already, changes nothing.
+Everything but runs is absolute, and the last block of a run tells whether it is the right one, since hashes are
+chained: applying an entry twice, or after a snapshot that has it already, changes nothing.
+
+Any change of these layouts, or of lua/tree.lua, needs a new LAYOUT in keys.py: gateways of two versions then keep
+an index each, and neither misreads the other's.
 """
 
 from array import array
@@ -28,10 +34,10 @@ ENTRY = Struct("<8s8sQ")
 _SIZES = Struct("<HH")
 _U16 = Struct("<H")
 _U32 = Struct("<I")
-PREDICTION = Struct("<IQ")
+PREDICTION = Struct("<IQQI")
 
 Holders = dict[int, int]
-"""Leading blocks of one node by tenure."""
+"""Leading blocks of one node by tenure, packed by tier: see radix_cache/tiers.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +59,18 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
-    """`run`: None where it is as it was."""
+    """The run has `more` in place of all behind its first `kept` blocks."""
 
     head: Head
-    run: Hashes | None
+    kept: int
+    more: Hashes
+
+    def run(self, before: Hashes) -> Hashes | None:
+        """What it was before, changed; None if that was no run that this change is of."""
+        if len(before) < self.kept or self.kept + len(self.more) != self.head.length:
+            return None
+        run = before if self.kept == len(before) and not self.more else before[: self.kept] + self.more
+        return run if run[-1] == self.head.last else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +87,13 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """`deadline_ms`: in the server's time."""
+    """`deadline_ms`: in the server's time. `hashes`: from `depth` on, below a node that had the key `above`."""
 
     id: bytes
     tenure: int
     deadline_ms: int
+    above: int
+    depth: int
     hashes: Hashes
 
 
@@ -93,11 +109,23 @@ class NamespaceNew:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceCleared:
-    pass
+    """Its nodes are gone, whichever there were."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOver:
+    """Its last node has gone, and its name with it."""
 
 
 Record = (
-    NodeChanged | HoldersChanged | NodeGone | Predicted | PredictionOver | NamespaceNew | NamespaceCleared
+    NodeChanged
+    | HoldersChanged
+    | NodeGone
+    | Predicted
+    | PredictionOver
+    | NamespaceNew
+    | NamespaceCleared
+    | NamespaceOver
 )
 
 
@@ -135,9 +163,9 @@ class Entry:
                 at += 10
                 head = decode_head(key, data[at : at + size])
                 at += size
-                blocks = _U16.unpack_from(data, at)[0]
-                at += 2
-                yield NodeChanged(head, array("Q", data[at : at + 8 * blocks]) if blocks else None)
+                kept, blocks = _SIZES.unpack_from(data, at)
+                at += 4
+                yield NodeChanged(head, kept, array("Q", data[at : at + 8 * blocks]))
                 at += 8 * blocks
             elif kind == 104:  # h
                 key = int.from_bytes(data[at : at + 8], "little")
@@ -161,6 +189,8 @@ class Entry:
                 at += 2 + size
             elif kind == 99:  # c
                 yield NamespaceCleared()
+            elif kind == 101:  # e
+                yield NamespaceOver()
             else:
                 raise ValueError(f"unknown record {chr(kind)!r}: another version writes this index")
 
@@ -176,8 +206,9 @@ def decode_holders(data: bytes) -> Holders:
 
 
 def decode_prediction(identity: bytes, data: bytes) -> Predicted:
-    tenure, deadline_ms = PREDICTION.unpack_from(data)
-    return Predicted(identity, tenure, deadline_ms, array("Q", data[PREDICTION.size :]))
+    tenure, deadline_ms, above, depth = PREDICTION.unpack_from(data)
+    hashes: Hashes = array("Q", data[PREDICTION.size :])
+    return Predicted(identity, tenure, deadline_ms, above, depth, hashes)
 
 
 def decode_tenure(data: bytes) -> tuple[int, str]:

@@ -11,16 +11,17 @@ from struct import Struct
 
 from radix_cache.blocks import Hashes
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import Answer, Argument, Script
+from radix_cache.redis.call import Answer, Argument, Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId, namespace_id
 from radix_cache.shared.node import Node
+from radix_cache.tiers import Tier
 
 PACKAGE = "radix_cache.shared"
-HOLD, SHORTEN, CUT, EVICT, PREDICT, WITHDRAW, CLEAR = (
-    Script.read(PACKAGE, "tree", verb)
-    for verb in ("hold", "shorten", "cut", "evict", "predict", "withdraw", "clear")
-)
+GROWING = ("hold", "predict")
+FREEING = ("shorten", "cut", "evict", "withdraw", "clear")
+VERBS = (*GROWING, *FREEING)
+LIBRARY = lua(PACKAGE, "tree", "holders", "log", *VERBS)
 TENURE = Script.read(PACKAGE, "tenure")
 
 LOG_ENTRIES = 4096
@@ -32,7 +33,10 @@ _EVICT = Struct("<QI")
 
 
 class TreeStore:
-    """`new_tip` names changes: eight bytes that nobody else makes. `log_entries`: kept in a shard's log, about."""
+    """`new_tip` names changes: eight bytes that nobody else makes. `log_entries`: kept in a shard's log, about.
+
+    `library`: the text of all verbs.
+    """
 
     def __init__(
         self,
@@ -41,8 +45,10 @@ class TreeStore:
         *,
         new_tip: Callable[[], bytes] = lambda: os.urandom(8),
         log_entries: int = LOG_ENTRIES,
+        library: str = LIBRARY,
     ) -> None:
         self.keys = keys
+        self._verbs = Script.library(library, VERBS, when_full=FREEING)
         self._scripts = scripts
         self._new_tip = new_tip
         self._log_entries = log_entries
@@ -52,52 +58,81 @@ class TreeStore:
         namespace: Namespace,
         hashes: Hashes,
         tenure: int,
+        tier: Tier = Tier.GPU,
         *,
-        above: int = 0,
-        depth: int = 0,
+        since: int = 0,
         prediction: bytes = b"",
         fresh_seconds: int = 60,
     ) -> "asyncio.Future[Answer]":
-        """The tenure has these blocks. What continues a path has a node `above` it and begins at `depth`.
+        """The tenure has these blocks in this tier.
 
-        `fresh_seconds`: a use that soon after another is not written down.
+        `since`: depth of a node of which it holds something already; the walk begins there, or at the root if it
+        turns out otherwise. `fresh_seconds`: a use that soon after another is not written down.
         """
-        above_key = above.to_bytes(8, "little")
-        more = (tenure, above_key, depth, hashes.tobytes(), prediction, fresh_seconds)
-        return self._call(HOLD, namespace_id(namespace), namespace.packed(), *more)
+        more = (tenure, int(tier), hashes.tobytes(), since, prediction, fresh_seconds)
+        return self._call("hold", namespace_id(namespace), namespace.packed(), *more)
 
     def shorten(
-        self, namespace: Namespace, hashes: Hashes, tenure: int, blocks: int, below: Iterable[Node] = ()
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        tenure: int,
+        blocks: int,
+        tier: Tier = Tier.DISK,
+        *,
+        since: int = 0,
+        below: Iterable[Node] = (),
     ) -> "asyncio.Future[Answer]":
-        """The tenure has at most the first `blocks` of the path. `below`: what hangs there, the deepest first."""
-        keys = b"".join(node.key.to_bytes(8, "little") for node in below)
-        more = (tenure, blocks, hashes.tobytes(), keys)
-        return self._call(SHORTEN, namespace_id(namespace), namespace.packed(), *more)
+        """The tenure has at most the first `blocks` of the path in this tier and those before it.
 
-    def cut(self, namespace: NamespaceId, cuts: Iterable[tuple[Node, int, int]]) -> "asyncio.Future[Answer]":
-        """Of each (node, tenure, blocks) the tenure keeps no more; the deepest first, NODES_PER_CALL_MAX."""
+        `since`: depth of the node that has block number `blocks`. `below`: what hangs there, the deepest first.
+        """
+        keys = b"".join(node.key.to_bytes(8, "little") for node in below)
+        more = (tenure, int(tier), blocks, hashes.tobytes(), since, keys)
+        return self._call("shorten", namespace_id(namespace), namespace.packed(), *more)
+
+    def cut(
+        self, namespace: NamespaceId, cuts: Iterable[tuple[Node, int, int]], tier: Tier = Tier.DISK
+    ) -> "asyncio.Future[Answer]":
+        """Of each (node, tenure, blocks) the tenure keeps no more in this tier and those before it.
+
+        The deepest first, NODES_PER_CALL_MAX.
+        """
         packed = b"".join(_CUT.pack(node.key, tenure, keep) for node, tenure, keep in cuts)
-        return self._call(CUT, namespace, b"", packed)
+        return self._call("cut", namespace, b"", int(tier), packed)
 
     def evict(self, namespace: NamespaceId, nodes: Iterable[Node]) -> "asyncio.Future[Answer]":
         """These leaves go, unless somebody has used them meanwhile. NODES_PER_CALL_MAX."""
         packed = b"".join(_EVICT.pack(node.key, node.used) for node in nodes)
-        return self._call(EVICT, namespace, b"", packed)
+        return self._call("evict", namespace, b"", packed)
 
     def predict(
-        self, namespace: Namespace, hashes: Hashes, tenure: int, identity: bytes, milliseconds: int
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        tenure: int,
+        identity: bytes,
+        milliseconds: int,
+        *,
+        above: int = 0,
+        depth: int = 0,
     ) -> "asyncio.Future[Answer]":
-        """A request brings this path to the tenure. `identity`: 16 bytes, the writer's own."""
-        more = (identity, tenure, milliseconds, hashes.tobytes(), PREDICTIONS_MAX)
-        return self._call(PREDICT, namespace_id(namespace), namespace.packed(), *more)
+        """A request brings these blocks to the tenure. `identity`: 16 bytes, the writer's own.
+
+        `above`, `depth`: what the tenure holds already need not be told: the path goes on from `depth`, below the
+        node `above`.
+        """
+        key = above.to_bytes(8, "little")
+        more = (identity, tenure, milliseconds, key, depth, hashes.tobytes(), PREDICTIONS_MAX)
+        return self._call("predict", namespace_id(namespace), namespace.packed(), *more)
 
     def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[Answer]":
         """Predictions of a shard that did not come true."""
-        return self._call(WITHDRAW, NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
+        return self._call("withdraw", NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
 
     def clear(self, namespace: NamespaceId) -> "asyncio.Future[Answer]":
         """The namespace is empty."""
-        return self._call(CLEAR, namespace, b"")
+        return self._call("clear", namespace, b"")
 
     def tenure(self, worker: str, instance: str = "", ends: int = 0) -> "asyncio.Future[Answer]":
         """The worker's tenure: a new one if there is none, if `ends` is it, or if another instance has it."""
@@ -106,7 +141,7 @@ class TreeStore:
         return self._scripts.call(TENURE, keys, [tip, channel, worker, instance, ends, self._log_entries])
 
     def _call(
-        self, script: Script, namespace: NamespaceId, name: bytes, *more: Argument
+        self, verb: str, namespace: NamespaceId, name: bytes, *more: Argument
     ) -> "asyncio.Future[Answer]":
         names, shard = self.keys, self.keys.shard(namespace)
         keys = [
@@ -117,4 +152,4 @@ class TreeStore:
             names.predictions(shard),
         ]
         head: list[Argument] = [self._new_tip(), names.tag(shard), namespace, self._log_entries, name]
-        return self._scripts.call(script, keys, [*head, *more])
+        return self._scripts.call(self._verbs[verb], keys, [*head, *more])

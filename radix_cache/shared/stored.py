@@ -9,8 +9,11 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import hiredis
+
 from radix_cache.blocks import Hashes
 from radix_cache.redis.call import RedisDown
+from radix_cache.redis.line import Line
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 from radix_cache.shared.records import (
@@ -20,6 +23,7 @@ from radix_cache.shared.records import (
     HoldersChanged,
     NamespaceCleared,
     NamespaceNew,
+    NamespaceOver,
     NodeChanged,
     NodeGone,
     Predicted,
@@ -31,6 +35,7 @@ from radix_cache.shared.records import (
 SCAN_COUNT = 512
 ATTEMPTS_MAX = 5
 NONE = bytes(8)
+_NO_RUN: Hashes = array("Q")
 
 Pairs = dict[bytes, bytes]
 
@@ -60,7 +65,7 @@ class StoredTree:
             if name[:1] == b"N" and len(name) == 9:
                 self._node(key).head = decode_head(key, value)
             elif name[:1] == b"R" and len(name) == 9:
-                self._node(key).run = array("Q", value[8:])
+                self._node(key).run = array("Q", value)
             elif name[:1] == b"H" and len(name) == 11:
                 chunk = int.from_bytes(name[9:11], "little")
                 self._node(key).chunks[chunk] = decode_holders(value)
@@ -77,7 +82,8 @@ class StoredTree:
             if isinstance(record, NodeChanged):
                 node = self._node(record.head.key)
                 node.head = record.head
-                node.run = record.run if record.run is not None else node.run
+                # A run that the scan met later than this change is of has the change already.
+                node.run = record.run(node.run or _NO_RUN) or node.run
             elif isinstance(record, HoldersChanged):
                 self._node(record.key).chunks[record.chunk] = record.holders
             elif isinstance(record, NodeGone):
@@ -88,6 +94,8 @@ class StoredTree:
                 self.name = None
                 self.nodes.clear()
                 self.unreadable.clear()
+            elif isinstance(record, NamespaceOver):
+                self.name = None
 
     def _node(self, key: int) -> StoredNode:
         return self.nodes.setdefault(key, StoredNode())
@@ -109,7 +117,7 @@ class TreeReading:
         self._keys = keys
 
     async def tenures(self) -> Tenures:
-        tenures = _pairs(await self._redis.ask("HGETALL", self._keys.workers))
+        tenures = pairs(await self._redis.ask("HGETALL", self._keys.workers))
         last = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tenures")
         if last is None:
             # A registry that was lost counts on from the clock: see lua/tenure.lua.
@@ -123,19 +131,26 @@ class TreeReading:
         """Every namespace that has a name."""
         found: dict[NamespaceId, bytes] = {}
         for shard in range(self._keys.shards):
-            pairs = _pairs(await self._redis.ask("HGETALL", self._keys.names(shard)))
-            found.update((NamespaceId(identity), name) for identity, name in pairs.items())
+            named = pairs(await self._redis.ask("HGETALL", self._keys.names(shard)))
+            found.update((NamespaceId(identity), name) for identity, name in named.items())
         return found
 
     async def trees(self) -> set[NamespaceId]:
-        """Every namespace that has a tree, named or not: looks at every key of this Redis."""
-        begin = f"{self._keys.prefix}:{{ix:"
+        """Every namespace that has a tree, named or not: looks at every key of every server."""
+        found: set[NamespaceId] = set()
+        async with self._redis.each() as lines:
+            for line in lines:
+                found |= await self._trees_at(line)
+        return found
+
+    async def _trees_at(self, line: Line) -> set[NamespaceId]:
         found: set[NamespaceId] = set()
         cursor = b"0"
         while True:
-            cursor, page = await self._redis.ask(
-                "SCAN", cursor, "MATCH", f"{begin}*:tree:*", "COUNT", SCAN_COUNT
-            )
+            reply = await line.reply(["SCAN", cursor, "MATCH", self._keys.any_tree, "COUNT", SCAN_COUNT])
+            if isinstance(reply, hiredis.ReplyError):
+                raise RedisDown(str(reply))
+            cursor, page = reply
             for key in page:
                 try:
                     namespace = NamespaceId(bytes.fromhex(key.decode().rpartition(":")[2]))
@@ -163,7 +178,7 @@ class TreeReading:
         cursor = b"0"
         while True:
             cursor, page = await self._redis.ask("HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT)
-            fields.update(_pairs(page))
+            fields.update(pairs(page))
             if cursor == b"0":
                 break
         for name, value in fields.items():
@@ -190,7 +205,7 @@ class TreeReading:
         return found
 
 
-def _pairs(flat: Iterable[bytes]) -> Pairs:
+def pairs(flat: Iterable[bytes]) -> Pairs:
     """A hash as Redis replies with it: name, value, name, value."""
     each = iter(flat)
     return dict(zip(each, each, strict=True))

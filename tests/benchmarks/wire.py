@@ -21,11 +21,12 @@ class BadAnswer(Exception):
 
 
 class Answer:
-    """Reads one answer: `feed` says when it is complete, `begun` when its body has begun."""
+    """Reads one answer: `feed` says when it is complete, `begun` when its body has begun. `status`: as expected."""
 
-    __slots__ = ("_head", "_missing", "_tail", "begun")
+    __slots__ = ("_first", "_head", "_missing", "_tail", "begun")
 
-    def __init__(self) -> None:
+    def __init__(self, status: int = 200) -> None:
+        self._first = b"HTTP/1.1 %d" % status
         self._head = b""
         self._missing: int | None = None  # bytes of a body of known length
         self._tail = b""  # the last bytes of a chunked one
@@ -39,7 +40,7 @@ class Answer:
             if end < 0 or len(data) == end + 4:
                 self._head = data
                 return False
-            if not data.startswith(b"HTTP/1.1 200"):
+            if not data.startswith(self._first):
                 raise BadAnswer(data[:1000].decode(errors="replace"))
             self.begun = True
             length = _LENGTH.search(data, 0, end)

@@ -1,42 +1,153 @@
 """What every TenantDirectory promises. (What single kinds of keys do is in tests/unit/gateway/test_keys.py.)"""
 
+from hashlib import sha256
+from pathlib import Path
+
 import pytest
 
-from gateway.settings import ApiKey, Settings, TenantSettings
+from gateway.database import schema
+from gateway.database.database import Database
+from gateway.database.rows import StoredKey
+from gateway.database.tenant_store import TenantStore
+from gateway.settings import Settings
+from gateway.settings_tenants import (
+    ApiKey,
+    Isolation,
+    Limit,
+    ModelAccess,
+    OrganisationSettings,
+    Plan,
+    TenantSettings,
+)
+from gateway.settings_types import Moment, Network
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import new_key, pepper
-from gateway.tenants.yaml_directory import YamlDirectory
+from gateway.tenants.register import Register
+from gateway.tenants.sql_directory import SqlDirectory
+from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
 
 PEPPER = pepper(b"secret")
-KEYS = {tenant: new_key(PEPPER) for tenant in ("acme", "globex")}
+NOW = 1_800_000_000.0
+NAMES = ("acme", "globex", "ended", "off")
+KEYS = {name: new_key(PEPPER) for name in NAMES}
+ELSEWHERE = "sk-elsewhere"
+
+ORGANISATION = OrganisationSettings(id="org", limits=(Limit(requests=9, per="hour"),), concurrency=7)
+PLAN = Plan(
+    name="p",
+    limits=(Limit(requests=60, per="minute"), Limit(total_tokens=1000, per="day")),
+    concurrency=3,
+    models=ModelAccess(allow=("llama-*",), deny=("*-70b",)),
+    context_length_max=4096,
+)
+TENANTS = (
+    TenantSettings(
+        id="acme",
+        organisation="org",
+        plan="p",
+        isolation=Isolation(mode="group", group="friends"),
+        models=ModelAccess(deny=("llama-1",)),
+        addresses=(Network("10.0.0.0/8"),),
+        keys=(
+            ApiKey(
+                id=KEYS["acme"].id,
+                hash=KEYS["acme"].hash,
+                name="the first",
+                expires=Moment.at(NOW + 1),
+                scopes=("usage",),
+                models=ModelAccess(allow=("llama-?",)),
+                addresses=(Network("10.1.0.0/16"), Network("2001:db8::/32")),
+                limits=(Limit(total_tokens=5, per="second"),),
+                concurrency=2,
+                family="founders",
+            ),
+            ApiKey(id=KEYS["ended"].id, hash=KEYS["ended"].hash, expires=Moment.at(NOW)),
+            ApiKey(id=KEYS["off"].id, hash=KEYS["off"].hash, disabled=True),
+        ),
+    ),
+    TenantSettings(
+        id="globex",
+        keys=(
+            ApiKey(id=KEYS["globex"].id, hash=KEYS["globex"].hash),
+            ApiKey(id="elsewhere", hash=f"sha256:{sha256(ELSEWHERE.encode()).hexdigest()}"),
+        ),
+    ),
+)
+SETTINGS = Settings(organisations=(ORGANISATION,), plans=(PLAN,), tenants=TENANTS)
 
 
-@pytest.fixture(params=["yaml"])
-def directory(request):
-    tenants = tuple(
-        TenantSettings(id=tenant, keys=(ApiKey(id=key.id, hash=key.hash),)) for tenant, key in KEYS.items()
-    )
-    return YamlDirectory(Settings(tenants=tenants), PEPPER)
+async def _in_database(url, base):
+    database = Database(url, base)
+    await schema.upgrade(database)
+    store = TenantStore(database)
+    async with store.change() as change:
+        await change.put_organisation(ORGANISATION)
+        await change.put_plan(PLAN)
+        for tenant in TENANTS:
+            await change.put_tenant(tenant)
+            await change.add_keys([StoredKey(tenant=tenant.id, key=key, created=NOW) for key in tenant.keys])
+    directory = SqlDirectory(Register(PEPPER, lambda: NOW), store, known_seconds_max=60.0, wall=lambda: NOW)
+    await directory.refresh()
+    return database, directory
 
 
-@pytest.mark.parametrize("tenant", KEYS)
-def test_a_key_names_its_tenant(directory, tenant):
+@pytest.fixture(params=["yaml", "until tenants", "sqlite", "postgres"])
+async def directory(request, tmp_path):
+    """The same tenants, wherever they come from."""
+    of_file = yaml_directory(SETTINGS, PEPPER, lambda: NOW)
+    if request.param in ("yaml", "until tenants"):
+        yield OpenUntilTenants(of_file) if request.param == "until tenants" else of_file
+        return
+    if request.param == "sqlite":
+        database, directory = await _in_database("sqlite:///t.db", tmp_path)
+    else:
+        database, directory = await _in_database(request.getfixturevalue("postgres_url"), Path())
+    yield directory
+    await database.close()
+
+
+@pytest.mark.parametrize(("tenant", "organisation"), [("acme", "org"), ("globex", "globex")])
+async def test_a_key_names_its_tenant(directory, tenant, organisation):
     found = directory.by_key(KEYS[tenant].text)
-    assert (found.id, found.organisation, found.key_id) == (tenant, tenant, KEYS[tenant].id)
+    assert (found.id, found.organisation, found.key_id) == (tenant, organisation, KEYS[tenant].id)
+
+
+async def test_a_key_from_elsewhere_is_found_by_its_digest(directory):
+    assert directory.by_key(ELSEWHERE).key_id == "elsewhere"
 
 
 @pytest.mark.parametrize(
-    "presented", [None, "", "rg-x", new_key(PEPPER).text, KEYS["acme"].hash, "x" * 10_000, "rg-\udcff"]
+    "presented",
+    [
+        *(None, "", "rg-x", new_key(PEPPER).text, KEYS["acme"].hash, "x" * 10_000, "rg-\udcff", "elsewhere"),
+        *(KEYS["ended"].text, KEYS["off"].text, sha256(ELSEWHERE.encode()).hexdigest(), ELSEWHERE[:-1]),
+    ],
 )
-def test_everything_else_is_unknown_in_the_same_way(directory, presented):
+async def test_everything_else_is_unknown_in_the_same_way(directory, presented):
     with pytest.raises(UnknownKey) as unknown:
         directory.by_key(presented)
     assert str(unknown.value) == ""
 
 
-def test_the_same_key_gives_the_same_tenant(directory):
+async def test_the_same_key_gives_the_same_tenant(directory):
     assert directory.by_key(KEYS["acme"].text) == directory.by_key(KEYS["acme"].text)
 
 
-def test_tenants_are_apart_unless_they_say_otherwise(directory):
+async def test_a_tenant_is_all_that_was_said_of_it(directory):
+    assert directory.by_key(KEYS["acme"].text) == yaml_directory(SETTINGS, PEPPER, lambda: NOW).by_key(
+        KEYS["acme"].text
+    )
+
+
+async def test_tenants_are_apart_unless_they_say_otherwise(directory):
     assert directory.by_key(KEYS["acme"].text).group != directory.by_key(KEYS["globex"].text).group
+
+
+async def test_every_tenants_group_is_listed(directory):
+    assert {"group:friends", "tenant:globex"} <= set(directory.groups())
+    before = list(directory.groups())
+    assert list(directory.groups()) == before
+
+
+async def test_keys_are_asked_for_where_there_are_tenants(directory):
+    assert directory.asks_for_keys

@@ -165,6 +165,27 @@ async def test_silence_before_the_first_byte_is_bounded(adapter, worker):
     assert worker.seen[0].ended == "aborted"
 
 
+async def test_whoever_waits_at_a_worker_that_is_down_can_go_elsewhere(adapter, worker):
+    await read(adapter, call())  # The next one takes its connection, of which nothing has come back yet.
+    worker.then(silent=True)
+    waiting = asyncio.create_task(read(adapter, call()))
+    while len(worker.seen) < 2:
+        await asyncio.sleep(0.005)
+    adapter.abandon()
+    with pytest.raises(WorkerUnreachable) as unreachable:
+        await asyncio.wait_for(waiting, 2)
+    assert not unreachable.value.timed_out
+    await asyncio.wait_for(worker.seen[1].done.wait(), 2)
+    assert (len(worker.seen), worker.seen[1].ended) == (2, "aborted")
+
+
+async def test_abandoning_leaves_answers_that_have_begun_alone(adapter, worker):
+    worker.then(gap=0.02)
+    async with adapter.stream(call()) as answer:
+        adapter.abandon()
+        assert b"[DONE]" in b"".join([chunk async for chunk in answer.chunks()])
+
+
 async def test_silence_after_it_is_bounded_too(adapter, worker):
     worker.then(gap=30.0)
     with pytest.raises(StreamBroken):

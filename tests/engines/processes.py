@@ -26,6 +26,7 @@ class Engine:
     page_size: int
     kv_tokens: int
     running_metric: str
+    generated_metric: str
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
         self.checkpoint = checkpoint
@@ -84,9 +85,16 @@ class Engine:
 
     def running(self) -> float:
         """Requests that it works on."""
+        return self._metric(self.running_metric)
+
+    def generated(self) -> float:
+        """Tokens that it has generated since it started, as far as it has counted them."""
+        return self._metric(self.generated_metric)
+
+    def _metric(self, name: str) -> float:
         with urlopen(f"{self.url}/metrics", timeout=30) as answer:
             text = answer.read().decode()
-        values = re.findall(rf"^{self.running_metric}(?:{{.*}})? (\S+)$", text, re.M)
+        values = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M)
         assert values, text[:2000]
         return sum(map(float, values))
 
@@ -104,6 +112,7 @@ class Vllm(Engine):
     page_size = 32
     kv_tokens = 64 * page_size
     running_metric = "vllm:num_requests_running"
+    generated_metric = "vllm:generation_tokens_total"
 
     def command(self) -> list[str]:
         events = {
@@ -149,6 +158,7 @@ class Sglang(Engine):
     page_size = 16
     kv_tokens = 96 * page_size
     running_metric = "sglang:num_running_reqs"
+    generated_metric = "sglang:generation_tokens_total"
 
     def command(self) -> list[str]:
         events, replay = self.event_ports

@@ -58,6 +58,11 @@ class Node:
     def id(self) -> str:
         return str(self.ask("CLUSTER", "MYID").decode())
 
+    @property
+    def replication(self) -> dict[str, Any]:
+        """What it says of its role, and of who copies whom."""
+        return dict(self._client.info("replication"))
+
     def start(self) -> None:
         self._directory.mkdir(exist_ok=True)
         options = {
@@ -108,6 +113,8 @@ class RedisCluster:
         self._directory = Path(tempfile.mkdtemp(prefix="radixgate-cluster-"))
         # A part that is away leaves the others serving.
         options = ["--cluster-node-timeout", str(node_timeout_ms), "--cluster-require-full-coverage", "no"]
+        self._options = options
+        self.replicas: list[Node] = []
         ports = free_ports(6)
         self.nodes = [
             Node(self._directory / str(port), port, bus, options)
@@ -128,6 +135,19 @@ class RedisCluster:
         for node in self.nodes[1:]:
             self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, node.bus)
         until(self.whole, "the cluster does not form")
+
+    def add_replica(self, of: Node) -> Node:
+        """A server that copies another, and may take its place."""
+        port, bus = free_ports(2)
+        node = Node(self._directory / str(port), port, bus, self._options)
+        node.start()
+        node.ask("CLUSTER", "MEET", "127.0.0.1", of.port, of.bus)
+        until(lambda: of.id.encode() in node.ask("CLUSTER", "NODES"), "a replica does not meet the cluster")
+        until(node.sees_all, "a replica does not see the cluster")
+        node.ask("CLUSTER", "REPLICATE", of.id)
+        until(lambda: node.replication["master_link_status"] == "up", "a replica does not copy")
+        self.replicas.append(node)
+        return node
 
     def whole(self) -> bool:
         return all(node.sees_all() for node in self.nodes)
@@ -159,6 +179,6 @@ class RedisCluster:
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
     def close(self) -> None:
-        for node in self.nodes:
+        for node in self.nodes + self.replicas:
             node.kill()
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -11,7 +11,12 @@ from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keeper import Keeper
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.store import LIBRARY, TreeStore
+
+CROWDED = LIBRARY.replace("HOPS_MAX = 32, 10, 512, 4096", "HOPS_MAX = 2, 10, 3, 4096")
+"""Chunks of two holders, runs of three blocks: so that few paths make many of both."""
+
+assert CROWDED != LIBRARY
 
 
 @dataclass
@@ -60,11 +65,12 @@ async def replica(
     *,
     check_seconds: float = 0.2,
     node_blocks: int = 0,
+    library: str = LIBRARY,
     **bounds: Any,
 ) -> Replica:
     """A replica that knows the whole tree."""
     scripts = ScriptCaller(url)
-    store = TreeStore(scripts, keys)
+    store = TreeStore(scripts, keys, library=library)
     copy = TreeCopy(clock, bounds["predicted_seconds"])
     index = SharedIndex(store, copy, clock, **bounds)
     reader = Reader(
@@ -83,7 +89,7 @@ async def replica(
         blocks_max=bounds["blocks_max"],
         node_blocks=node_blocks,
         idle_seconds_max=bounds["idle_seconds_max"],
-        whole=lambda: reader.up,
+        lost=lambda: reader.lost,
     )
     reading = asyncio.create_task(reader.follow())
     await asyncio.wait_for(reader.ready.wait(), 5)

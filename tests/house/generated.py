@@ -35,6 +35,9 @@ def _settings(kind: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
         path = f"{prefix}{field.encode_name}"
         if struct is None:
             yield path, _default(field), description
+            for branch in get_args(inner):
+                if isinstance(branch, type) and issubclass(branch, msgspec.Struct):
+                    yield from _settings(branch, f"{path}.")
         elif many:
             yield from _settings(struct, f"{path}[].")
         else:
@@ -103,7 +106,7 @@ def metrics_table() -> str:
                 family.documentation,
             )
         )
-    for gauge in gauges(None, None, None, None, None):  # type: ignore[arg-type]  only described, never read
+    for gauge in gauges(None, None, None, None, None, None):  # type: ignore[arg-type]  only described, never read
         kind = "counter" if gauge.counter else "gauge"
         name = f"radixgate_{gauge.name}" + ("_total" if gauge.counter else "")
         rows.append((name, kind, ", ".join(gauge.labels), gauge.text))

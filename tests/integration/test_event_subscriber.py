@@ -1,9 +1,13 @@
 """Listening to a publisher over real sockets: late, with gaps, after a restart, among nonsense."""
 
 import asyncio
+import gc
+import os
 import random
 import socket
+import time
 from contextlib import aclosing, asynccontextmanager, suppress
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -22,11 +26,14 @@ from workers.kv_events.wire import decode_batch
 async def published(port=0, *, replays=True):
     publisher = Publisher("127.0.0.1", port, page_size=2)
     task = asyncio.create_task(publisher.replay()) if replays else None
-    yield publisher
-    if task is not None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    publisher.close()
+    try:
+        yield publisher
+    finally:
+        # One that stays open hangs whoever collects it.
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        publisher.close()
 
 
 def free_pair() -> int:
@@ -216,3 +223,144 @@ async def test_a_hole_in_what_was_before_is_asked_for_again(listen):
         publisher._kept.extend(whole)
         publisher.publish(stored(4))
         await listener.until([0, 1, 2, 3, 4])
+
+
+async def test_an_engine_whose_clock_stepped_back_as_it_began_anew_is_heard_at_once(listen, monkeypatch):
+    port = free_pair()
+    async with published(port) as publisher:
+        listener = listen(source_of(publisher))
+        for number in range(3):
+            publisher.publish(stored(number))
+        await listener.until([0, 1, 2])
+    monkeypatch.setattr("workers.engine_server.kv_events.time", SimpleNamespace(time=lambda: 1000.0))
+    async with published(port) as publisher:
+        listener.subscriber.source = source_of(publisher)
+        await asyncio.sleep(0.5)
+        publisher.publish(stored(0))
+        await listener.until([0, 1, 2, Turn.RESTARTED, 0])
+        publisher.publish(stored(1))
+        await listener.until([0, 1, 2, Turn.RESTARTED, 0, 1])
+
+
+async def test_an_engine_that_began_anew_and_has_come_further_is_heard_from_its_beginning(listen):
+    async with published() as publisher:
+        listener = listen(source_of(publisher))
+        for number in range(2):
+            publisher.publish(stored(number))
+        await listener.until([0, 1])
+        # What it kept is of another life by now, and the next number heard is beyond the one expected.
+        publisher._kept.clear()
+        publisher._kept.extend((number, msgspec.msgpack.encode([1.0, [], 0])) for number in range(4))
+        publisher._sequence = 4
+        publisher.publish(stored(4))
+        await listener.until([0, 1, Turn.RESTARTED, 0, 1, 2, 3, 4])
+
+
+async def test_of_a_gap_that_cannot_be_filled_the_part_that_is_kept_is_heard(listen):
+    async with published() as publisher:
+        listener = listen(source_of(publisher))
+        publisher.publish(stored(0))
+        await listener.until([0])
+        payload = publisher._kept[0][1]
+        publisher._kept.clear()
+        publisher._kept.extend((number, payload) for number in (3, 4))
+        publisher._sequence = 5
+        publisher.publish(stored(5))
+        await listener.until([0, Turn.LOST, 3, 4, 5])
+
+
+async def test_who_stops_listening_and_listens_again_misses_nothing():
+    async with published() as publisher:
+        context = zmq.asyncio.Context()
+        subscriber = Subscriber(source_of(publisher), context)
+        heard = []
+        for number in range(4):
+            publisher.publish(stored(number))
+            async with aclosing(subscriber.batches()) as batches:
+                async for item in batches:
+                    if item is Turn.CAUGHT_UP:
+                        break
+                    heard.append(item.sequence)
+        assert heard == [0, 1, 2, 3]
+        context.destroy(linger=0)
+
+
+async def test_others_run_while_a_flood_of_batches_is_heard(listen):
+    async with published() as publisher:
+        listener = listen(source_of(publisher))
+        publisher.publish(stored(0))
+        await listener.until([0])
+        longest, running = 0.0, True
+
+        async def watch():
+            nonlocal longest
+            while running:
+                before = time.perf_counter()
+                await asyncio.sleep(0)
+                longest = max(longest, time.perf_counter() - before)
+
+        watching = asyncio.create_task(watch())
+        for number in range(1, 5000):
+            publisher.publish(stored(number))
+        await listener.until(list(range(5000)))
+        running = False
+        await watching
+        # All of them at once would take as long as all of them; one turn is 5 ms.
+        assert longest < 0.2
+
+
+async def test_a_message_that_is_too_large_is_not_taken(listen, monkeypatch):
+    monkeypatch.setattr("workers.kv_events.subscriber.MESSAGE_BYTES_MAX", 1000)
+    monkeypatch.setattr("workers.kv_events.subscriber.REPLAY_SECONDS_MAX", 0.5)
+    async with published() as publisher:
+        listener = listen(source_of(publisher))
+        publisher.publish(stored(0))
+        await listener.until([0])
+        publisher.publish([BlockStored(number, None, (1, 2), "") for number in range(1000)])
+        await asyncio.sleep(0.3)
+        publisher.publish(stored(2))
+        await asyncio.sleep(0.3)
+        # The connection is cut, comes back, and what was too large is a gap.
+        publisher.publish(stored(3))
+        async with asyncio.timeout(10):
+            while 3 not in listener.heard:
+                await asyncio.sleep(0.01)
+        assert listener.heard[0] == 0
+        assert 1 not in listener.heard
+        assert Turn.LOST in listener.heard
+
+
+async def test_a_replay_without_end_is_cut(listen, monkeypatch):
+    monkeypatch.setattr("workers.kv_events.subscriber.REPLAYED_MAX", 10)
+    async with published() as publisher:
+        for number in range(30):
+            publisher.publish(stored(number))
+        subscriber = listen(source_of(publisher)).subscriber
+        assert len(await subscriber._replay(0, 10)) == 10
+
+
+async def test_who_stops_listening_leaves_no_descriptor_open():
+    """Also before the collector of cycles looks, which a gateway lets do so seldom."""
+    context = zmq.asyncio.Context()
+    async with published() as publisher:
+        publisher.publish(stored(1))
+
+        async def listen_once():
+            async with aclosing(Subscriber(source_of(publisher), context).batches()) as batches:
+                assert isinstance(await anext(batches), EventBatch)
+                assert await anext(batches) is Turn.CAUGHT_UP
+
+        async def open_at_rest():
+            await asyncio.sleep(0.1)  # Sockets are closed by a thread of ZMQ's.
+            return len(os.listdir("/proc/self/fd"))
+
+        await listen_once()
+        before = await open_at_rest()
+        gc.disable()
+        try:
+            for _ in range(8):
+                await listen_once()
+            assert await open_at_rest() <= before + 2
+        finally:
+            gc.enable()
+    context.destroy(linger=0)

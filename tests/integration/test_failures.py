@@ -106,6 +106,35 @@ async def test_a_worker_that_never_answers_is_given_up(gateway):
         assert worker.seen[0].ended == "aborted"
 
 
+async def test_who_waits_for_a_first_byte_of_a_worker_that_goes_down_gets_it_from_another(gateway):
+    async with ScriptedWorker() as stalled, ScriptedWorker() as good, gateway(stalled, good) as running:
+        for worker in (stalled, good):
+            worker.then(silent=True)
+        calls = [
+            asyncio.create_task(status_of(running, text=f"{n}" * 50, stream=n % 2 == 0)) for n in range(8)
+        ]
+        await running.until(lambda: stalled.seen and len(stalled.seen) + len(good.seen) == 8)
+        good.then(silent=False)
+        # What the good one has taken already it never answers; only the others are looked at.
+        left = len(good.seen)
+        stalled.ready = False
+        await running.until(lambda: health(running)[0] == "down", seconds=10)
+        await running.until(lambda: sum(call.done() for call in calls) == 8 - left)
+        assert {call.result() for call in calls if call.done()} == {200}
+        for call in calls:
+            call.cancel()
+
+
+async def test_where_there_is_no_other_worker_one_goes_on_waiting(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(first_after=6.0)
+        call = asyncio.create_task(status_of(running, stream=True))
+        await running.until(lambda: worker.seen)
+        worker.ready = False
+        await running.until(lambda: health(running) == ["down"], seconds=10)
+        assert await call == 200
+
+
 async def test_a_stream_that_falls_silent_is_ended(gateway):
     settings = {"requests.idle_seconds_max": "0.2"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:

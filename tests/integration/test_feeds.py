@@ -4,12 +4,14 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+import redis.asyncio as redis
 
 from gateway.dispatch.feeds import Feeds
 from gateway.settings import Index
 from gateway.shared_index import SharedIndexParts
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import Namespace, Space
+from radix_cache.shared.reader import CHECK_SECONDS
 from tests.integration.test_event_subscriber import published, source_of
 from workers.engine.kv.events import BlockRemoved, BlockStored, Cleared
 
@@ -30,6 +32,15 @@ class Following:
         copy = self.parts.index.copy
         return copy.held.get(copy.tenures.get("w", 0), 0)
 
+    @property
+    def tenure(self):
+        return self.parts.index.copy.tenures["w"]
+
+    def probed(self, publisher):
+        """The worker has said that it serves, as it does every two seconds."""
+        self.parts.index.enrol("w", "")
+        self.feeds.follow("w", (source_of(publisher),))
+
     async def until(self, true):
         async with asyncio.timeout(10):
             while not true():
@@ -44,16 +55,18 @@ class Following:
 @pytest.fixture
 def following(valkey, tmp_path):
     @asynccontextmanager
-    async def start(publisher):
-        parts = SharedIndexParts.at(valkey.url, tmp_path.name, Index())
-        feeds = Feeds(index=parts.index, space=lambda *_: SPACE)
+    async def start(publisher, server=valkey):
+        parts = SharedIndexParts.at(server.url, tmp_path.name, Index())
+        feeds = Feeds(index=parts.index, store=parts.feed_leases, space=lambda *_: SPACE, room=parts.room)
         reading = asyncio.create_task(parts.reader.follow())
         try:
             await parts.whole()
             parts.index.enrol("w", "")
             feeds.follow("w", (source_of(publisher),))
+            leasing = asyncio.create_task(feeds.run())
             yield Following(parts, feeds)
         finally:
+            leasing.cancel()
             await feeds.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -125,3 +138,39 @@ async def test_a_worker_that_publishes_elsewhere_now_holds_nothing_until_it_says
         await here.settled(0)
         another.publish(chain(20, 2))
         await here.settled(2)
+
+
+FULL = ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0")
+CLOSED = ("ACL SETUSER default -fcall", "ACL SETUSER default +fcall")
+
+
+@pytest.mark.parametrize(
+    "missed",
+    [
+        [chain(10, 5)[3:], chain(20, 2)],
+        [[BlockRemoved(12)], [BlockRemoved(11)]],
+        [[BlockRemoved(12), *chain(20, 2)]],
+    ],
+    ids=["stored", "removed", "both"],
+)
+@pytest.mark.parametrize(("refuse", "take"), [FULL, CLOSED], ids=["full", "closed"])
+async def test_what_redis_did_not_take_is_told_when_it_does(following, own_valkey, missed, refuse, take):
+    async with published() as publisher, following(publisher, own_valkey) as here:
+        publisher.publish(chain(10, 3))
+        await here.settled(3)
+        tenure = here.tenure
+        async with redis.from_url(own_valkey.url) as client:
+            await client.execute_command(*refuse.split())
+            for events in missed:
+                publisher.publish(events)
+            (feed,) = here.feeds.of("w")
+            await here.until(lambda: feed.batches == 1 + len(missed))
+            # Meanwhile it is tried, and in vain.
+            await asyncio.sleep(CHECK_SECONDS + 0.5)
+            here.probed(publisher)
+            # What is known is not thrown away for that.
+            assert here.tenure == tenure
+            await client.execute_command(*take.split())
+        await here.until(lambda: here.probed(publisher) or here.held == len(feed.follower))
+        await here.settled(len(feed.follower))
+        assert here.tenure == tenure

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from array import array
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -17,8 +18,10 @@ import yaml
 
 from radix_cache.namespace import Namespace
 from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.redis.topology import slot_of
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.store import TreeStore
+from radix_cache.tiers import Tier
 from tests.fakes.scripted_worker import ScriptedWorker
 
 KEYS = Keys(prefix="rg")
@@ -120,8 +123,10 @@ async def test_stats_count_by_model_and_group_and_by_worker(cli, store, planted)
     }
     workers = {row.pop("worker"): row for row in found["workers"]}
     assert workers == {
-        "gpu-a": {"namespaces": 3, "nodes": 4, "blocks": 15, "tokens": 12 * 64 + 48, "predictions": 0},
-        "gpu-b": {"namespaces": 2, "nodes": 3, "blocks": 12, "tokens": 12 * 64, "predictions": 1},
+        "gpu-a": {"namespaces": 3, "nodes": 4, "blocks": 15, "tokens": 12 * 64 + 48, "predictions": 0}
+        | {"gpu_blocks": 15, "host_blocks": 15},
+        "gpu-b": {"namespaces": 2, "nodes": 3, "blocks": 12, "tokens": 12 * 64, "predictions": 1}
+        | {"gpu_blocks": 12, "host_blocks": 12},
     }
     assert found["total"] == {"namespaces": 4, "nodes": 6, "blocks": 21, "tokens": 1200, "predictions": 1}
     assert found["redis_memory_bytes"] > 100_000
@@ -132,7 +137,7 @@ async def test_stats_are_tables_for_people(cli, planted):
     assert code == 0
     assert re.search(r"^model +group +namespaces +nodes +blocks +tokens +predictions$", output, re.M)
     assert re.search(r"^llama +\(shared\) +1 +1 +2 +128 +0$", output, re.M)
-    assert re.search(r"^gpu-b +2 +3 +12 +768 +0$", output, re.M)
+    assert re.search(r"^gpu-b +2 +3 +12 +768 +0 +12 +12$", output, re.M)
     assert re.search(r"^Redis uses [0-9.]+ MiB", output, re.M)
 
 
@@ -157,6 +162,18 @@ async def test_show_draws_the_tree(cli, planted):
     }
     assert (lines[2][:8], lines[3][:8]) == ("    |-- ", "    `-- ")
     assert lines[4:] == ["3 of 3 nodes shown."]
+
+
+async def test_show_and_stats_tell_what_lies_off_the_gpu(cli, store, planted):
+    await store.shorten(ALL, path("zz"), planted[1], 0, Tier.GPU)
+    await store.shorten(ALL, path("zz"), planted[1], 1, Tier.HOST)
+    _, output, _ = await cli("show", "--tenant", "open")
+    assert "gpu-b 2 (GPU 0, host 1)" in output
+    workers = json.loads((await cli("stats", "--json"))[1])["workers"]
+    assert [(row["blocks"], row["gpu_blocks"], row["host_blocks"]) for row in workers] == [
+        (15, 15, 15),
+        (12, 10, 11),
+    ]
 
 
 async def test_show_is_bounded_and_says_what_it_leaves_out(cli, planted):
@@ -476,3 +493,34 @@ async def test_the_embedded_valkey_is_found_while_its_gateway_runs(tmp_path):
         assert code == 1
         assert errors.startswith(gone)
         assert len(errors.splitlines()) == 1
+
+
+async def test_on_a_cluster_every_server_is_looked_at(cluster, tmp_path):
+    """A tree on each server that has lost its name can only be found by looking at all keys of all servers."""
+    prefix = f"t{uuid4().hex}"
+    keys, spaces = Keys(prefix=prefix), {}
+    for number in range(1000):
+        space = Namespace(model=f"m{number}", block_size=16)
+        server = cluster.owner(slot_of(keys.tag(keys.shard(namespace_id(space)))))
+        spaces.setdefault(server.port, space)
+        if len(spaces) == 3:
+            break
+    scripts = ScriptCaller(cluster.url)
+    store = TreeStore(scripts, keys)
+    tenure = await store.tenure("gpu-a", "one")
+    for number, space in enumerate(spaces.values()):
+        await store.hold(space, path(f"{number}abc"), tenure)
+        await scripts.ask("HDEL", keys.names(keys.shard(namespace_id(space))), namespace_id(space))
+    file = tmp_path / "gateway.yaml"
+    file.write_text(yaml.safe_dump({"redis": {"url": cluster.url, "prefix": prefix}}))
+    cli = Cli(file)
+    code, output, _ = await cli("verify")
+    assert (code, output.count("it has no name")) == (1, 3)
+    assert output.endswith("3 namespaces, 3 nodes, 12 blocks: 3 violations.\n")
+    used = json.loads((await cli("stats", "--json"))[1])["redis_memory_bytes"]
+    each = [node.ask("INFO", "memory")["used_memory"] for node in cluster.nodes]
+    assert max(each) * 2 < used < sum(each) * 2
+    code, output, _ = await cli("clear", "--all", "--yes")
+    assert (code, output.splitlines()[-1]) == (0, "Cleared 3 namespaces.")
+    assert (await cli("verify"))[:2] == (0, "0 namespaces, 0 nodes, 0 blocks: nothing is wrong.\n")
+    await scripts.close()

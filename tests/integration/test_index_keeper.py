@@ -1,16 +1,20 @@
-"""The keeper holds the tree in Redis to its memory, of which short runs need more than their blocks."""
+"""The keeper holds the tree in Redis to its memory, and takes away what dead gateways have left there."""
 
+import asyncio
 import time
 from array import array
+from collections import Counter
 from uuid import uuid4
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.keys import Keys
+from radix_cache.shared.feed_leases import FeedLeaseStore, LeaseTable
+from radix_cache.shared.keys import Keys, namespace_id
 from tests.fakes.replica import replica
 
 W = WorkerId("w")
 SPACE = Namespace(model="m", block_size=16)
+SPACES = [Namespace(model=f"m{number}", block_size=16) for number in range(8)]
 
 
 async def kept(valkey, node_blocks):
@@ -31,3 +35,101 @@ async def kept(valkey, node_blocks):
 async def test_nodes_count_towards_the_bound_as_much_as_they_weigh(valkey):
     assert await kept(valkey, node_blocks=0) == 100
     assert await kept(valkey, node_blocks=9) == 20
+
+
+BRIEFLY = {"blocks_max": 200, "predicted_seconds": 0.2, "idle_seconds_max": 1000}
+
+
+async def predicted(each, keys):
+    """How many predictions Redis has."""
+    return sum([await each.scripts.ask("HLEN", keys.predictions(shard)) for shard in range(keys.shards)])
+
+
+async def test_predictions_of_a_gateway_that_died_go_though_nobody_saw_them_while_they_counted(valkey):
+    keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
+    dead = await replica(valkey.url, keys, time.monotonic, **BRIEFLY)
+    dead.index.enrol(W, "first")
+    await dead.arrived()
+    dead.index.record(SPACE, array("Q", [1, 2]), W, "r")
+    await dead.arrived()
+    await dead.close()
+    await asyncio.sleep(0.3)
+    later = await replica(valkey.url, keys, time.monotonic, **BRIEFLY)
+    assert await predicted(later, keys) == 1
+    await later.settled()
+    assert await predicted(later, keys) == 0
+    await later.close()
+
+
+async def test_predictions_that_lapsed_while_nobody_kept_go_when_somebody_does(valkey, monkeypatch):
+    monkeypatch.setattr("radix_cache.shared.keeper.ROUND_SECONDS", 0.02)
+    keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
+    one, other = [await replica(valkey.url, keys, time.monotonic, **BRIEFLY) for _ in range(2)]
+    one.index.enrol(W, "first")
+    await one.arrived()
+    one.index.record(SPACE, array("Q", [1, 2]), W, "r")
+    await one.arrived()
+    await one.close()  # It was the keeper, and its lease goes on for a while.
+    await other.scripts.ask("SET", keys.keeper, b"somebody", "PX", 400)
+    keeping = asyncio.create_task(other.keeper.run())
+    await asyncio.sleep(0.25)
+    assert not other.index.match(SPACE, array("Q", [1, 2])).pending
+    await asyncio.sleep(0.05)
+    assert not other.keeper.keeping
+    assert await predicted(other, keys) == 1
+    async with asyncio.timeout(10):
+        while await predicted(other, keys):
+            await asyncio.sleep(0.01)
+    assert other.keeper.keeping
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await other.close()
+
+
+async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey):
+    bounds = {"blocks_max": 30, "predicted_seconds": 10, "idle_seconds_max": 1000}
+    keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
+    one = await replica(valkey.url, keys, time.monotonic, **bounds)
+    one.index.enrol(W, "first")
+    await one.arrived()
+    spaces = {keys.shard(namespace_id(space)): space for space in SPACES}
+    for shard, first in ((0, 1000), (1, 2000)):  # The shard that is away has the older ones.
+        for number in range(20):
+            one.index.hold(spaces[shard], array("Q", [first + number]), W)
+            await one.arrived()
+    one.keeper._lost = lambda: {0}
+    await one.settled()
+    left = Counter(keys.shard(node.namespace) for node in one.index.copy.nodes.values())
+    assert left == {0: 20, 1: 10}
+    await one.close()
+
+
+async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valkey):
+    bounds = {"blocks_max": 30, "predicted_seconds": 10, "idle_seconds_max": 1000}
+    keys = Keys(prefix="t", shards=2)
+    one = await replica(own_valkey.url, keys, time.monotonic, **bounds)
+    one.index.enrol(W, "first")
+    await one.arrived()
+    for number in range(40):
+        one.index.hold(SPACE, array("Q", [1000 + number, 2000 + number]), W)
+    one.index.record(SPACE, array("Q", [1, 2]), W, "r")
+    await one.arrived()
+    await one.scripts.ask("CONFIG", "SET", "maxmemory", "1")
+    assert await one.keeper._leased()  # It may be that whoever kept it is gone.
+    one.index.withdraw(W, "r")
+    one.index.shorten(SPACE, array("Q", [1039, 2039]), W, 1)
+    await one.settled()
+    assert await predicted(one, keys) == 0
+    assert 28 < one.index.copy.blocks <= 30
+    one.index.forget(W)
+    await one.settled()
+    assert one.index.copy.blocks == 0
+    assert one.index.refused == 0
+    leases = FeedLeaseStore(one.scripts, keys, b"gateway1")
+    assert (await leases.renew(LeaseTable(), 1000)).gateways == {b"gateway1"}
+    # What would take room is refused, and remembered until there is some.
+    one.index.hold(SPACE, array("Q", [7, 8]), W)
+    await one.arrived()
+    assert one.index.refused == 1
+    assert one.index.match(SPACE, array("Q", [7, 8])).confirmed == {W: 2}
+    await one.close()

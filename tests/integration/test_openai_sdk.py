@@ -12,22 +12,32 @@ from tests.integration.conftest import MODEL
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("major", ["2", "3"])
-async def test_the_sdk_works_unchanged(gateway, embedded, model_settings, major):
+async def use_sdk(major: str, script: str, url: str, key: str) -> None:
     installed = ROOT / ".tools" / f"openai-{major}"
     if not (installed / "openai").is_dir():
         pytest.skip(f"openai {major}.x is not installed; `make test` puts it into .tools/openai-{major}")
-    async with gateway(*embedded, kind="embedded", **model_settings) as running:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(Path(__file__).with_name("sdk_client.py")),
-            f"{running.url}/v1",
-            running.keys["acme"].text,
-            MODEL,
-            env={**os.environ, "PYTHONPATH": str(installed)},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        output, errors = await asyncio.wait_for(process.communicate(), 90)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(Path(__file__).with_name(script)),
+        f"{url}/v1",
+        key,
+        MODEL,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode == 0, errors.decode()
     assert output.decode().startswith(f"{major}.")
+
+
+@pytest.mark.parametrize("script", ["sdk_client.py", "sdk_tools_client.py"])
+@pytest.mark.parametrize("major", ["2", "3"])
+async def test_the_sdk_works_unchanged(gateway, embedded, model_settings, major, script):
+    async with gateway(*embedded, kind="embedded", **model_settings) as running:
+        await use_sdk(major, script, running.url, running.keys["acme"].text)
+
+
+@pytest.mark.parametrize("major", ["2", "3"])
+async def test_the_sdk_uses_tools_and_schemas_on_a_worker_alone(embedded, major):
+    await use_sdk(major, "sdk_tools_client.py", embedded[0].url, "no key needed")

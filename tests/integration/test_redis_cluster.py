@@ -144,7 +144,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
         await each.arrived()
     scripts = replicas[0].scripts
     flat = await scripts.ask("HGETALL", keys.tree(namespace_id(space)))
-    runs = {name[1:]: run[8:] for name, run in zip(flat[::2], flat[1::2], strict=True) if name[:1] == b"R"}
+    runs = {name[1:]: run for name, run in zip(flat[::2], flat[1::2], strict=True) if name[:1] == b"R"}
     assert runs
     for each in replicas:
         nodes = each.index.copy.nodes
@@ -240,6 +240,93 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
     await until(lambda: all(each.index.copy.shards[shard].tip == bytes(8) for each in replicas))
     one.index.confirm(lost, path(4, 5), W, "r")
     await until(lambda: other.index.match(lost, path(4, 5)).confirmed == {W: 2})
+    for each in replicas:
+        await each.close()
+
+
+@soon_missed
+async def test_paths_of_shards_that_are_there_are_told_while_another_server_stays_away(own_cluster):
+    keys = Keys(prefix="t", shards=16)
+    registry = await in_thread(own_cluster.owner, slot_of(keys.tag(REGISTRY)))
+    spaces = spaces_by_server(keys, own_cluster)
+    one, other = [await replica(own_cluster.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
+    one.index.enrol(W, "first")
+    await until(lambda: all("w" in each.index.copy.tenures for each in (one, other)))
+    dead, back = [node for node in own_cluster.nodes if node is not registry]
+    for node in (dead, back):
+        one.index.hold(spaces[node.port], path(node.port, 1), W)
+    await until(lambda: one.index.copy.blocks == 4)
+    for node in (dead, back):
+        node.kill()
+    await until(lambda: not one.reader.up)
+    for node in (dead, back):
+        one.index.hold(spaces[node.port], path(node.port, 1, 3), W)
+    await until(lambda: len(one.index._unsent) == 2)
+    back.start()
+    told, waits = spaces[back.port], spaces[dead.port]
+    await until(lambda: other.index.match(told, path(back.port, 1, 3)).confirmed == {W: 3})
+    assert not one.reader.up
+    # What is still to be told is not forgotten.
+    assert one.index.match(waits, path(dead.port, 1, 3)).confirmed == {W: 3}
+    dead.start()
+    await until(lambda: other.index.match(waits, path(dead.port, 1, 3)).confirmed == {W: 3})
+    await until(lambda: one.reader.up)
+    for each in (one, other):
+        await each.close()
+
+
+@pytest.mark.parametrize("own_cluster", [2000], indirect=True)
+@pytest.mark.parametrize("how", ["as asked", "because it died"])
+async def test_an_index_goes_on_when_a_replica_takes_its_servers_place(own_cluster, how):
+    keys = Keys(prefix="t", shards=16)
+    spaces = spaces_by_server(keys, own_cluster)
+    replicas = [await replica(own_cluster.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
+    one, other = replicas
+    one.index.enrol(W, "first")
+    await until(lambda: all("w" in each.index.copy.tenures for each in replicas))
+    registry = await in_thread(own_cluster.owner, slot_of(keys.tag(REGISTRY)))
+    leaving = next(node for node in own_cluster.nodes if node is not registry)
+    space = spaces[leaving.port]
+    successor = await in_thread(own_cluster.add_replica, leaving)
+    one.index.hold(space, path(1, 2), W)
+    await until(lambda: other.index.match(space, path(1, 2)).confirmed == {W: 2})
+    await asyncio.sleep(0.3)  # A replica is told a moment later.
+
+    number = 10
+
+    async def traffic():
+        nonlocal number
+        while True:
+            for each in replicas:
+                each.index.hold(space, path(1, 2, number), W)
+                number += 1
+            await asyncio.sleep(0.01)
+
+    running = asyncio.create_task(traffic())
+    if how == "as asked":
+        await in_thread(successor.ask, "CLUSTER", "FAILOVER")
+    else:
+        await in_thread(leaving.kill)
+    await until(lambda: successor.replication["role"] == "master")
+    await asyncio.sleep(0.5)
+    running.cancel()
+    for each in replicas:
+        await until(lambda each=each: each.reader.up and not each.scripts.busy)
+    one.index.hold(space, path(1, 2, 9, 9), W)
+    await until(lambda: other.index.match(space, path(1, 2, 9, 9)).confirmed == {W: 4})
+    for each in replicas:
+        await each.arrived()
+        assert each.index.match(space, path(1, 2)).confirmed == {W: 2}
+    first, second = (each.index.copy for each in replicas)
+    assert {key: node.run for key, node in first.nodes.items()} == {
+        key: node.run for key, node in second.nodes.items()
+    }
+    tree = {
+        field[1:]: run
+        for field, run in successor._client.hgetall(keys.tree(namespace_id(space))).items()
+        if field[:1] == b"R"
+    }
+    assert tree == {key.to_bytes(8, "little"): node.run.tobytes() for key, node in first.nodes.items()}
     for each in replicas:
         await each.close()
 

@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
-from radix_cache.follower import Emptied, Follower, Held
+from radix_cache.follower import Emptied, Follower, Held, Room
 from radix_cache.namespace import Namespace, Space
+from radix_cache.tiers import Tier, TierBlocks, tier_of
 from radix_cache.tree import RadixTree
 
 PAGE = 2
@@ -27,7 +28,7 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         self.hasher = BlockHasher(block_size=PAGE * self.ratio, salt=b"s")
         space = Space(Namespace(model="m", block_size=PAGE * self.ratio), self.hasher)
-        self.follower = Follower(lambda salt, adapter, size: space if salt == "ours" else None)
+        self.follower = Follower(lambda salt, adapter, size: space if salt == "ours" else None, Room(10_000))
         self.tree: RadixTree[str] = RadixTree()
         self.pages: dict[tuple, Counter] = {}
         self.now = 0
@@ -36,17 +37,17 @@ class EngineMachine(RuleBasedStateMachine):
         for change in self.follower.apply(event):
             self.now += 1
             if isinstance(change, Held):
-                self.tree.record(change.hashes, "w", self.now)
+                self.tree.record(change.hashes, "w", self.now, change.tier)
             elif isinstance(change, Emptied):
                 self.tree.forget("w")
                 self.tree.sweep(1000)
             else:
-                self.tree.shorten(change.hashes, "w", change.blocks)
+                self.tree.shorten(change.hashes, "w", change.blocks, change.tier)
 
     def name(self, path):
         return hash(path) % 2**64
 
-    @rule(path=paths, medium=st.sampled_from(["GPU", "GPU", "CPU"]))
+    @rule(path=paths, medium=st.sampled_from(["GPU", "GPU", "GPU", "CPU", "DISK"]))
     def store(self, path, medium):
         """An engine stores what continues what it has; with several pages in one event."""
         known = 0
@@ -121,10 +122,40 @@ class EngineMachine(RuleBasedStateMachine):
         for path in blocks:
             tokens = array("I", [token for page in path for token in page])
             assert self.tree.match(self.hasher.of_tokens(tokens)) == {"w": len(path) // self.ratio}
-        ends = {tuple(held.hashes) for held in self.follower.paths()}
-        assert len(ends) == sum(
+        ends = {tuple(held.hashes) for held in self.follower.paths() if held is not None}
+        assert self.follower.holds() == {block for end in ends for block in end}
+        whole = [end for end in ends if not any(other[: len(end)] == end and other != end for other in ends)]
+        assert len(whole) == sum(
             not any(other[: len(path)] == path and other != path for other in blocks) for path in blocks
         )
+
+    def tiers_of(self, path):
+        """Of its blocks how many lie how near: each as its farthest page, by that page's nearest copy."""
+        found = [0, 0, 0]
+        for tier in Tier:
+            for end in range(self.ratio, len(path) + 1, self.ratio):
+                pages = [self.pages[path[: at + 1]] for at in range(end)]
+                if all(min(tier_of(medium) for medium in +copies) <= tier for copies in pages):
+                    found[tier] = end // self.ratio
+        return TierBlocks(*found)
+
+    @invariant()
+    def no_tier_has_more_than_lies_there_and_told_anew_each_has_all_of_it(self):
+        anew: RadixTree[str] = RadixTree()
+        for number, held in enumerate(self.follower.paths()):
+            if held is not None:
+                anew.record(held.hashes, "w", number, held.tier)
+        for path in self.pages:
+            if len(path) % self.ratio:
+                continue
+            hashes = self.hasher.of_tokens(array("I", [token for page in path for token in page]))
+            truth = self.tiers_of(path)
+            plain = TierBlocks(*[len(hashes)] * 3)
+            assert anew.slower(hashes).get("w", plain) == truth
+            told = self.tree.slower(hashes).get("w", plain)
+            assert told.gpu <= truth.gpu
+            assert told.host <= truth.host
+            assert told.all == truth.all
 
 
 @pytest.mark.parametrize("ratio", [1, 2, 3])

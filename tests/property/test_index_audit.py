@@ -10,27 +10,17 @@ import redis.asyncio as redis
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.redis.scripts import Script
-from radix_cache.shared import store as store_module
 from radix_cache.shared.audit import violations
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.repair import repair
 from radix_cache.shared.stored import TreeReading
-from tests.fakes.replica import replica
-from tests.property.test_shared_tree import VERBS, a_path, chained
+from radix_cache.tiers import Tier
+from tests.fakes.replica import CROWDED, replica
+from tests.property.test_shared_tree import a_path, chained
 
 SPACE = Namespace(model="m", block_size=16)
 WORKERS = [WorkerId(name) for name in ("w1", "w2", "w3", "w4", "w5")]
-BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
-
-
-@pytest.fixture(autouse=True)
-def crowded(monkeypatch):
-    """Runs of three blocks, chunks of two holders."""
-    for verb in VERBS:
-        text = getattr(store_module, verb).text
-        small = text.replace("HOPS_MAX = 32, 10, 512, 4096", "HOPS_MAX = 2, 10, 3, 4096")
-        monkeypatch.setattr(store_module, verb, Script.of(small))
+BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000, "library": CROWDED}
 
 
 @pytest.fixture
@@ -48,9 +38,9 @@ async def act(one, chance):
     path, worker = chained(a_path(chance)), chance.choice(WORKERS)
     action = chance.random()
     if action < 0.7:
-        one.index.confirm(SPACE, path, worker, "r")
+        one.index.hold(SPACE, path, worker, "r", chance.choice(list(Tier)))
     elif action < 0.97:
-        one.index.shorten(SPACE, path, worker, chance.randint(0, 9))
+        one.index.shorten(SPACE, path, worker, chance.randint(0, 9), chance.choice(list(Tier)))
     else:
         one.index.forget(worker)
 

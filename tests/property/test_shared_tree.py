@@ -15,16 +15,15 @@ import redis.asyncio as redis
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import Script
-from radix_cache.shared import store as store_module
 from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.tiers import Tier, TierBlocks
 from radix_cache.tree import RadixTree
-from tests.fakes.replica import replica
+from tests.fakes.replica import CROWDED, replica
 
 SPACE = Namespace(model="m", block_size=16)
 WORKERS = [WorkerId(name) for name in ("w1", "w2", "w3", "w4", "w5")]
-BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
-VERBS = ("HOLD", "SHORTEN", "CUT", "EVICT", "PREDICT", "WITHDRAW", "CLEAR")
+TIERS = (Tier.GPU, Tier.GPU, Tier.HOST, Tier.DISK)
+BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000, "library": CROWDED}
 
 
 def chained(path: str) -> "array[int]":
@@ -36,16 +35,6 @@ def chained(path: str) -> "array[int]":
 
 def a_path(chance: random.Random) -> str:
     return "".join(chance.choice("ab") for _ in range(chance.randint(0, 9)))
-
-
-@pytest.fixture
-def crowded(monkeypatch):
-    """Runs of three blocks, chunks of two holders."""
-    for verb in VERBS:
-        text = getattr(store_module, verb).text
-        small = text.replace("HOPS_MAX = 32, 10, 512, 4096", "HOPS_MAX = 2, 10, 3, 4096")
-        assert small != text
-        monkeypatch.setattr(store_module, verb, Script.of(small))
 
 
 async def enrolled(*replicas):
@@ -62,13 +51,16 @@ def agree(model, replicas, chance):
         assert copy.blocks == model.blocks
         for _ in range(6):
             path = chained(a_path(chance))
-            assert copy.match(path).confirmed == model.match(path)
+            match, slower = copy.match(path), model.slower(path)
+            assert match.confirmed == model.match(path)
+            for worker, held in match.confirmed.items():
+                assert match.tiers(worker) == slower.get(worker, TierBlocks(held, held, held))
         for worker in WORKERS:
             assert copy.held.get(copy.tenures.get(worker, 0), 0) == model.held(worker)
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_redis_and_every_copy_hold_what_the_tree_in_memory_holds(seed, redis_url, crowded):
+async def test_redis_and_every_copy_hold_what_the_tree_in_memory_holds(seed, redis_url):
     chance = random.Random(seed)
     keys = Keys(prefix=f"t{uuid4().hex}", shards=1)
     replicas = [await replica(redis_url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
@@ -79,12 +71,13 @@ async def test_redis_and_every_copy_hold_what_the_tree_in_memory_holds(seed, red
         await each.arrived()
         action = chance.random()
         if action < 0.62:
-            each.index.confirm(SPACE, path, worker, "r")
-            model.record(path, worker, step)
+            tier = chance.choice(TIERS)
+            each.index.hold(SPACE, path, worker, "r", tier)
+            model.record(path, worker, step, tier)
         elif action < 0.94:
-            blocks = chance.randint(0, 9)
-            each.index.shorten(SPACE, path, worker, blocks)
-            model.shorten(path, worker, blocks)
+            blocks, tier = chance.randint(0, 9), chance.choice(TIERS)
+            each.index.shorten(SPACE, path, worker, blocks, tier)
+            model.shorten(path, worker, blocks, tier)
         else:
             each.index.forget(worker)
             model.forget(worker)
@@ -111,7 +104,7 @@ async def is_in_redis(keys, client):
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_replicas_agree_with_redis_after_whatever_happened(seed, own_valkey, crowded):
+async def test_replicas_agree_with_redis_after_whatever_happened(seed, own_valkey):
     """Changes, restarts, lost connections, trimmed logs, flushes, a failover that lost the last writes."""
     chance = random.Random(seed)
     keys = Keys(prefix="t", shards=2)
@@ -123,9 +116,9 @@ async def test_replicas_agree_with_redis_after_whatever_happened(seed, own_valke
             each, path, worker = chance.choice(replicas), chained(a_path(chance)), chance.choice(WORKERS)
             action = chance.random()
             if action < 0.6:
-                each.index.confirm(SPACE, path, worker, "r")
+                each.index.hold(SPACE, path, worker, "r", chance.choice(TIERS))
             elif action < 0.75:
-                each.index.shorten(SPACE, path, worker, chance.randint(0, 9))
+                each.index.shorten(SPACE, path, worker, chance.randint(0, 9), chance.choice(TIERS))
             elif action < 0.80:
                 await client.client_kill_filter(_type="pubsub")
             elif action < 0.84:
@@ -156,7 +149,7 @@ async def test_replicas_agree_with_redis_after_whatever_happened(seed, own_valke
             await each.arrived()
             runs = {b"R" + key.to_bytes(8, "little"): node.run for key, node in each.index.copy.nodes.items()}
             assert runs.keys() == in_redis.keys()
-            assert all(in_redis[key][8:] == run.tobytes() for key, run in runs.items())
+            assert all(in_redis[key] == run.tobytes() for key, run in runs.items())
         first, second = (each.index.copy for each in replicas)
         assert first.tenures == second.tenures
         for key, node in first.nodes.items():

@@ -37,6 +37,10 @@ class Silent(Broken):
     """Nothing came for too long."""
 
 
+class Abandoned(Broken):
+    """Nobody expects an answer any more."""
+
+
 class Connection(asyncio.Protocol):
     """One connection, one request at a time. Made by the pool; methods without underscore are for its user."""
 
@@ -213,6 +217,7 @@ class ConnectionPool:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls is not None else 80)
         self._idle: deque[Connection] = deque()
+        self._unanswered: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self.host = parts.netloc.rpartition("@")[2]
         self.base = parts.path.rstrip("/")
@@ -226,7 +231,7 @@ class ConnectionPool:
         if idle is not None:
             try:
                 return idle, await self._first(idle, request, first_byte_seconds_max)
-            except Silent:
+            except (Silent, Abandoned):
                 raise
             except Broken:
                 # Only once, and on a fresh one: a request that kills its worker would go round all idle ones.
@@ -234,6 +239,11 @@ class ConnectionPool:
                     raise
         connection = await self._open()
         return connection, await self._first(connection, request, first_byte_seconds_max)
+
+    def abandon(self) -> None:
+        """Hangs up wherever a first byte is waited for; who waits gets Abandoned."""
+        for connection in self._unanswered:
+            connection.fail(Abandoned("the worker is down"))
 
     def close(self) -> None:
         if self._sweep is not None:
@@ -250,11 +260,14 @@ class ConnectionPool:
 
     async def _first(self, connection: Connection, request: bytes, seconds: float) -> bytes:
         connection.send(request)
+        self._unanswered.add(connection)
         try:
             return await connection.first(seconds)
         except (Broken, asyncio.CancelledError):
             connection.close()
             raise
+        finally:
+            self._unanswered.discard(connection)
 
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()

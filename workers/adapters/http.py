@@ -67,22 +67,32 @@ class HttpWorker:
 
     async def get_json(self, path: str, kind: Any) -> Any:
         """One small GET for probes, decoded as `kind`. WorkerUnreachable for anything but a 200 that fits."""
+        text = await self.get(path)
+        try:
+            return msgspec.json.decode(text, type=kind) if kind is not None else None
+        # A text that is no UTF-8 and brackets without end have errors of their own.
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as err:
+            raise WorkerUnreachable(f"/{path}: not the JSON that was expected: {err}") from err
+
+    async def get(self, path: str) -> bytes:
+        """One small GET for probes, at most PROBE_BYTES_MAX of it. WorkerUnreachable for anything but a 200."""
         request = (self._head("GET", path) + "\r\n").encode("latin-1")
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
                 status, text = await self._get(request)
-            if status != 200:
-                raise WorkerUnreachable(f"status {status} from /{path}")
-            return msgspec.json.decode(text, type=kind) if kind is not None else None
         except TimeoutError as err:
             raise WorkerUnreachable(
                 f"/{path}: no answer within {PROBE_SECONDS_MAX:g} seconds", timed_out=True
             ) from err
         except Broken as err:
             raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
-        # A text that is no UTF-8 and brackets without end have errors of their own.
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as err:
-            raise WorkerUnreachable(f"/{path}: not the JSON that was expected: {err}") from err
+        if status != 200:
+            raise WorkerUnreachable(f"status {status} from /{path}")
+        return text
+
+    def abandon(self) -> None:
+        """Hangs up on whoever has not answered."""
+        self._pool.abandon()
 
     def close(self) -> None:
         """Lets go of idle connections."""

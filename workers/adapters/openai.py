@@ -50,6 +50,9 @@ class OpenAIAdapter:
     async def probe(self) -> WorkerReport:
         return WorkerReport(models=await self.models())
 
+    def abandon(self) -> None:
+        self.http.abandon()
+
     def close(self) -> None:
         self.http.close()
 

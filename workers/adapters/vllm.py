@@ -1,11 +1,14 @@
 """Adapter for vLLM: OpenAI's API with `cache_salt`, and a cheap /health that fails when the engine has died.
 
-Cached tokens are reported with `--enable-prompt-tokens-details`.
+Cached tokens are reported with `--enable-prompt-tokens-details`. The size of the KV cache stands in /metrics, which
+is long: it is read once in a life of the server.
 """
+
+import re
 
 import msgspec
 
-from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
+from workers.adapter import WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.kv_events.source import EventSource, reachable
 
@@ -15,6 +18,10 @@ class VllmAdapter(OpenAIAdapter):
 
     isolates = True
 
+    def __init__(self, target: WorkerTarget) -> None:
+        super().__init__(target)
+        self._kv_tokens_max: int | None = None
+
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = super().body(call)
         fields["request_id"] = raw(call.id)
@@ -23,8 +30,23 @@ class VllmAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        await self.http.get_json("health", None)
-        return WorkerReport(models=await self.models(), events=await self._events())
+        try:
+            await self.http.get_json("health", None)
+        except WorkerUnreachable:
+            self._kv_tokens_max = None  # Whoever comes back may have another size.
+            raise
+        if self._kv_tokens_max is None:
+            self._kv_tokens_max = await self._kv_tokens()
+        return WorkerReport(
+            models=await self.models(), kv_tokens_max=self._kv_tokens_max, events=await self._events()
+        )
+
+    async def _kv_tokens(self) -> int | None:
+        """Of all engines behind this server; None where metrics are not to be had."""
+        try:
+            return kv_tokens_in(await self.http.get("metrics"))
+        except WorkerUnreachable:
+            return None
 
     async def _events(self) -> tuple[EventSource, ...]:
         """By rank. Servers that are older than 0.32 do not say."""
@@ -49,3 +71,12 @@ class EventRank(msgspec.Struct):
     endpoint: str = ""
     replay_endpoint: str | None = None
     topic: str = ""
+
+
+def kv_tokens_in(metrics: bytes) -> int | None:
+    """Tokens that fit into the KV caches that vllm:cache_config_info tells of, one an engine; None if none does."""
+    tokens = 0
+    for labels in re.findall(rb"^vllm:cache_config_info\{(.*)\}", metrics, re.M):
+        told = dict(re.findall(rb'(\w+)="(\d+)"', labels))
+        tokens += int(told.get(b"block_size", 0)) * int(told.get(b"num_gpu_blocks", 0))
+    return tokens or None

@@ -14,14 +14,17 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from workers.engine.engine import Engine, EngineInfo, Output, Request
 from workers.engine.errors import EngineError, EngineFailed, RequestRefused
+from workers.engine.grammar.queue import CompileQueue
 from workers.engine.kv.events import KVEvent
 from workers.engine.loads import Loads
+from workers.engine.metrics import EngineMetrics
 from workers.engine.sched.limits import Limits
 from workers.engine.tokenizer import Tokenizer
 
@@ -47,11 +50,21 @@ class _Flush:
 
 
 @dataclass(frozen=True, slots=True)
+class _Call:
+    work: Callable[[], list[Output]]
+    done: Future[None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Stop:
     pass
 
 
-_Command = _Submit | _Abort | _Flush | _Stop
+_Command = _Submit | _Abort | _Flush | _Call | _Stop
+
+STALL_SECONDS = 0.01
+"""How soon to look again when nobody can be computed before blocks are free."""
+CALL_SECONDS = 60.0
 
 
 class OutputStream:
@@ -109,6 +122,7 @@ class AsyncEngine:
         self.info: EngineInfo = engine.info
         self.limits: Limits = engine.limits
         self.tokenizer: Tokenizer = engine.tokenizer
+        self.grammars = CompileQueue(engine.grammars)
         self.flushes = 0
         """How often the cache was emptied."""
         self.on_kv_events: Callable[[list[KVEvent]], None] = lambda _: None
@@ -118,6 +132,8 @@ class AsyncEngine:
         self._streams: dict[str, OutputStream] = {}
         self._replies: set[_Reply] = set()
         self._failure: EngineFailed | None = None
+        self.metrics: EngineMetrics = engine.metrics
+        """Counts that the engine's thread goes on writing; to be read, and no more."""
         self._loads = engine.loads()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -137,6 +153,7 @@ class AsyncEngine:
     async def close(self) -> None:
         """Stop after the step that is running; whoever still waits gets EngineFailed."""
         self._inbox.put(_Stop())
+        self.grammars.close()
         await asyncio.to_thread(self._thread.join)
         self._fail(EngineFailed("the engine was closed"))
 
@@ -154,7 +171,7 @@ class AsyncEngine:
         """Queue a request. RequestRefused, QueueFull and EngineFailed are raised here, before there is a stream."""
         self._must_be_alive()
         # What can never run is told at once, and not after the step that is running.
-        self.limits.check(request.prompt, request.params.max_tokens)
+        request.must_fit(self.limits)
         if request.id in self._streams:
             raise RequestRefused(f"request {request.id} is running already", param="rid")
         stream = OutputStream(lambda: self.abort(request.id))
@@ -165,6 +182,14 @@ class AsyncEngine:
             stream.close()
             raise
         return stream
+
+    def call(self, work: Callable[[], list[Output]]) -> Future[None]:
+        """Have the engine's thread do something between two steps and give out its outputs; from any thread."""
+        call = _Call(work, Future())
+        self._inbox.put(call)
+        if self._failure or not self._thread.is_alive():
+            self._hang_up()
+        return call.done
 
     def abort(self, request_id: str) -> None:
         """End a request; if it was still running, its stream gets a last output with finish "abort"."""
@@ -229,8 +254,10 @@ class AsyncEngine:
                 self._tell_kv_events()
                 if outputs:
                     self._post(self._deliver, outputs)
+            self._hang_up()
         except BaseException as error:  # noqa: BLE001 - the border of a thread: what ends here must not end silently
             _log.exception("the engine failed")
+            self._hang_up()
             # The loop may be gone already; then nobody is left to be told.
             with contextlib.suppress(RuntimeError):
                 self._post(self._fail, EngineFailed(f"the engine failed: {error}"))
@@ -238,7 +265,10 @@ class AsyncEngine:
     def _obey(self) -> bool:
         """Carry out the commands that have come, and wait for one if there is nothing to compute. False: stop."""
         try:
-            command = self._inbox.get(block=not self._engine.has_work)
+            if self._engine.stalled and self._engine.has_work:
+                command = self._inbox.get(timeout=STALL_SECONDS)
+            else:
+                command = self._inbox.get(block=not self._engine.has_work)
             while not isinstance(command, _Stop):
                 self._carry_out(command)
                 command = self._inbox.get_nowait()
@@ -247,7 +277,7 @@ class AsyncEngine:
             return True
         return False
 
-    def _carry_out(self, command: _Submit | _Abort | _Flush) -> None:
+    def _carry_out(self, command: _Submit | _Abort | _Flush | _Call) -> None:
         match command:
             case _Submit(request, reply):
                 try:
@@ -263,6 +293,24 @@ class AsyncEngine:
                 flushed = self._engine.flush_cache()
                 self._tell_kv_events()
                 self._post(self._answer, reply, flushed)
+
+            case _Call(work, done):
+                try:
+                    outputs = work()
+                except EngineError as error:
+                    done.set_exception(error)
+                else:
+                    if outputs:
+                        self._post(self._deliver, outputs)
+                    done.set_result(None)
+
+    def _hang_up(self) -> None:
+        """Nobody is left to carry out calls."""
+        with contextlib.suppress(Empty):
+            while True:
+                command = self._inbox.get_nowait()
+                if isinstance(command, _Call) and not command.done.done():
+                    command.done.set_exception(EngineFailed("the engine has stopped"))
 
     def _tell_kv_events(self) -> None:
         if events := self._engine.tree.events():

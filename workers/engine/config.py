@@ -1,13 +1,19 @@
 """What the engine is started with."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from workers.engine.errors import ConfigInvalid
+from workers.engine.sched.policy import Batching, PriorityFirst, SchedulingPolicy
+from workers.engine.spec.config import SpecConfig
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
+KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4", "k8v4"]
+Quantization = Literal["none", "int8", "int4"]
+KvLayout = Literal["paged", "contiguous", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +32,32 @@ class EngineConfig:
     """Sequences that may wait; one more is refused with QueueFull."""
     chunk_tokens: int = 512
     """Tokens computed in one step, over all sequences."""
+    batching: Batching = "continuous"
+    """"static" lets a whole batch in when the last of the one before has finished: a baseline."""
+    chunked_prefill: bool = True
+    """False computes each prompt in one piece, however long the step gets: a baseline."""
+    prefix_caching: bool = True
+    """False shares nothing between requests: a baseline."""
+    priority_first: PriorityFirst = "lower"
+    """Which priority goes first: "lower" as in vLLM, "higher" as in SGLang."""
+    ageing_seconds: float = 60.0
+    """How long a wait makes up for one class of priority."""
     context_length: int | None = None
     """Prompt and output together; at most what the model was made for, which is also the default."""
     dtype: Dtype = "auto"
+    quantization: Quantization = "none"
+    """Quantise the linear layers of a plain checkpoint as it is read. AWQ and GPTQ ones stay as they are."""
+    kv_dtype: KvDtype = "auto"
+    """How keys and values are kept: as `dtype`, or quantised. `k8v4`: keys in 8 bits, values in 4."""
+    kv_layout: KvLayout = "paged"
+    """`contiguous` reserves prompt and max_tokens in one run; `none` keeps nothing and computes all again."""
     device: Device = "auto"
     threads: int | None = None
     """Threads of torch. Torch keeps one number per process, so engines in one process share it."""
     seed: int | None = None
     """Makes requests without a seed of their own repeatable; None draws from the system."""
+    speculation: SpecConfig | None = None
+    """Who guesses tokens ahead; None: nobody."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -52,7 +76,30 @@ class EngineConfig:
             raise ConfigInvalid(
                 f"kv_tokens {self.kv_tokens} is less than one block of {self.block_size} tokens"
             )
-        if self.dtype not in get_args(Dtype):
-            raise ConfigInvalid(f"dtype must be one of {', '.join(get_args(Dtype))}, not {self.dtype!r}")
-        if self.device not in get_args(Device):
-            raise ConfigInvalid(f"device must be one of {', '.join(get_args(Device))}, not {self.device!r}")
+        choices = {
+            "dtype": Dtype,
+            "device": Device,
+            "kv_dtype": KvDtype,
+            "quantization": Quantization,
+            "kv_layout": KvLayout,
+            "batching": Batching,
+            "priority_first": PriorityFirst,
+        }
+        for name, names in choices.items():
+            if getattr(self, name) not in get_args(names):
+                raise ConfigInvalid(
+                    f"{name} must be one of {', '.join(get_args(names))}, not {getattr(self, name)!r}"
+                )
+        if not (math.isfinite(self.ageing_seconds) and self.ageing_seconds > 0):
+            raise ConfigInvalid(f"ageing_seconds must be more than 0, not {self.ageing_seconds}")
+
+    @property
+    def policy(self) -> SchedulingPolicy:
+        """The scheduler's part."""
+        return SchedulingPolicy(
+            batching=self.batching,
+            chunked_prefill=self.chunked_prefill,
+            prefix_caching=self.prefix_caching,
+            priority_first=self.priority_first,
+            ageing_seconds=self.ageing_seconds,
+        )

@@ -20,6 +20,8 @@ class Loads:
     waiting: int
     waiting_uncached_tokens: int
     used_tokens: int
+    idle_tokens: int
+    """Cached, and in nobody's use."""
     pool_tokens: int
     generated_per_second: float
     cache_hit_rate: float
@@ -36,12 +38,12 @@ class LoadMeter:
         self._prompt_tokens = 0
         self._cached_tokens = 0
 
-    def record(self, plan: StepPlan) -> None:
-        """One step was computed."""
+    def record(self, plan: StepPlan, generated: int) -> None:
+        """One step was computed, and `generated` tokens came out of it."""
         now = self._clock()
         sampled = [item for item in plan.items if item.samples]
-        self._samples.append((now, len(sampled)))
-        self._sampled_tokens += len(sampled)
+        self._samples.append((now, generated))
+        self._sampled_tokens += generated
         while self._samples[0][0] < now - WINDOW_SECONDS:
             self._sampled_tokens -= self._samples.popleft()[1]
         # A request is counted once, when its first token comes.
@@ -60,6 +62,7 @@ class LoadMeter:
                 len(sequence.tokens) - sequence.expected_cached for sequence in scheduler.waiting
             ),
             used_tokens=(pool.capacity - tree.available) * pool.block_size,
+            idle_tokens=(tree.available - pool.free) * pool.block_size,
             pool_tokens=pool.capacity * pool.block_size,
             # An idle engine generates nothing, whatever it did a second ago.
             generated_per_second=self._rate() if scheduler.has_work else 0.0,

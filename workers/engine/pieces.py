@@ -10,7 +10,7 @@ increments is exact whatever the tokens are; decoding each token alone is not.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from workers.engine.errors import CheckpointInvalid
@@ -34,6 +34,22 @@ class PieceTable:
         if piece is None:
             piece = self._pieces[token] = self._spell(token)
         return piece
+
+    def written(self, token: int) -> bytes:
+        """The same, but special tokens as they are written: for who asks what a token is, and not for text."""
+        if token in self._special:
+            return self._tokens[token].encode()
+        return self.piece(token)
+
+    def ids(self, texts: Iterable[str]) -> frozenset[int]:
+        """The special tokens that are written so; what is no such token is left out."""
+        wanted = set(texts)
+        return frozenset(token for token in self._special if self._tokens.get(token) in wanted)
+
+    @property
+    def special(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        return self._special
 
     def _spell(self, token: int) -> bytes:
         written = self._tokens.get(token)

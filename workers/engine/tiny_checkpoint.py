@@ -2,7 +2,7 @@
 
     python -m workers.engine.tiny_checkpoint DIRECTORY
 
-    config.json  generation_config.json           Llama or Qwen2, as Hugging Face writes them
+    config.json  generation_config.json           Llama, Qwen2, Qwen3 or Mistral, as Hugging Face writes them
     model.safetensors                             float32, random but the same for the same seed
     tokenizer.json  tokenizer_config.json         byte-level BPE trained on generated text; a ChatML template
     radixgate_tiny.json                           with which parameters it was built, and what files it has
@@ -27,10 +27,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from workers.engine.tiny_text import sentences
 
-Architecture = Literal["llama", "qwen2"]
+Architecture = Literal["llama", "qwen2", "qwen3", "mistral"]
 
 MARKER = "radixgate_tiny.json"
-FORMAT = 1
+FORMAT = 2
 """Raise it when the same parameters would give other files."""
 
 END_OF_TEXT, TURN_BEGIN, TURN_END, PADDING = SPECIAL_TOKENS = (
@@ -48,16 +48,36 @@ QWEN_WORDS = (
 )
 
 CHAT_TEMPLATE = """\
-{%- for message in messages %}
-{{- '<|im_start|>' + message['role'] + '\\n' }}
-{%- if message['content'] is string %}
-{{- message['content'] }}
-{%- else %}
-{%- for part in message['content'] %}
+{%- macro text(content) %}
+{%- if content is string %}
+{{- content }}
+{%- elif content %}
+{%- for part in content %}
 {{- part['text'] }}
 {%- endfor %}
 {%- endif %}
+{%- endmacro %}
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0]['role'] == 'system' %}
+{{- text(messages[0]['content']) + '\\n\\n' }}
+{%- endif %}
+{{- 'You may call these functions:\\n<tools>' }}
+{%- for tool in tools %}
+{{- '\\n' }}{{ tool | tojson }}
+{%- endfor %}
+{{- '\\n</tools>\\nCall one like this:\\n<tool_call>\\n{"name": ..., "arguments": {...}}\\n</tool_call>' }}
 {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if not (tools and loop.first and message['role'] == 'system') %}
+{{- '<|im_start|>' + message['role'] + '\\n' + text(message['content']) }}
+{%- for call in message['tool_calls'] or [] %}
+{{- '\\n<tool_call>\\n{"name": "' + call['function']['name'] + '", "arguments": ' }}
+{{- call['function']['arguments'] | tojson }}{{ '}\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n' }}
@@ -78,6 +98,7 @@ class Shape:
     context: int
     seed: int
     init: float
+    window: int
 
     def __post_init__(self) -> None:
         if self.architecture not in get_args(Architecture):
@@ -88,6 +109,8 @@ class Shape:
             raise ValueError("layers, intermediate and context must be at least 1")
         if min(self.hidden, self.heads, self.kv_heads) < 1 or self.hidden % (2 * self.heads):
             raise ValueError(f"hidden {self.hidden} must be a multiple of twice the heads ({self.heads})")
+        if self.window < 0 or (self.window and self.architecture == "llama"):
+            raise ValueError(f"window must not be negative, nor anything but 0 for llama, not {self.window}")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
         if self.vocab < 256 + len(SPECIAL_TOKENS):
@@ -114,8 +137,11 @@ def build(
     context: int = 4096,
     seed: int = 0,
     init: float = 0.25,
+    window: int = 0,
 ) -> Path:
     """Make the checkpoint in `directory`, all or nothing, and return its path.
+
+    With a `window` every layer of a Mistral slides, and the upper half of the layers of a Qwen.
 
     A directory that holds exactly this checkpoint is left alone; another tiny checkpoint is replaced.
     FileExistsError when it holds anything else.
@@ -131,6 +157,7 @@ def build(
         context=context,
         seed=seed,
         init=init,
+        window=window,
     )
     target = Path(directory).absolute()
     if _holds(target, shape):
@@ -220,7 +247,7 @@ def _special_ids() -> dict[str, int]:
 
 def _config(shape: Shape) -> dict[str, Any]:
     return {
-        "architectures": ["LlamaForCausalLM" if shape.architecture == "llama" else "Qwen2ForCausalLM"],
+        "architectures": [f"{shape.architecture.capitalize()}ForCausalLM"],
         "model_type": shape.architecture,
         "vocab_size": shape.vocab,
         "hidden_size": shape.hidden,
@@ -228,6 +255,7 @@ def _config(shape: Shape) -> dict[str, Any]:
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
         "max_position_embeddings": shape.context,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
@@ -236,7 +264,21 @@ def _config(shape: Shape) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "use_cache": True,
         "torch_dtype": "float32",
-    } | _special_ids()
+        **_special_ids(),
+        **_window(shape),
+    }
+
+
+def _window(shape: Shape) -> dict[str, Any]:
+    if shape.architecture == "mistral":
+        return {"sliding_window": shape.window or None}
+    if not shape.window:
+        return {}
+    return {
+        "use_sliding_window": True,
+        "sliding_window": shape.window,
+        "max_window_layers": shape.layers // 2,
+    }
 
 
 def _weights(shape: Shape) -> dict[str, NDArray[np.float32]]:
@@ -245,9 +287,9 @@ def _weights(shape: Shape) -> dict[str, NDArray[np.float32]]:
     def normal(*size: int) -> NDArray[np.float32]:
         return chance.standard_normal(size, dtype=np.float32) * np.float32(shape.init)
 
-    def scale() -> NDArray[np.float32]:
+    def scale(size: int = shape.hidden) -> NDArray[np.float32]:
         # Around one, but not one: a norm whose weight is forgotten must show.
-        return 1 + chance.standard_normal(shape.hidden, dtype=np.float32) * np.float32(0.1)
+        return 1 + chance.standard_normal(size, dtype=np.float32) * np.float32(0.1)
 
     keys = shape.kv_heads * shape.head_dim
     weights = {"model.embed_tokens.weight": normal(shape.vocab, shape.hidden)}
@@ -258,6 +300,9 @@ def _weights(shape: Shape) -> dict[str, NDArray[np.float32]]:
             weights[f"{prefix}self_attn.{name}.weight"] = normal(outputs, shape.hidden)
             if shape.architecture == "qwen2":
                 weights[f"{prefix}self_attn.{name}.bias"] = normal(outputs)
+        if shape.architecture == "qwen3":
+            for name in ("q_norm", "k_norm"):
+                weights[f"{prefix}self_attn.{name}.weight"] = scale(shape.head_dim)
         weights[prefix + "self_attn.o_proj.weight"] = normal(shape.hidden, shape.hidden)
         weights[prefix + "post_attention_layernorm.weight"] = scale()
         weights[prefix + "mlp.gate_proj.weight"] = normal(shape.intermediate, shape.hidden)

@@ -39,6 +39,10 @@ class Tokenizer:
         # `encode` holds the lock from end to end; this one gives it back, and skips offsets that nobody reads.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
+    def to_json(self) -> str:
+        """The whole tokenizer, as tokenizer.json has it."""
+        return self._tokenizer.to_str()
+
     def decode(self, tokens: list[int]) -> str:
         """The text of a whole sequence, without special tokens."""
         return self._tokenizer.decode(tokens, skip_special_tokens=True)

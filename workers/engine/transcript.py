@@ -47,10 +47,23 @@ class StopMatcher:
 class Transcript:
     """Tokens in, text out."""
 
-    def __init__(self, pieces: PieceTable, stops: Sequence[str]) -> None:
+    def __init__(
+        self,
+        pieces: PieceTable,
+        stops: Sequence[str],
+        *,
+        min_tokens: int = 0,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        """No stop string begins in what the first `min_tokens` tokens let out.
+
+        Special tokens are left out, except `shown_ids`.
+        """
         self._pieces = pieces
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopMatcher(stops)
+        self._too_early = min_tokens
+        self._shown_ids = shown_ids
 
     @property
     def stopped(self) -> bool:
@@ -59,7 +72,14 @@ class Transcript:
 
     def push(self, tokens: Iterable[int]) -> str:
         """What these tokens let out; may be empty."""
-        text = self._characters.decode(b"".join(map(self._pieces.piece, tokens)))
+        return "".join(map(self._push, tokens))
+
+    def _push(self, token: int) -> str:
+        piece = self._pieces.written(token) if token in self._shown_ids else self._pieces.piece(token)
+        text = self._characters.decode(piece)
+        if self._too_early > 0:
+            self._too_early -= 1
+            return text
         return self._stops.push(text)
 
     def end(self) -> str:

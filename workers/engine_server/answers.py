@@ -1,20 +1,26 @@
 """The JSON of answers: chat and text completions, whole and in chunks.
 
     chat     {"choices": [{"delta": {"role": "assistant", "content": ""}, ...}]}   first
-             {"choices": [{"delta": {"content": "Hello"}, ...}]}                   each piece
+             {"choices": [{"delta": {"content": "Hello"}, ...}]}                   each piece of text
+             {"choices": [{"delta": {"tool_calls": [{"index": 0, ...}]}, ...}]}    each piece of a tool call
              {"choices": [{"delta": {}, "finish_reason": "stop"}]}                 last
              {"choices": [], "usage": {...}}                                       only with include_usage
     text     the same with {"text": "Hello"} instead of a delta, and no first chunk
 
-Every chunk says finish_reason, null until the last. With include_usage every other chunk has `"usage": null`.
-Several choices come as they are made, each chunk with the index of its own.
+A tool call begins with its id and name, and then come its arguments, piece by piece. Every chunk says
+finish_reason, null until the last. With include_usage every other chunk has `"usage": null`. Several choices come
+as they are made, each chunk with the index of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from workers.engine.engine import Output
+from workers.engine.pieces import PieceTable
+from workers.engine_server import likelihoods
+from workers.engine_server.said import Said, Whole
+from workers.engine_server.tools.call_parser import CallPiece
 
 Json = dict[str, Any]
 
@@ -43,6 +49,11 @@ class Head:
     include_usage: bool = False
     per_prompt: int = 1
     """Choices of each prompt."""
+    pieces: PieceTable
+    """What tokens are, for who asks for log probabilities."""
+    logprobs: bool = False
+    echoes: Sequence[str] = ()
+    """What stands before each choice's text, if anything."""
 
     def chunk(self, prefix: str, kind: str, choices: list[Json]) -> Json:
         """One chunk or one whole answer, still without usage."""
@@ -60,22 +71,22 @@ class Answer(Protocol):
     """How one kind of answer is written."""
 
     def first(self, index: int) -> Json | None:
-        """The chunk before any text of a choice, if there is one."""
+        """The chunk before anything that a choice says, if there is one."""
         ...
 
-    def piece(self, index: int, text: str) -> Json:
-        """A chunk of text."""
+    def pieces(self, index: int, said: Said) -> Iterator[Json]:
+        """The chunks of what was said."""
         ...
 
     def last(self, index: int, finish: str) -> Json:
-        """The chunk that ends the text of a choice."""
+        """The chunk that ends a choice."""
         ...
 
     def counts(self, outputs: Sequence[Output]) -> Json:
         """The chunk with the usage."""
         ...
 
-    def whole(self, texts: Sequence[str], outputs: Sequence[Output]) -> Json:
+    def whole(self, choices: Sequence[Whole], outputs: Sequence[Output]) -> Json:
         """Everything at once, for clients that do not stream."""
         ...
 
@@ -90,9 +101,13 @@ class ChatAnswer:
         """As promised by Answer."""
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def piece(self, index: int, text: str) -> Json:
+    def pieces(self, index: int, said: Said) -> Iterator[Json]:
         """As promised by Answer."""
-        return self._delta(index, {"content": text})
+        deltas: list[Json] = [{"content": said.text}] if said.text else []
+        deltas += [{"tool_calls": [_call_delta(call)]} for call in said.calls]
+        # Log probabilities go with the first chunk of what their tokens said, or with an empty one.
+        for number, delta in enumerate(deltas or [{"content": ""}]):
+            yield self._delta(index, delta, logprobs=None if number else self._logprobs(said))
 
     def last(self, index: int, finish: str) -> Json:
         """As promised by Answer."""
@@ -102,26 +117,51 @@ class ChatAnswer:
         """As promised by Answer."""
         return self._chunk([]) | {"usage": usage(outputs, self._head.per_prompt)}
 
-    def whole(self, texts: Sequence[str], outputs: Sequence[Output]) -> Json:
+    def whole(self, choices: Sequence[Whole], outputs: Sequence[Output]) -> Json:
         """As promised by Answer."""
-        choices: list[Json] = [
+        answers: list[Json] = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": text, "refusal": None},
-                "logprobs": None,
-                "finish_reason": output.finish,
+                "message": _message(whole),
+                "logprobs": self._logprobs(whole),
+                "finish_reason": whole.choice.finish,
             }
-            for index, (text, output) in enumerate(zip(texts, outputs, strict=True))
+            for index, whole in enumerate(choices)
         ]
-        return self._head.chunk("chatcmpl", "chat.completion", choices) | {
+        return self._head.chunk("chatcmpl", "chat.completion", answers) | {
             "usage": usage(outputs, self._head.per_prompt)
         }
 
-    def _delta(self, index: int, delta: Json, finish: str | None = None) -> Json:
-        return self._chunk([{"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}])
+    def _delta(
+        self, index: int, delta: Json, finish: str | None = None, logprobs: Json | None = None
+    ) -> Json:
+        return self._chunk([{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}])
 
     def _chunk(self, choices: list[Json]) -> Json:
         return self._head.chunk("chatcmpl", "chat.completion.chunk", choices)
+
+    def _logprobs(self, said: Said | Whole) -> Json | None:
+        return likelihoods.of_chat(said.logprobs, self._head.pieces) if self._head.logprobs else None
+
+
+def _message(whole: Whole) -> Json:
+    calls: list[Json] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in whole.calls
+    ]
+    message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+    return message | {"content": whole.text or None, "tool_calls": calls} if calls else message
+
+
+def _call_delta(call: CallPiece) -> Json:
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    return {
+        "index": call.index,
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 class TextAnswer:
@@ -129,14 +169,16 @@ class TextAnswer:
 
     def __init__(self, head: Head) -> None:
         self._head = head
+        self._offsets: dict[int, int] = {}
+        """Of each choice, the characters that log probabilities were told of."""
 
     def first(self, index: int) -> Json | None:
         """As promised by Answer."""
-        return None
+        return self._chunk([_text(index, self._head.echoes[index])]) if self._head.echoes else None
 
-    def piece(self, index: int, text: str) -> Json:
+    def pieces(self, index: int, said: Said) -> Iterator[Json]:
         """As promised by Answer."""
-        return self._chunk([_text(index, text, None)])
+        yield self._chunk([_text(index, said.text, logprobs=self._logprobs(index, said))])
 
     def last(self, index: int, finish: str) -> Json:
         """As promised by Answer."""
@@ -146,16 +188,25 @@ class TextAnswer:
         """As promised by Answer."""
         return self._chunk([]) | {"usage": usage(outputs, self._head.per_prompt)}
 
-    def whole(self, texts: Sequence[str], outputs: Sequence[Output]) -> Json:
+    def whole(self, choices: Sequence[Whole], outputs: Sequence[Output]) -> Json:
         """As promised by Answer."""
-        ended = enumerate(zip(texts, outputs, strict=True))
-        return self._chunk([_text(index, text, output.finish) for index, (text, output) in ended]) | {
-            "usage": usage(outputs, self._head.per_prompt)
-        }
+        echoes = self._head.echoes or [""] * len(choices)
+        texts = [
+            _text(index, echo + whole.text, whole.choice.finish, self._logprobs(index, whole))
+            for index, (echo, whole) in enumerate(zip(echoes, choices, strict=True))
+        ]
+        return self._chunk(texts) | {"usage": usage(outputs, self._head.per_prompt)}
 
     def _chunk(self, choices: list[Json]) -> Json:
         return self._head.chunk("cmpl", "text_completion", choices)
 
+    def _logprobs(self, index: int, said: Said | Whole) -> Json | None:
+        if not self._head.logprobs:
+            return None
+        offset = self._offsets.get(index, 0)
+        self._offsets[index] = offset + likelihoods.text_length(said.logprobs, self._head.pieces)
+        return likelihoods.of_text(said.logprobs, self._head.pieces, offset)
 
-def _text(index: int, text: str, finish: str | None) -> Json:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+
+def _text(index: int, text: str, finish: str | None = None, logprobs: Json | None = None) -> Json:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}

@@ -22,6 +22,7 @@ def build_app(worker: Worker) -> web.Application:
             web.get("/ready", control.health),
             web.get("/server_info", control.server_info),
             web.get("/v1/loads", control.loads),
+            web.get("/metrics", control.metrics),
             web.post("/tokenize", control.tokenize),
             web.post("/abort_request", control.abort_request),
             web.post("/flush_cache", control.flush_cache),

@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from workers.engine_server.errors import ApiError, bad_request
+from workers.engine_server.metrics import CONTENT_TYPE, exposition
 from workers.engine_server.requests import AbortBody, TokenizeBody, read
 from workers.engine_server.worker import WORKER, Worker
 
@@ -44,6 +45,9 @@ async def server_info(request: web.Request) -> web.Response:
             "max_running_requests": info.running_max,
             "dtype": info.dtype,
             "device": info.device,
+            "kv_cache_dtype": info.kv_dtype,
+            "disaggregation_mode": worker.half.mode,
+            "disaggregation_bootstrap_port": worker.half.port,
             "version": _version(),
             "instance_id": worker.instance,
             "kv_events": _kv_events(worker),
@@ -57,6 +61,13 @@ async def loads(request: web.Request) -> web.Response:
     worker = request.app[WORKER]
     now = datetime.now(UTC).isoformat()
     return _json({"timestamp": now, "version": _version(), "loads": [_loads_of_rank(worker, now)]})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """GET /metrics: for Prometheus, under vLLM's names and under SGLang's."""
+    worker = request.app[WORKER]
+    body = exposition(worker.engine, worker.options.model_name)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def models(request: web.Request) -> web.Response:
@@ -140,6 +151,7 @@ def _loads_of_rank(worker: Worker, now: str) -> dict[str, Any]:
         "token_usage": round(loads.used_tokens / loads.pool_tokens, 4),
         "gen_throughput": round(loads.generated_per_second, 2),
         "cache_hit_rate": round(loads.cache_hit_rate, 4),
+        "disaggregation": worker.half.counts(),
     }
 
 

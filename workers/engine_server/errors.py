@@ -10,6 +10,7 @@
 | unknown URL, method      | 404/405| not_found, method_not_allowed      |
 | body too large           | 413    | payload_too_large                  |
 | queue full               | 503    | overloaded                         |
+| waited past its deadline | 503    | deadline_exceeded                  |
 | shutting down            | 503    | shutting_down                      |
 | engine failed            | 503    | engine_failed                      |
 | a bug                    | 500    | internal_error                     |

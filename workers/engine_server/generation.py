@@ -1,51 +1,52 @@
 """POST /v1/chat/completions and /v1/completions.
 
-    body -> typed -> prompt tokens -> engine -> outputs -> one JSON, or frames as they come
+    body -> typed -> tools, prompt tokens, grammar -> engine -> outputs -> `sending`
 
-Nothing is sent before the first output: until then a failure still is an HTTP status, and the time to the first
-byte is the time to the first token. After it a failure is an error frame, and no [DONE].
-
-Each choice is a sequence of its own: of equal prompts the scheduler computes one, and the others match its blocks.
+Each choice is a sequence of its own: a prompt is computed by its first choice, and the others fork from that.
 """
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-import orjson
 from aiohttp import web
 
 from workers.engine.aio import OutputStream
-from workers.engine.engine import Output, Request
+from workers.engine.engine import Request
 from workers.engine.errors import RequestRefused
-from workers.engine.sample.params import SamplingParams
-from workers.engine_server.answers import Answer, ChatAnswer, Head, Json, TextAnswer
-from workers.engine_server.errors import ApiError, bad_request, translate
+from workers.engine.grammar.matcher import Matcher
+from workers.engine_server.answers import Answer, ChatAnswer, Head, TextAnswer
+from workers.engine_server.bootstrap import bootstraps
+from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.requests import ChatBody, CompletionBody, Sampling, read_generation
+from workers.engine_server.said import Choice
+from workers.engine_server.sampling import sampling_params
+from workers.engine_server.sending import as_they_come, send_stream, send_whole
+from workers.engine_server.structured import Asked, grammar_of
+from workers.engine_server.tools.plan import TEXT_ONLY, ToolPlan, tool_plan
 from workers.engine_server.worker import WORKER, Worker, request_name
 
 COMPLETION_TOKENS = 16
 """OpenAI's max_tokens of a text completion that names none."""
 
-# Each is looked at for every token of its request, by the one thread that computes for all.
-STOPS_MAX = 32
-STOP_CHARS_MAX = 256
 CACHE_SALT_CHARS_MAX = 1024
 
 CHOICES_MAX = 128
 """Of all prompts of a request together; a shorter queue takes no more than it holds."""
 
-_DONE = b"data: [DONE]\n\n"
-_STREAM_HEADERS = {
-    "Content-Type": "text/event-stream",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be generated."""
 
-Outputs = AsyncGenerator[tuple[int, Output], None]
+    body: ChatBody | CompletionBody
+    prompts: list[list[int]]
+    max_tokens: int
+    kind: Callable[[Head], Answer]
+    tools: ToolPlan = TEXT_ONLY
+    echoes: Sequence[str] = ()
+    """The text of each prompt, if it is to stand before its answers."""
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -53,12 +54,22 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     worker = request.app[WORKER]
     body = await read_generation(request, ChatBody)
     _must_be_served(worker, body)
-    prompt = await worker.prompts.of_chat(body.messages, variables=body.chat_template_kwargs)
+    tools = tool_plan(
+        body.tools,
+        body.tool_choice,
+        body.parallel_tool_calls,
+        form=worker.call_format,
+        pieces=worker.engine.tokenizer.pieces,
+    )
+    prompt = await worker.prompts.of_chat(body.messages, tools=body.tools, variables=_variables(body))
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if max_tokens is None:
         max_tokens = max(1, worker.engine.limits.tokens_max - len(prompt))
     try:
-        return await _generate(request, body, [prompt], max_tokens, ChatAnswer)
+        return await _generate(
+            request,
+            Job(body=body, prompts=[prompt], max_tokens=max_tokens, kind=ChatAnswer, tools=tools),
+        )
     except RequestRefused as err:
         # The engine speaks of prompts; this client sent messages.
         param = "messages" if err.param == "prompt" else err.param
@@ -70,9 +81,39 @@ async def completions(request: web.Request) -> web.StreamResponse:
     worker = request.app[WORKER]
     body = await read_generation(request, CompletionBody)
     _must_be_served(worker, body)
+    if body.echo and body.logprobs is not None:
+        raise bad_request(
+            "logprobs of an echoed prompt are not supported by this worker.",
+            param="logprobs",
+            code="unsupported_parameter",
+        )
     prompts = await worker.prompts.of_completion(body.prompt, CHOICES_MAX)
     max_tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return await _generate(request, body, prompts, max_tokens, TextAnswer)
+    echoes: list[str] = []
+    if body.echo:
+        for prompt in prompts:
+            # What can never run is not read either: a token that does not exist has no text.
+            worker.engine.limits.check(prompt, max_tokens)
+        echoes = _texts(worker, body, prompts)
+    return await _generate(
+        request, Job(body=body, prompts=prompts, max_tokens=max_tokens, kind=TextAnswer, echoes=echoes)
+    )
+
+
+def _variables(body: ChatBody) -> dict[str, object]:
+    """What the template may look at besides messages and tools; the client's own variables win."""
+    known = {"documents": body.documents, "reasoning_effort": body.reasoning_effort}
+    return {name: value for name, value in known.items() if value is not None} | (
+        body.chat_template_kwargs or {}
+    )
+
+
+def _texts(worker: Worker, body: CompletionBody, prompts: Sequence[list[int]]) -> list[str]:
+    """The prompts as texts: as they came, or what their tokens say."""
+    texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if all(isinstance(text, str) for text in texts):
+        return list(texts)
+    return [worker.engine.tokenizer.decode(prompt) for prompt in prompts]
 
 
 def _must_be_served(worker: Worker, body: Sampling) -> None:
@@ -84,57 +125,70 @@ def _must_be_served(worker: Worker, body: Sampling) -> None:
         raise bad_request(f"cache_salt has at most {CACHE_SALT_CHARS_MAX} characters.", param="cache_salt")
 
 
-def _params(body: Sampling, max_tokens: int) -> SamplingParams:
-    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    if len(stop) > STOPS_MAX or any(len(text) > STOP_CHARS_MAX for text in stop):
-        raise bad_request(
-            f"stop has at most {STOPS_MAX} strings of at most {STOP_CHARS_MAX} characters.", param="stop"
-        )
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=body.top_k or 0,
-        seed=body.seed,
-        stop=tuple(stop),
-        stop_token_ids=frozenset(body.stop_token_ids or ()),
-        ignore_eos=bool(body.ignore_eos),
-    )
-
-
-async def _generate(
-    request: web.Request,
-    body: Sampling,
-    prompts: list[list[int]],
-    max_tokens: int,
-    kind: Callable[[Head], Answer],
-) -> web.StreamResponse:
-    worker = request.app[WORKER]
+async def _generate(request: web.Request, job: Job) -> web.StreamResponse:
+    worker, body = request.app[WORKER], job.body
     rid = request_name(request, body.rid)
+    params = sampling_params(body, job.max_tokens)
+    each = _choices_of_each(worker, body, len(job.prompts))
     head = Head(
         rid=rid,
         model=worker.options.model_name,
         created=int(time.time()),
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
-        per_prompt=_choices_of_each(worker, body, len(prompts)),
+        per_prompt=each,
+        pieces=worker.engine.tokenizer.pieces,
+        logprobs=params.logprobs is not None,
+        echoes=[echo for echo in job.echoes for _ in range(each)],
     )
-    params = _params(body, max_tokens)
+    asked = _grammar(job)
+    meeting = bootstraps(body, len(job.prompts) * each)
     # Left on every ending: a client that goes away cancels this handler, and that aborts the sequences.
     async with AsyncExitStack() as stack:
-        choices: list[OutputStream] = []
-        for prompt in prompts:
-            for number in range(head.per_prompt):
-                job = Request(
+        streams: list[OutputStream] = []
+        for prompt in job.prompts:
+            leader: str | None = None
+            for number in range(each):
+                choice = Request(
                     id=stack.enter_context(worker.live.enter(rid)),
+                    fork_of=leader,
+                    bootstrap=meeting[len(streams)],
                     prompt=prompt,
                     # With one seed for all, all choices would be the same.
                     params=params if params.seed is None else replace(params, seed=params.seed + number),
                     salt=body.cache_salt or "",
+                    priority=body.priority or 0,
+                    deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
+                    streamed=bool(body.stream),
+                    matcher=await _matcher(worker, asked) if asked else None,
+                    shown_ids=job.tools.shown_ids,
                 )
-                choices.append(await stack.enter_async_context(await worker.engine.submit(job)))
-        outputs = await stack.enter_async_context(aclosing(_as_they_come(choices)))
-        send = _send_stream if body.stream else _send_whole
-        return await send(request, outputs, len(choices), kind(head), head)
+                streams.append(await stack.enter_async_context(await worker.engine.submit(choice)))
+                leader = leader or choice.id
+        outputs = await stack.enter_async_context(aclosing(as_they_come(streams)))
+        # What a grammar of the client's own holds is its text, and no tool call.
+        reads_calls = asked is None or job.tools.grammar is not None
+        choices = [Choice(parser=job.tools.parser() if reads_calls else None) for _ in streams]
+        send = send_stream if body.stream else send_whole
+        return await send(request, outputs, choices, job.kind(head), head)
+
+
+def _grammar(job: Job) -> Asked | None:
+    """What the answers must look like, and which field says so."""
+    asked = grammar_of(job.body)
+    if job.tools.grammar is None:
+        return asked
+    if asked is not None:
+        raise bad_request(f"{asked[0]} and tool_choice exclude each other.", param=asked[0])
+    return "tools", job.tools.grammar
+
+
+async def _matcher(worker: Worker, asked: Asked) -> Matcher:
+    """A new one for each answer; the second time costs next to nothing."""
+    field, grammar = asked
+    try:
+        return await worker.engine.grammars.matcher(grammar)
+    except RequestRefused as err:
+        raise RequestRefused(str(err), param=field, code=err.code) from err
 
 
 def _choices_of_each(worker: Worker, body: Sampling, prompts: int) -> int:
@@ -147,84 +201,3 @@ def _choices_of_each(worker: Worker, body: Sampling, prompts: int) -> int:
             param="n" if prompts == 1 else "prompt",
         )
     return number
-
-
-async def _as_they_come(choices: Sequence[OutputStream]) -> Outputs:
-    """The outputs of all choices, each with the index of its own."""
-    if len(choices) == 1:
-        async for output in choices[0]:
-            yield 0, output
-        return
-    waiting = {asyncio.ensure_future(anext(choice)): index for index, choice in enumerate(choices)}
-    try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in sorted(done, key=waiting.__getitem__):
-                index, output = waiting.pop(task), task.result()
-                if not output.finish:
-                    waiting[asyncio.ensure_future(anext(choices[index]))] = index
-                yield index, output
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def _send_whole(
-    request: web.Request, outputs: Outputs, choices: int, answer: Answer, head: Head
-) -> web.StreamResponse:
-    texts: list[list[str]] = [[] for _ in range(choices)]
-    lasts: dict[int, Output] = {}
-    async for index, output in outputs:
-        texts[index].append(output.text)
-        lasts[index] = output
-    body = orjson.dumps(answer.whole(["".join(text) for text in texts], _in_order(lasts)))
-    return web.Response(body=body, content_type="application/json", headers={"x-request-id": head.rid})
-
-
-async def _send_stream(
-    request: web.Request, outputs: Outputs, choices: int, answer: Answer, head: Head
-) -> web.StreamResponse:
-    first = await anext(outputs)
-    response = web.StreamResponse(headers={**_STREAM_HEADERS, "x-request-id": head.rid})
-    await response.prepare(request)
-    try:
-        await _send_pieces(response, first, outputs, answer, head)
-        await response.write(_DONE)
-    except ConnectionResetError:
-        raise
-    except Exception as err:  # noqa: BLE001 - the status is sent already: a frame is the only way to tell
-        await response.write(b"data: " + translate(err).body() + b"\n\n")
-    await response.write_eof()
-    return response
-
-
-async def _send_pieces(
-    response: web.StreamResponse, first: tuple[int, Output], outputs: Outputs, answer: Answer, head: Head
-) -> None:
-    lasts: dict[int, Output] = {}
-    async for index, output in _with_first(first, outputs):
-        if index not in lasts and (begin := answer.first(index)):
-            await response.write(_frame(begin))
-        lasts[index] = output
-        # A step may let no text out: half a character, or what may become a stop string.
-        if output.text:
-            await response.write(_frame(answer.piece(index, output.text)))
-        if output.finish:
-            await response.write(_frame(answer.last(index, output.finish)))
-    if head.include_usage:
-        await response.write(_frame(answer.counts(_in_order(lasts))))
-
-
-async def _with_first(first: tuple[int, Output], outputs: Outputs) -> Outputs:
-    yield first
-    async for output in outputs:
-        yield output
-
-
-def _in_order(lasts: Mapping[int, Output]) -> list[Output]:
-    return [lasts[index] for index in sorted(lasts)]
-
-
-def _frame(chunk: Json) -> bytes:
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"

@@ -3,9 +3,16 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
-from workers.engine.config import Device, Dtype, EngineConfig
+from workers.engine.config import Device, Dtype, EngineConfig, KvDtype, KvLayout, Quantization
 from workers.engine.errors import ConfigInvalid
+from workers.engine.pd.manifest import Backend
+from workers.engine.sched.policy import Batching, PriorityFirst
+from workers.engine.spec.config import Method, SpecConfig
+from workers.engine_server.tools.formats import FORMATS
+
+DisaggregationMode = Literal["null", "prefill", "decode"]
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 
@@ -29,13 +36,36 @@ class WorkerOptions:
     max_running_requests: int = 32
     waiting_max: int = 256
     chunk_tokens: int = 512
+    batching: Batching = "continuous"
+    chunked_prefill: bool = True
+    prefix_caching: bool = True
+    kv_layout: KvLayout = "paged"
+    priority_first: PriorityFirst = "lower"
+    """Whether a request with a lower or with a higher `priority` goes first."""
+    ageing_seconds: float = 60.0
     context_length: int | None = None
     dtype: Dtype = "auto"
+    kv_cache_dtype: KvDtype = "auto"
+    quantization: Quantization = "none"
     device: Device = "auto"
     threads: int | None = None
     seed: int | None = None
+    speculative_method: Method | None = None
+    """Who guesses tokens ahead; None: nobody. The others are settings of SpecConfig."""
+    speculative_num_tokens: int = 4
+    speculative_draft_model: Path | None = None
+    speculative_exit_layer: int | None = None
+    speculative_disable_by_batch_size: int = 32
     kv_events_port: int | None = 0
     """Publish KV events on this port and replay them on the next; 0 takes free ones, None publishes nothing."""
+    tool_call_parser: str = "auto"
+    """How the model writes tool calls, by the names of vLLM and SGLang; "auto" reads it off the chat template."""
+    disaggregation_mode: DisaggregationMode = "null"
+    """`prefill` computes prompts for a worker that is in mode `decode`; `null` does both."""
+    disaggregation_transfer_backend: Backend = "tcp"
+    """How a decode worker has blocks sent: `shm` through shared memory, if both are on one machine."""
+    disaggregation_bootstrap_port: int = 8998
+    """Where a prefill worker waits for decode workers; 0 takes a free port."""
     drain_seconds: float = 30.0
     """How long running requests may go on after SIGTERM."""
 
@@ -46,6 +76,25 @@ class WorkerOptions:
             raise ConfigInvalid(f"drain_seconds must not be negative, not {self.drain_seconds}")
         if self.kv_events_port is not None and not 0 <= self.kv_events_port <= 65534:
             raise ConfigInvalid(f"kv_events_port must be between 0 and 65534, not {self.kv_events_port}")
+        if self.tool_call_parser not in ("auto", *FORMATS):
+            raise ConfigInvalid(
+                f"tool_call_parser must be auto, {', '.join(FORMATS)}, not {self.tool_call_parser!r}"
+            )
+        if not 0 <= self.disaggregation_bootstrap_port <= 65535:
+            raise ConfigInvalid(
+                "disaggregation_bootstrap_port must be between 0 and 65535, "
+                f"not {self.disaggregation_bootstrap_port}"
+            )
+        for name, names in (
+            ("disaggregation_mode", DisaggregationMode),
+            ("disaggregation_transfer_backend", Backend),
+        ):
+            if getattr(self, name) not in get_args(names):
+                raise ConfigInvalid(
+                    f"{name} must be one of {', '.join(get_args(names))}, not {getattr(self, name)!r}"
+                )
+        if self.disaggregation_mode != "null" and self.kv_layout == "none":
+            raise ConfigInvalid("without KV (kv_layout none) there is nothing to hand over")
         if self.served_model_name == "":
             raise ConfigInvalid("served_model_name must not be empty")
 
@@ -68,9 +117,31 @@ class WorkerOptions:
             running_max=self.max_running_requests,
             waiting_max=self.waiting_max,
             chunk_tokens=self.chunk_tokens,
+            batching=self.batching,
+            chunked_prefill=self.chunked_prefill,
+            prefix_caching=self.prefix_caching,
+            kv_layout=self.kv_layout,
+            priority_first=self.priority_first,
+            ageing_seconds=self.ageing_seconds,
             context_length=self.context_length,
             dtype=self.dtype,
+            kv_dtype=self.kv_cache_dtype,
+            quantization=self.quantization,
             device=self.device,
             threads=self.threads,
             seed=self.seed,
+            speculation=self._speculation(),
+        )
+
+    def _speculation(self) -> SpecConfig | None:
+        if self.speculative_method is None:
+            if self.speculative_draft_model or self.speculative_exit_layer:
+                raise ConfigInvalid("a speculative draft model or exit layer needs a speculative method")
+            return None
+        return SpecConfig(
+            method=self.speculative_method,
+            num_tokens=self.speculative_num_tokens,
+            model=self.speculative_draft_model,
+            exit_layer=self.speculative_exit_layer,
+            batch_size_max=self.speculative_disable_by_batch_size,
         )

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,13 +14,38 @@ from workers.engine_server.errors import bad_request
 
 Body = TypeVar("Body")
 
-_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """`include_usage` asks for a last chunk with the usage."""
 
     include_usage: bool | None = None
+
+
+class JsonSchema(msgspec.Struct, frozen=True):
+    """OpenAI's wrapping of a schema."""
+
+    schema: dict[str, Any] | None = None
+    name: str | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """`type`: text, json_object, or json_schema."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's way to ask for a grammar: one of them."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +58,35 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    min_tokens: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     n: int | None = None
     cache_salt: str | None = None
+    priority: int | None = None
+    deadline_ms: float | None = None
+    """Milliseconds that the request may wait for its first token."""
     rid: str | None = None
+    bootstrap_host: str | list[str | None] | None = None
+    bootstrap_port: int | list[int | None] | None = None
+    bootstrap_room: int | list[int | None] | None = None
+    # A grammar for the answer: OpenAI's field, SGLang's, vLLM's, and vLLM's older ones. See `structured`.
+    response_format: ResponseFormat | None = None
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 class ChatBody(Sampling, frozen=True, kw_only=True):
@@ -47,6 +94,13 @@ class ChatBody(Sampling, frozen=True, kw_only=True):
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    documents: list[Any] | None = None
+    reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -54,6 +108,8 @@ class CompletionBody(Sampling, frozen=True, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[Any]
+    logprobs: int | None = None
+    echo: bool | None = None
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +138,8 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
         message = str(err)
         path = _PATH.search(message)
         missing = re.search(r"required field `(\w+)`", message)
-        param = path[1] if path and path[1] else (missing[1] if missing else None)
+        # Inside an object with free keys msgspec says "[...]", which names nothing.
+        param = path[1].split("[...]")[0] if path and path[1] else (missing[1] if missing else None)
         raise bad_request(f"The request body is invalid: {message}.", param=field or param or None) from err
     # A text that is no UTF-8 is found only when it is read, and is not msgspec's own error.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
@@ -94,26 +151,26 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
 # What changes the answer and is not implemented: the field, and when its value asks for nothing.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
     "best_of": lambda value: value == 1,
-    "logprobs": lambda value: value is False,
-    "top_logprobs": lambda value: value == 0,
-    "logit_bias": lambda value: value == {},
-    "presence_penalty": lambda value: value == 0,
-    "frequency_penalty": lambda value: value == 0,
-    "repetition_penalty": lambda value: value == 1,
-    "min_p": lambda value: value == 0,
-    "min_tokens": lambda value: value == 0,
-    "response_format": lambda value: isinstance(value, dict) and value.get("type") == "text",
-    "tools": lambda value: value == [],
-    "tool_choice": lambda value: value in ("none", "auto"),
-    "functions": lambda value: value == [],
-    "echo": lambda value: value is False,
     "suffix": lambda value: value == "",
+    "functions": lambda value: value == [],
     "continue_final_message": lambda value: value is False,
     "add_generation_prompt": lambda value: value is True,
-    "regex": lambda value: value == "",
-    "ebnf": lambda value: value == "",
-    "json_schema": lambda value: value == "",
+    "prompt_logprobs": lambda value: value == 0,
+    "use_beam_search": lambda value: value is False,
+    "length_penalty": lambda value: value == 1,
+    "allowed_token_ids": lambda value: value == [],
+    "bad_words": lambda value: value == [],
+    "stop_regex": lambda value: value in ("", []),
+    "include_stop_str_in_output": lambda value: value is False,
+    "skip_special_tokens": lambda value: value is True,
+    "truncate_prompt_tokens": lambda value: value == -1,
+    "structural_tag": lambda value: value == "",
     "lora_path": lambda value: value == "",
+}
+_REFUSED_IN_TEXT: dict[str, Callable[[Any], bool]] = {
+    "tools": lambda value: value == [],
+    "tool_choice": lambda value: value in ("none", "auto"),
+    "top_logprobs": lambda value: value == 0,
 }
 
 
@@ -126,13 +183,13 @@ async def read_generation(request: web.Request, kind: type[Body]) -> Body:
     """The same, for a request whose unsupported fields must not pass unnoticed."""
     raw = await request.read()
     body = decode(raw, kind)
-    _refuse_unsupported(raw)
+    _refuse_unsupported(raw, _REFUSED | _REFUSED_IN_TEXT if kind is CompletionBody else _REFUSED)
     return body
 
 
-def _refuse_unsupported(body: bytes) -> None:
+def _refuse_unsupported(body: bytes, refused: Mapping[str, Callable[[Any], bool]]) -> None:
     fields = decode(body, dict[str, msgspec.Raw])
-    for name, asks_nothing in _REFUSED.items():
+    for name, asks_nothing in refused.items():
         value: Any = decode(fields[name], object, field=name) if name in fields else None
         if value is not None and not asks_nothing(value):
             raise bad_request(

@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,11 @@ from workers.chat_template import ChatTemplate, TemplateFailed
 from workers.engine.aio import AsyncEngine
 from workers.engine.engine import Engine
 from workers.engine_server.app import build_app
+from workers.engine_server.disaggregation import Half, halved
 from workers.engine_server.kv_events import Publisher
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.prompts import Prompts
+from workers.engine_server.tools.formats import FORMATS, CallFormat, detected
 from workers.engine_server.worker import Worker
 
 _log = logging.getLogger("radixgate.worker")
@@ -57,10 +59,19 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
         if listener:
             listener.close()
         raise
-    async with AsyncEngine(engine) as running, _published(options, running) as publisher:
-        prompts = Prompts(running.tokenizer, template)
+    async with (
+        AsyncEngine(engine) as running,
+        _published(options, running) as publisher,
+        _halved(options, engine, running) as half,
+    ):
         worker = Worker(
-            options=options, engine=running, prompts=prompts, publisher=publisher, created=int(time.time())
+            options=options,
+            engine=running,
+            prompts=Prompts(running.tokenizer, template),
+            publisher=publisher,
+            half=half,
+            call_format=_call_format(options, template),
+            created=int(time.time()),
         )
         # Without handler_cancellation a handler, and its sequence, would run on after their client has left.
         runner = web.AppRunner(
@@ -74,6 +85,18 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
             await runner.cleanup()
             if options.unix_socket:
                 options.unix_socket.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _halved(options: WorkerOptions, engine: Engine, running: AsyncEngine) -> AsyncIterator[Half]:
+    """CannotListen if the bootstrap port is taken."""
+    async with AsyncExitStack() as stack:
+        try:
+            half = await stack.enter_async_context(halved(options, engine, running))
+        except OSError as err:
+            where = f"{options.kv_events_host}:{options.disaggregation_bootstrap_port}"
+            raise CannotListen(f"cannot listen on {where} for handoffs: {err.strerror or err}") from err
+        yield half
 
 
 @asynccontextmanager
@@ -94,6 +117,12 @@ async def _published(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterat
         replaying.cancel()
         await asyncio.gather(replaying, return_exceptions=True)
         publisher.close()
+
+
+def _call_format(options: WorkerOptions, template: ChatTemplate | None) -> CallFormat | None:
+    if options.tool_call_parser != "auto":
+        return FORMATS[options.tool_call_parser]
+    return detected(template.text_with_tools) if template else None
 
 
 def _template(model: Path) -> ChatTemplate | None:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from workers.engine.aio import AsyncEngine
+from workers.engine_server.disaggregation import Half
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.kv_events import Publisher
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.prompts import Prompts
+from workers.engine_server.tools.formats import CallFormat
 
 _RID = re.compile(r"[\x21-\x7e]{1,256}")
 
@@ -73,6 +75,9 @@ class Worker:
     instance_id: str = field(default_factory=lambda: secrets.token_hex(16))
     """New with every start."""
     publisher: Publisher | None = None
+    call_format: CallFormat | None = None
+    """How the model writes tool calls; None if that is not known."""
+    half: Half = field(default_factory=lambda: Half("null"))
     created: int
     """Unix seconds of the start."""
 

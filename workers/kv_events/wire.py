@@ -31,7 +31,11 @@ STORED_FIELDS = (
     "kv_cache_spec_sliding_window",
 )
 REMOVED_FIELDS = ("block_hashes", "medium", "group_idx")
-FULL_ATTENTION = (None, "full_attention", "full")
+MAIN_ATTENTION = ("full_attention", "mla_attention", "sink_full_attention")
+"""Kinds of KV cache groups that keep whole prefixes, as vLLM names them.
+
+Of a sliding window, a chunk or a Mamba state only the end is kept: its blocks do not tell which prefixes it serves.
+"""
 U64 = 2**64
 
 _decoder = msgspec.msgpack.Decoder()
@@ -68,18 +72,24 @@ def _event(raw: Any) -> Event | None:
     if kind == "BlockStored":
         return _stored(fields)
     if kind == "BlockRemoved":
-        return BlocksRemoved(hashes=_hashes(fields["block_hashes"]), medium=_medium(fields))
+        return BlocksRemoved(
+            hashes=_hashes(fields["block_hashes"]), medium=_medium(fields), group=_group(fields)
+        )
     return CacheCleared() if kind == "AllBlocksCleared" else None
 
 
 def _stored(fields: dict[str, Any]) -> BlocksStored:
     tokens: Sequence[Any] = fields.get("token_ids") or ()
     hashes = _hashes(fields["block_hashes"])
+    whole = len(hashes)
     parent, size = fields.get("parent_block_hash"), int(fields["block_size"])
-    # Pairs of tokens (Eagle), groups that are not full attention, and blocks that are not full describe no prefix.
+    group, kind = _group(fields), fields.get("kv_cache_spec_kind")
+    # Pairs of tokens (Eagle), and blocks of which some have no hash, describe no prefix.
     odd = bool(tokens) and not isinstance(tokens[0], int)
-    partial = odd or fields.get("kv_cache_spec_kind") not in FULL_ATTENTION
-    partial = partial or (bool(tokens) and len(tokens) != len(hashes) * size)
+    partial = odd or (bool(tokens) and len(tokens) != whole * size)
+    own = _pages_of_text(fields, whole)
+    if own < whole:
+        hashes, tokens = hashes[:own], tokens[: own * size]
     return BlocksStored(
         hashes=hashes,
         parent=None if parent is None else _hash(parent),
@@ -89,6 +99,9 @@ def _stored(fields: dict[str, Any]) -> BlocksStored:
         adapter=str(fields.get("lora_name") or ""),
         medium=_medium(fields),
         partial=partial,
+        group=group,
+        # Without a kind the first group is the only one, or the one that others follow.
+        main=kind in MAIN_ATTENTION or (kind is None and not group),
     )
 
 
@@ -104,6 +117,23 @@ def _salt(fields: dict[str, Any]) -> str:
         if isinstance(key, (list, tuple)) and len(key) == 2 and key[0] == "cache_salt":
             return str(key[1])
     return ""
+
+
+def _group(fields: dict[str, Any]) -> int | None:
+    group = fields.get("group_idx")
+    return None if group is None else int(group)
+
+
+def _pages_of_text(fields: dict[str, Any], pages: int) -> int:
+    """The leading pages that tokens alone describe: up to an image, or prompt embeddings (vLLM's extra keys)."""
+    extra, adapter = fields.get("extra_keys") or (), fields.get("lora_name")
+    for at, keys in enumerate(extra):
+        for key in keys or ():
+            tagged = isinstance(key, (list, tuple)) and len(key) > 0 and key[0] in ("lora", "cache_salt")
+            salt = isinstance(key, str) and not at and fields.get("parent_block_hash") is None
+            if not (tagged or salt or key == adapter):
+                return min(at, pages)
+    return pages
 
 
 def _medium(fields: dict[str, Any]) -> str:

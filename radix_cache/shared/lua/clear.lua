@@ -1,9 +1,12 @@
 -- clear: a namespace is empty, whoever held what.
 --
 -- Gives the sequence.
-if redis.call('EXISTS', tree) == 1 then
-  redis.call('UNLINK', tree)
-  redis.call('HDEL', names, namespace)
-  record('c')
+verbs.clear = function(keys, args)
+  begin(keys)
+  if call('EXISTS', tree) == 1 then
+    call('UNLINK', tree)
+    call('HDEL', names, args[3])
+    record('c')
+  end
+  return commit(args)
 end
-return commit()

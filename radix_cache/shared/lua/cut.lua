@@ -1,11 +1,18 @@
--- cut: tenures have at most so many leading blocks of these nodes. Shortening, forgetting, sweeping are this.
+-- cut: tenures have at most so many leading blocks of these nodes, in a tier and those before it. Forgetting and
+-- sweeping are this.
 --
--- ARGV  6: any number of (node key 8 bytes, tenure u32, blocks to keep u32), the deepest node first
+-- ARGV  6: tier  7: any number of (node key 8 bytes, tenure u32, blocks to keep u32), the deepest node first
 -- Gives the sequence. What is not there is passed over.
-for at = 1, #ARGV[6], 16 do
-  local key, tenure, keep = unpack_('<c8I4I4', ARGV[6], at)
-  local node = load(key)
-  if node and count_of(node, tenure) > keep then set_count(node, tenure, keep) end
-  if node then tidy(node) end
+verbs.cut = function(keys, args)
+  begin(keys)
+  local tier = tonumber(args[6])
+  for at = 1, #args[7], 16 do
+    local key, tenure, keep = unpack_('<c8I4I4', args[7], at)
+    local node = load(key)
+    if node then
+      lower(node, tenure, tier, keep)
+      tidy(node)
+    end
+  end
+  return commit(args)
 end
-return commit()

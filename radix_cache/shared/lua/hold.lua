@@ -1,62 +1,52 @@
--- hold: a tenure has these blocks, from a place in the tree on. The prediction that foretold it is done.
+-- hold: a tenure has these blocks. The prediction that foretold it is done.
 --
--- ARGV  6: tenure  7: key of a node above the first block, zeros for a whole path
---       8: depth of the first block  9: hashes, 8 bytes each  10: id of a prediction, or empty
+-- ARGV  6: tenure  7: tier  8: hashes of the path, 8 bytes each  9: where the walk may begin: depth of a node that
+--       the tenure holds something of, 0 for the root  10: id of a prediction, or empty
 --       11: seconds within which a use need not be written down again
--- Gives {sequence, 1}; {sequence, 0} if the place is not there, or not held up to it: nothing is changed then.
-local tenure, depth, hashes, fresh = tonumber(ARGV[6]), tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[11])
-local blocks = #hashes / 8
-
-local function use(node)
-  if now - node.used > fresh then
-    node.used = now
-    touch(node)
-  end
-end
-
-local function hold()
-  local node, from, at = false, 0, 0
-  if ARGV[7] ~= NONE then
-    node = resolve(ARGV[7], depth - 1)
-    if not node then return 0 end
-    from = depth - node.depth
-    if count_of(node, tenure) < from then return 0 end
-  end
+-- Gives the sequence.
+verbs.hold = function(keys, args)
+  begin(keys)
+  look_at_the_clock()
+  local tenure, tier, hashes, fresh = tonumber(args[6]), tonumber(args[7]), args[8], tonumber(args[11])
+  local blocks, parent = #hashes / 8, false
+  local at, node = start(hashes, tonumber(args[9]))
+  -- Who holds something of a node in a tier holds all above it.
+  if node and held(node, tenure, tier) == 0 then at = 0 end
   while at < blocks do
-    if not node or from == node.length then
-      local key = sub(hashes, at * 8 + 1, at * 8 + 8)
-      local child = load(key)
-      if child and child.depth ~= depth + at then return 0 end
-      if not child then
-        if node and node.children == 0 and node.length < RUN_MAX then
-          -- A leaf's run grows.
-          local more = math.min(blocks - at, RUN_MAX - node.length)
-          set_run(node, run_of(node) .. sub(hashes, at * 8 + 1, (at + more) * 8))
-          child = node
-        else
-          local more = math.min(blocks - at, RUN_MAX)
-          child = new_node(key, depth + at, node and node.key or NONE, sub(hashes, at * 8 + 1, (at + more) * 8))
-          if node then
-            node.children = node.children + 1
-            touch(node)
-          end
-          from = 0
+    local key = sub(hashes, at * 8 + 1, at * 8 + 8)
+    node = load(key)
+    if node and node.depth ~= at then
+      order = {} -- Not this tree's: nothing is changed.
+      break
+    end
+    if not node and parent and parent.children == 0 and parent.length < RUN_MAX then
+      -- A leaf's run grows.
+      local before = parent.length
+      local more = min(blocks - at, RUN_MAX - before)
+      set_run(parent, before, sub(hashes, at * 8 + 1, (at + more) * 8))
+      raise(parent, tenure, tier, before + more)
+      at = at + more
+    else
+      local agreed
+      if node then
+        agreed = common(node, hashes, at)
+        if agreed < node.length and at + agreed < blocks then split(node, agreed) end
+        if now - node.used > fresh then
+          node.used = now
+          touch(node)
         end
       else
-        from = 0
+        agreed = min(blocks - at, RUN_MAX)
+        node = new_node(key, at, parent and parent.key or NONE, sub(hashes, at * 8 + 1, (at + agreed) * 8))
+        if parent then
+          parent.children = parent.children + 1
+          touch(parent)
+        end
       end
-      node = child
+      raise(node, tenure, tier, agreed)
+      at, parent = at + agreed, node
     end
-    local agreed = common(node, from, hashes, at)
-    if from + agreed < node.length and at + agreed < blocks then split(node, from + agreed) end
-    if agreed > 0 and count_of(node, tenure) < from + agreed then set_count(node, tenure, from + agreed) end
-    use(node)
-    at, from = at + agreed, from + agreed
   end
-  return 1
+  if args[10] ~= '' and call('HDEL', predictions, args[10]) == 1 then record('w', args[10]) end
+  return commit(args)
 end
-
-local held = hold()
-if ARGV[10] ~= '' and redis.call('HDEL', predictions, ARGV[10]) == 1 then record('w', ARGV[10]) end
-if held == 0 then order = {} end
-return {commit(), held}

@@ -1,10 +1,17 @@
--- predict: a request brings this path to a tenure; it counts until it is withdrawn, held, or its time is over.
+-- predict: a request brings a path to a tenure; it counts until it is withdrawn, held, or its time is over.
 --
--- ARGV  6: id of the prediction  7: tenure  8: milliseconds  9: hashes  10: most predictions at one time
+-- ARGV  6: id of the prediction  7: tenure  8: milliseconds  9: key of the node that has the block before the first
+--       of these hashes, zeros if there is none  10: its depth  11: hashes of what the tenure does not hold yet
+--       12: most predictions at one time
 -- Gives the sequence; a shard that is full of predictions takes no more.
-if redis.call('HLEN', predictions) < tonumber(ARGV[10]) then
-  local value = pack('<I4I8', tonumber(ARGV[7]), now_ms + tonumber(ARGV[8])) .. ARGV[9]
-  redis.call('HSET', predictions, ARGV[6], value)
-  record('p', ARGV[6], pack('<I4', #value), value)
+verbs.predict = function(keys, args)
+  begin(keys)
+  look_at_the_clock()
+  if call('HLEN', predictions) < tonumber(args[12]) then
+    local value = pack('<I4I8', tonumber(args[7]), now_ms + tonumber(args[8])) .. args[9]
+      .. pack('<I4', tonumber(args[10])) .. args[11]
+    call('HSET', predictions, args[6], value)
+    record('p', args[6], pack('<I4', #value), value)
+  end
+  return commit(args)
 end
-return commit()

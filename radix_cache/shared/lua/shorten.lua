@@ -1,31 +1,28 @@
--- shorten: a tenure has at most the first blocks of a path, and nothing beyond them.
+-- shorten: of a path a tenure has at most the first blocks, and nothing beyond them, in a tier and those before it.
 --
--- ARGV  6: tenure  7: blocks to keep  8: hashes of the path
---       9: nodes that hang below, as the caller knows them: any number of keys, 8 bytes, the deepest first
+-- ARGV  6: tenure  7: tier  8: blocks to keep  9: hashes of the path
+--       10: where the walk may begin: depth of the node that has the first block to go, 0 for the root
+--       11: nodes that hang below, as the caller knows them: any number of keys, 8 bytes, the deepest first
 -- Gives the sequence.
-local tenure, keep, hashes = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local cut, at = {}, 0
-while at < #hashes / 8 do
-  local node = load(sub(hashes, at * 8 + 1, at * 8 + 8))
-  if not node or node.depth ~= at then break end
-  local agreed = common(node, 0, hashes, at)
-  if keep < at + agreed then cut[#cut + 1] = node end
-  at = at + agreed
-  if agreed < node.length then break end
-end
-for from = 1, #ARGV[9], 8 do
-  local node = load(sub(ARGV[9], from, from + 7))
-  if node then
-    set_count(node, tenure, 0)
-    tidy(node)
+verbs.shorten = function(keys, args)
+  begin(keys)
+  local tenure, tier, keep, hashes = tonumber(args[6]), tonumber(args[7]), tonumber(args[8]), args[9]
+  local cut, at = {}, start(hashes, tonumber(args[10]))
+  while at < #hashes / 8 do
+    local node = load(sub(hashes, at * 8 + 1, at * 8 + 8))
+    if not node or node.depth ~= at then break end
+    local agreed = common(node, hashes, at)
+    if keep < at + agreed then cut[#cut + 1] = node end
+    at = at + agreed
+    if agreed < node.length then break end
   end
-end
-for index = #cut, 1, -1 do
-  local node = cut[index]
-  local left = math.max(keep - node.depth, 0)
-  if not node.gone and count_of(node, tenure) > left then
-    set_count(node, tenure, left)
-    tidy(node)
+  for from = 1, #args[11], 8 do
+    local node = load(sub(args[11], from, from + 7))
+    if node and lower(node, tenure, tier, 0) then tidy(node) end
   end
+  for index = #cut, 1, -1 do
+    local node = cut[index]
+    if not node.gone and lower(node, tenure, tier, max(keep - node.depth, 0)) then tidy(node) end
+  end
+  return commit(args)
 end
-return commit()

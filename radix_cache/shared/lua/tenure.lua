@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- tenure: which worker is who. A worker that begins anew gets a new number; all that the old one held is void.
 --
 -- KEYS  1: workers  2: log  3: meta          of the registry

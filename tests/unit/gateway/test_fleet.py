@@ -26,6 +26,9 @@ class Adapter:
             raise self.says
         return self.says
 
+    def abandon(self):
+        pass
+
     def close(self):
         pass
 

@@ -22,6 +22,7 @@ class Flaky(LocalQuotaStore):
     def __init__(self):
         super().__init__(time.monotonic)
         self.away = False
+        self.loses_answers = False
         self.settled = []
 
     def check(self):
@@ -30,7 +31,10 @@ class Flaky(LocalQuotaStore):
 
     async def reserve(self, reservation):
         self.check()
-        return await super().reserve(reservation)
+        decision = await super().reserve(reservation)
+        if self.loses_answers:
+            raise QuotaUnavailable("the connection was lost")
+        return decision
 
     def settle(self, lease, actual):
         ended = asyncio.get_running_loop().create_future()
@@ -130,6 +134,20 @@ async def test_what_was_used_on_a_local_grant_is_charged_where_all_see_it(store,
     await store.settle(lease, Cost(prompt_tokens=1))
     assert shared.settled == ["r1/local"]
     assert (await shared.reserve(ask(2))).standings[0].remaining == 1
+
+
+async def test_a_decision_that_was_made_and_never_heard_of_is_charged_once(store, shared, monkeypatch):
+    """A server may die between writing it down and saying so, and have it on disk when it is back."""
+    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    shared.loses_answers = True
+    lease = await store.reserve(ask(1))
+    shared.loses_answers = False
+    watching = asyncio.create_task(store.run())
+    await until(lambda: not shared._held)
+    await store.settle(lease, Cost(prompt_tokens=1))
+    assert shared.settled == ["r1/local"]
+    assert (await shared.reserve(ask(2))).standings[0].remaining == 1
+    watching.cancel()
 
 
 async def test_a_local_grant_that_was_not_used_is_charged_nowhere(store, shared):

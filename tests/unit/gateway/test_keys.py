@@ -1,24 +1,28 @@
 """API keys: their shape, their hashes, and what a directory makes of them."""
 
-from datetime import date
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.settings import ApiKey, Isolation, Settings, TenantSettings
-from gateway.settings import Limit as LimitSettings
-from gateway.settings import Plan as PlanSettings
+from gateway.settings import Settings
+from gateway.settings_tenants import ApiKey, Isolation, TenantSettings
+from gateway.settings_tenants import Limit as LimitSettings
+from gateway.settings_tenants import Plan as PlanSettings
+from gateway.settings_types import Moment
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id, new_key, pepper
-from gateway.tenants.tenant import Plan
-from gateway.tenants.yaml_directory import OpenDirectory, YamlDirectory
+from gateway.tenants.tenant import Access, Plan
+from gateway.tenants.yaml_directory import OpenDirectory, yaml_directory
 
 PEPPER = pepper(b"secret")
+NEW_YEAR = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
+DAY = 86400.0
 KEY, OTHER = new_key(PEPPER), new_key(PEPPER)
 
 
-def directory(today=date(2026, 1, 1), **tenant):
+def directory(now=NEW_YEAR, **tenant):
     settings = Settings(
         plans=(PlanSettings(name="p", limits=(LimitSettings(requests=60, per="minute"),), concurrency=3),),
         tenants=(
@@ -26,14 +30,14 @@ def directory(today=date(2026, 1, 1), **tenant):
                 **{
                     "id": "acme",
                     "plan": "p",
-                    "keys": (ApiKey(id=KEY.id, hash=KEY.hash, expires=date(2026, 1, 1)),),
+                    "keys": (ApiKey(id=KEY.id, hash=KEY.hash, expires=Moment("2026-01-01")),),
                     **tenant,
                 }
             ),
             TenantSettings(id="globex", keys=(ApiKey(id=OTHER.id, hash=OTHER.hash),)),
         ),
     )
-    return YamlDirectory(settings, PEPPER, lambda: today)
+    return yaml_directory(settings, PEPPER, lambda: now)
 
 
 def test_a_key_has_a_public_id_a_long_secret_and_a_checksum():
@@ -100,13 +104,13 @@ def test_a_forged_secret_with_a_known_id_opens_nothing():
         tenants=(TenantSettings(id="acme", keys=(ApiKey(id=stranger.id, hash=KEY.hash),)),),
     )
     with pytest.raises(UnknownKey):
-        YamlDirectory(settings, PEPPER).by_key(stranger.text)
+        yaml_directory(settings, PEPPER).by_key(stranger.text)
 
 
 def test_a_key_works_on_its_last_day_and_not_on_the_next():
-    assert directory(today=date(2026, 1, 1)).by_key(KEY.text).id == "acme"
+    assert directory(now=NEW_YEAR + DAY / 2 - 1).by_key(KEY.text).id == "acme"
     with pytest.raises(UnknownKey):
-        directory(today=date(2026, 1, 2)).by_key(KEY.text)
+        directory(now=NEW_YEAR + DAY / 2).by_key(KEY.text)
 
 
 def test_a_tenant_has_its_plan():
@@ -130,7 +134,7 @@ def test_isolation_groups_cannot_be_taken_for_tenants():
 
 
 def test_access_to_models_is_by_pattern_and_deny_wins():
-    plan = Plan(allow=("llama-*", "gpt"), deny=("*-70b",))
+    plan = Access(allow=("llama-*", "gpt"), deny=("*-70b",))
     assert [plan.allows(m) for m in ("llama-8b", "llama-70b", "gpt", "gpt-4")] == [True, False, True, False]
 
 

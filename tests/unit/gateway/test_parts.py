@@ -14,10 +14,11 @@ from gateway.errors import QuotaExceeded
 from gateway.lifecycle import Supervisor
 from gateway.model import Model
 from gateway.processes import Child, ChildFailed
-from gateway.quotas.quota import Limit
+from gateway.quotas.quota import Limit, Scope
 from gateway.request import InferenceRequest, Surface
 from gateway.secret_store import deployment_secret
-from gateway.settings import Secret, Settings, SettingsProblem
+from gateway.settings import Settings
+from gateway.settings_types import Secret, SettingsProblem
 from gateway.tenants.tenant import Plan, Tenant
 from policies.gcra import Bucket
 
@@ -27,7 +28,14 @@ def context(*, limit=None, choices=1, amount=None, prompts=None):
     plan = Plan(limits=limits)
     return RequestContext(
         id="r",
-        tenant=Tenant(id="t", organisation="t", key_id="k", plan=plan, group=""),
+        tenant=Tenant(
+            id="t",
+            organisation="t",
+            key_id="k",
+            plan=plan,
+            group="",
+            scopes=(Scope(name="tenant:t", limits=limits),),
+        ),
         model=Model(name="m", block_size=16, encoder=TextEncoder(), context_length=None, created=0),
         request=InferenceRequest(
             surface=Surface.COMPLETIONS if prompts else Surface.CHAT,
@@ -80,7 +88,9 @@ def test_an_estimate_shrinks_to_fit_the_limit_and_never_below_nothing():
     ],
 )
 def test_a_limit_is_spoken_of_in_english(unit, amount, seconds, said):
-    error = QuotaExceeded(unit=unit, amount=amount, retry_after_seconds=seconds, tenant="t", headers={})
+    error = QuotaExceeded(
+        unit=unit, amount=amount, retry_after_seconds=seconds, owner="tenant 't'", headers={}
+    )
     assert error.message == f"The limit of {said}"
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Secret, SettingsProblem
 from gateway.settings_sources import load
+from gateway.settings_types import Secret, SettingsProblem
 from workers.adapters.connection import ConnectionPool
 
 SMALLEST = "workers: [{id: a, kind: openai, url: 'http://localhost:1'}]\n"
@@ -94,7 +94,7 @@ def test_a_missing_reference_is_refused_with_its_path(file):
         (SMALLEST + "lisen: {port: 1}", "$.lisen: unknown setting (did you mean listen?)"),
         (SMALLEST + "listen: {port: many}", "$.listen.port: expected a port, 0 to 65535"),
         (SMALLEST + "listen: {port: 70000}", "$.listen.port: expected a port, 0 to 65535"),
-        (SMALLEST + "database: {url: x}", "$.database: tenants in a database: not built yet"),
+        (SMALLEST + "database: {url: x}", "$.database.url: expected `none`, or an address sqlite:///FILE"),
         (
             SMALLEST + "queueing: {within: hrrn}",
             "$.queueing.within: queue policies inside a tenant: not built yet",
@@ -234,4 +234,5 @@ def test_no_other_module_reads_the_environment():
     allowed = {"settings_sources.py", "processes.py"}
     for source in Path("gateway").rglob("*.py"):
         if source.name not in allowed:
-            assert "os.environ" not in source.read_text(), source
+            # With a slash it is how another gateway's settings refer to it.
+            assert "os.environ" not in source.read_text().replace("os.environ/", ""), source

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.settings import Secret, SettingsProblem
 from gateway.settings_sources import load
+from gateway.settings_types import Secret, SettingsProblem
 
 WORKER = "{id: a, kind: openai, url: 'http://localhost:1'}"
 SMALLEST = f"workers: [{WORKER}]\n"
@@ -240,22 +240,22 @@ def test_a_path_as_messages_print_it_can_be_set(file, name):
         ),
         (
             keyed(f"{{id: k, hash: '{HASH}', expires: tomorrow}}"),
-            "$.tenants[0].keys[0].expires: expected a day, as 2027-01-31",
+            "$.tenants[0].keys[0].expires: expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z",
         ),
         (
             keyed(f"{{id: k, hash: '{HASH}', expires: 2027-02-31}}"),
-            "$.tenants[0].keys[0].expires: expected a day, as 2027-01-31",
+            "$.tenants[0].keys[0].expires: expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z",
         ),
         (
             keyed(f"{{id: k, hash: '{HASH}', expires: 20270131}}"),
-            "$.tenants[0].keys[0].expires: expected a day, as 2027-01-31",
+            "$.tenants[0].keys[0].expires: expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z",
         ),
         (
             f"workers: [{WORKER[:-1]}, api_key: 12345678}}]",
             "$.workers[0].api_key: expected text, got a whole number; put it in quotes",
         ),
         (
-            SMALLEST + "deployment_secret: yes",
+            SMALLEST + "deployment_secret: true",
             "$.deployment_secret: expected text, got true or false; put it in",
         ),
         (SMALLEST + "deployment_secret: [a]", "$.deployment_secret: expected text, got a list"),
@@ -406,3 +406,40 @@ def test_a_path_that_a_later_source_gives_is_not_the_files(tmp_path):
 
 def test_digits_of_other_scripts_are_no_traceback(file):
     assert "\u00b2" in refusal(file(SMALLEST), {}, "workers.\u00b2.url=x")
+
+
+@pytest.mark.parametrize(
+    ("kv_events", "problem"),
+    [
+        (
+            "never",
+            ": there is no 'never'; choose auto, off, or where it publishes: {endpoint: tcp://host:5557}",
+        ),
+        ("[1]", ": expected auto, off, or where it publishes: {endpoint: tcp://host:5557}, got a list"),
+        ("{}", ".endpoint: is missing"),
+        ("{endpont: 'tcp://h:1'}", ".endpont: unknown setting (did you mean endpoint?)"),
+        (
+            "{endpoint: 'http://h'}",
+            ".endpoint: expected an address of ZMQ, as tcp://host:5557 or ipc:///path",
+        ),
+        ("{endpoint: 'tcp://h:1', ranks: 0}", ".ranks: expected a whole number, at least 1"),
+        ("{endpoint: 'tcp://h:0'}", ".endpoint: its ports, one for each rank, have to be from 1 to 65535"),
+        (
+            "{endpoint: 'tcp://h:65535', ranks: 2}",
+            ".endpoint: its ports, one for each rank, have to be from 1 to 65535",
+        ),
+        (
+            "{endpoint: 'tcp://h:10', replay_endpoint: 'tcp://h:11', ranks: 2}",
+            ".replay_endpoint: has ports of endpoint as well; each rank has one port of each",
+        ),
+        (
+            "{endpoint: 'ipc:///x', ranks: 2}",
+            ".endpoint: several ranks need tcp://, where each has a port of its own",
+        ),
+    ],
+)
+def test_where_a_worker_publishes_is_refused_with_its_path(kv_events, problem):
+    workers = f"[{{id: w, kind: vllm, url: 'http://h:1', kv_events: {kv_events}}}]"
+    with pytest.raises(SettingsProblem) as refused:
+        load(None, {}, [f"workers={workers}"])
+    assert str(refused.value) == f"$.workers[0].kv_events{problem}"

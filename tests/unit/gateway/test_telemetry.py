@@ -1,16 +1,20 @@
 """Records, spans, metrics and logs: what is told of a request, and what never is."""
 
+import asyncio
 import json
 import logging
 from itertools import pairwise
 from random import Random
 
+import msgspec
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from prometheus_client.exposition import choose_encoder
 
+from gateway.telemetry.exposition import exposition
 from gateway.telemetry.logs import Redacting, redacted
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
@@ -169,8 +173,42 @@ def test_metrics_count_what_happened(clock):
     assert value("prompt_tokens_total", tenant="acme", model="m") == 64
     assert value("cached_tokens_total", tenant="acme", model="m") == 40
     assert value("worker_predicted_cached_tokens_total", worker="w0") == 48
+    assert value("predicted_cached_tokens_total", tenant="acme", model="m") == 48
+    assert value("cached_tokens_error_total", tenant="acme", model="m") == 8
+    assert value("worker_cached_tokens_error_total", worker="w0") == 8
     assert value("time_to_first_token_seconds_sum", tenant="acme", model="m") == pytest.approx(0.5)
     assert b"radixgate_time_per_output_token_seconds_bucket" in generate_latest(registry)
+    # An answer that does not report them is no answer without any.
+    silent = answered(clock)
+    silent.usage = Usage(prompt_tokens=64, completion_tokens=1)
+    metrics.observe(silent.record())
+    assert value("prompt_tokens_total", tenant="acme", model="m") == 128
+    assert value("worker_predicted_cached_tokens_total", worker="w0") == 48
+    assert value("worker_cached_tokens_error_total", worker="w0") == 8
+
+
+@pytest.mark.parametrize("accepts", ["text/plain", "application/openmetrics-text;version=1.0.0"])
+async def test_a_scrape_of_many_tenants_lets_others_have_their_turns(clock, accepts):
+    disable_created_metrics()
+    registry, turns = CollectorRegistry(), 0
+    metrics, record = RequestMetrics(registry), answered(clock).record()
+    for number in range(300):
+        metrics.observe(msgspec.structs.replace(record, tenant=f"tenant-{number}"))
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    encode, _ = choose_encoder(accepts)
+    text = await exposition(registry, encode)
+    waiting.cancel()
+    assert text == encode(registry)
+    assert text.count(b"\n") > 15_000
+    assert turns > 10
 
 
 def test_the_overview_forgets_minutes_but_not_totals(clock):

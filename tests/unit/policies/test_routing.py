@@ -46,6 +46,19 @@ def test_affinity_prefers_the_worker_that_holds_the_prefix():
     assert best("prefix_affinity", [candidate("a"), candidate("b", matched=3500)]) == "b"
 
 
+def test_a_hit_off_the_gpu_is_worth_its_share():
+    def far(name: str, **where: int) -> Candidate:
+        return Candidate(worker=candidate(name).worker, matched_tokens=3200, **where)
+
+    host, disk, near = far("a", host_tokens=3200), far("b", disk_tokens=3200), candidate("c", matched=2600)
+    assert best("prefix_affinity", [host, disk, near]) == "c"
+    assert best("prefix_affinity", [host, disk, candidate("c", matched=2000)]) == "a"
+    assert best("prefix_affinity", [host, disk], host_credit=0.1) == "b"
+    (route,) = routing_policy("prefix_affinity", {}).rank(query(), [host], 0.0)
+    assert route.matched_tokens == 3200
+    assert route.reason.startswith("3200 of 4000 tokens held (3200 off the GPU), ")
+
+
 def test_a_hit_worth_less_than_the_wait_is_left():
     busy = candidate("b", matched=1000, tokens_queued=30_000, streams=4)
     assert best("prefix_affinity", [candidate("a"), busy]) == "a"

@@ -1,6 +1,7 @@
 """KV events on the wire, as engines have been seen to write them: vLLM 0.29 and 0.32, SGLang 0.5.23."""
 
 from array import array
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -35,9 +36,10 @@ def test_a_map_and_an_array_say_the_same():
         "group_idx": 0,
         "kv_cache_spec_kind": "full_attention",
     }
-    assert one(as_map) == STORED
+    grouped = replace(STORED, group=0)
+    assert one(as_map) == grouped
     assert one(["BlockStored", [1, 2], None, [5, 6, 7, 8], 2]) == STORED
-    assert one(["BlockStored", [1, 2], None, [5, 6, 7, 8], 2, None, "gpu", None, None, 0]) == STORED
+    assert one(["BlockStored", [1, 2], None, [5, 6, 7, 8], 2, None, "gpu", None, None, 0]) == grouped
 
 
 def test_the_frame_of_a_batch():
@@ -88,7 +90,6 @@ def test_media_are_upper_case_and_gpu_unless_told():
 @pytest.mark.parametrize(
     "more",
     [
-        {"kv_cache_spec_kind": "sliding_window"},
         {"token_ids": [1]},
         {"token_ids": [[1, 2], [3, 4]]},
         {"block_hashes": [1, 2, 3]},
@@ -98,6 +99,50 @@ def test_what_describes_no_prefix_is_marked_and_brings_no_tokens(more):
     event = stored(**more)
     assert event.partial
     assert not event.tokens
+
+
+@pytest.mark.parametrize(
+    ("more", "main"),
+    [
+        ({}, True),
+        ({"group_idx": 0}, True),
+        ({"group_idx": 3, "kv_cache_spec_kind": "full_attention"}, True),
+        ({"group_idx": 0, "kv_cache_spec_kind": "mla_attention"}, True),
+        ({"group_idx": 0, "kv_cache_spec_kind": "sink_full_attention"}, True),
+        ({"group_idx": 1}, False),
+        ({"kv_cache_spec_kind": "sliding_window"}, False),
+        ({"group_idx": 0, "kv_cache_spec_kind": "sliding_window_mla"}, False),
+        ({"group_idx": 0, "kv_cache_spec_kind": "mamba"}, False),
+        ({"group_idx": 0, "kv_cache_spec_kind": "something new"}, False),
+    ],
+)
+def test_only_groups_that_keep_whole_prefixes_are_main(more, main):
+    assert stored(**more).main is main
+
+
+def test_a_removal_says_of_which_group_it_is():
+    assert one(["BlockRemoved", [1], "GPU", 2]) == BlocksRemoved(hashes=(1,), group=2)
+    assert one({"type": "BlockRemoved", "block_hashes": [1], "group_idx": 0}).group == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "pages"),
+    [
+        ([None, None, None], 3),
+        ([["salt"], None, None], 3),
+        ([["lora", "salt"], ["lora"], ["lora"]], 3),
+        ([[["cache_salt", "s"]], [["lora", "lora", "/path"]], None], 3),
+        ([None, [["image", 3]], None], 1),
+        ([None, None, [["mm", "image", 3]]], 2),
+        ([[["mm", "image", 0]], None, None], 0),
+        ([None, ["a digest"], None], 1),
+        ([None, [b"digest"], None], 1),
+        ([["lora", b"digest"], None, None], 0),
+    ],
+)
+def test_from_an_image_on_tokens_do_not_describe_a_prompt(keys, pages):
+    event = stored(block_hashes=[1, 2, 3], token_ids=[1, 2, 3, 4, 5, 6], extra_keys=keys, lora_name="lora")
+    assert (len(event.hashes), len(event.tokens), event.partial) == (pages, 2 * pages, False)
 
 
 def test_what_is_unknown_is_passed_over():

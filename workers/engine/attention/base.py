@@ -13,7 +13,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """`count` consecutive tokens of one sequence, from position `start`; `blocks` covers them and all before."""
+    """`count` consecutive tokens of one sequence, from position `start`; `blocks` covers them and all before.
+
+    Leading blocks that are behind the window of every layer may be 0.
+    """
 
     start: int
     count: int
@@ -32,7 +35,8 @@ class AttentionStep(Protocol):
         """Store key and value [tokens, kv_heads, head_dim]; return the mix for query [tokens, heads, head_dim].
 
         Rows stand in the order of the spans. Each token sees its own sequence's positions up to and including its
-        own. The result is shaped as the query. Keys arrive with their positions turned in already.
+        own, as far back as the layer's window. The result is shaped as the query. Keys arrive with their positions
+        turned in already.
         """
         ...
 
@@ -41,5 +45,9 @@ class AttentionBackend(Protocol):
     """Makes the steps; owns the KV store that they read and write."""
 
     def begin(self, spans: Sequence[Span]) -> AttentionStep:
-        """Prepare one step. Spans of one token come before all longer ones."""
+        """Prepare one step. Spans of one token that follows others come before all the rest."""
+        ...
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks of all layers, (from, to), one after the other."""
         ...

@@ -7,6 +7,7 @@ A holder is a sequence or the prefix tree. The numbers themselves live in `store
 """
 
 from array import array
+from itertools import pairwise
 
 from workers.engine.errors import BlockMisused
 
@@ -18,6 +19,7 @@ class BlockPool:
         self.capacity = capacity
         self.block_size = block_size
         self._references = array("i", [0]) * (capacity + 1)
+        self._lives = array("Q", [0]) * (capacity + 1)
         # Last freed, first used: its memory is the likeliest to be still warm.
         self._free = list(range(capacity, 0, -1))
 
@@ -26,9 +28,18 @@ class BlockPool:
         """Blocks that nobody holds."""
         return len(self._free)
 
+    @property
+    def longest_run(self) -> int:
+        """The most free blocks that lie side by side."""
+        return max(map(len, self._runs()), default=0)
+
     def references(self, block: int) -> int:
         """How many hold this block."""
         return self._references[block]
+
+    def life(self, block: int) -> int:
+        """How often this block was handed out: a note on its content is worth something within one life only."""
+        return self._lives[block]
 
     def take(self, count: int) -> list[int]:
         """`count` free blocks, each now held once; all or nothing."""
@@ -37,7 +48,20 @@ class BlockPool:
         taken = [self._free.pop() for _ in range(count)]
         for block in taken:
             self._references[block] = 1
+            self._lives[block] += 1
         return taken
+
+    def take_run(self, count: int) -> list[int]:
+        """`count` free blocks side by side, from the first run that is long enough; all or nothing."""
+        for run in self._runs():
+            if len(run) >= count:
+                taken = list(run[:count])
+                self._free = [block for block in self._free if not taken[0] <= block <= taken[-1]]
+                for block in taken:
+                    self._references[block] = 1
+                    self._lives[block] += 1
+                return taken
+        raise BlockMisused(f"{count} blocks side by side were asked for, {self.longest_run} are free")
 
     def hold(self, block: int) -> None:
         """One more holder of a block that somebody holds already."""
@@ -56,6 +80,15 @@ class BlockPool:
         unheld = {block for block in range(1, self.capacity + 1) if self._references[block] == 0}
         if len(self._free) != len(set(self._free)) or set(self._free) != unheld or self._references[0]:
             raise BlockMisused("the free list and the reference counts disagree")
+
+    def _runs(self) -> list[range]:
+        """The free blocks as runs of neighbours, lowest first."""
+        free = sorted(self._free)
+        if not free:
+            return []
+        breaks = [place for place, (a, b) in enumerate(pairwise(free), 1) if b != a + 1]
+        edges = pairwise([0, *breaks, len(free)])
+        return [range(free[first], free[last - 1] + 1) for first, last in edges]
 
     def _must_be_held(self, block: int) -> None:
         if not 1 <= block <= self.capacity or self._references[block] < 1:

@@ -13,10 +13,19 @@ The tree holds one reference on each block that it owns, and every sequence that
 No path compression, so nothing is ever split. No lock counts: a sequence holds its whole path, so an idle node has
 only idle descendants. A path is released deepest first, so the idle list is ordered by last use, children before
 parents: its oldest entry is a leaf, and evicting it is the exact least-recently-used rule, in O(1).
+
+When every layer of the model looks back over a sliding window only, what stands behind it is read by nobody:
+
+    [a b c d] -- [e f g h] -- [i j k l] -- ...    a window of 6: after l, the first block is not read any more
+      hollow       block 7      block 3           its node stays, to name the path, but may lose its block
+
+A sequence then holds the end of its path, as far as the window reaches. A prefix is found when that end is there,
+whatever became of the blocks before. A hollow node gets a block again from the next one who computes it.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from workers.engine.errors import BlockMisused
 from workers.engine.kv.events import (
@@ -31,6 +40,9 @@ from workers.engine.kv.events import (
 from workers.engine.kv.pool import BlockPool
 
 BlockTokens = tuple[int, ...]
+
+HOLLOW = 0
+"""In place of a block: it was behind the window, and evicted."""
 
 
 class PrefixNode:
@@ -58,8 +70,10 @@ class PrefixNode:
 class PrefixTree:
     """Full blocks by salt and tokens, over the pool that counts them."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, *, window: int | None = None) -> None:
+        """`window`: how many tokens the model looks back, its own included, in the layer that looks farthest."""
         self.pool = pool
+        self.window = window
         self._roots: dict[str, dict[BlockTokens, PrefixNode]] = {}
         self._idle: OrderedDict[PrefixNode, None] = OrderedDict()
         self._size = 0
@@ -81,15 +95,31 @@ class PrefixTree:
         return node.depth if node else 0
 
     def match(self, tokens: Sequence[int], salt: str) -> PrefixNode | None:
-        """The deepest node of the longest cached prefix, its whole path now held by the caller.
+        """The deepest node of the longest cached prefix, its path now held by the caller, as far as it is read.
 
         At most (len - 1) // block_size blocks: at least one token is always left to compute, because logits come
         from computing and not from the cache.
         """
         deepest = self._deepest(tokens, salt)
-        for node in deepest.upwards() if deepest else ():
+        for node in self.read_path(deepest):
             self._hold(node)
         return deepest
+
+    def read_path(self, node: PrefixNode | None) -> list[PrefixNode]:
+        """What whoever goes on from `node` reads, deepest first: all of its path, or the window's part."""
+        if node is None:
+            return []
+        return list(islice(node.upwards(), node.depth - self.first_read(node.depth)))
+
+    def first_read(self, depth: int) -> int:
+        """How many blocks at the beginning of a path of `depth` are not read by the token that follows it.
+
+        The last one always counts as read: it is what holds the path in the tree.
+        """
+        if self.window is None or not depth:
+            return 0
+        size = self.pool.block_size
+        return min(max(0, depth * size - self.window + 1) // size, depth - 1)
 
     def extend(self, parent: PrefixNode | None, salt: str, tokens: BlockTokens, block: int) -> PrefixNode:
         """Put `block`, which the caller holds and has filled, under `parent`, which the caller holds too.
@@ -99,14 +129,15 @@ class PrefixTree:
         """
         siblings = self._children(parent, salt)
         node = siblings.get(tokens)
-        if node is not None:
+        if node is not None and node.block != HOLLOW:
             if node.block == block:
                 raise BlockMisused(f"block {block} is in the tree already")
             self._hold(node)
             self.pool.release(block)
             return node
-        node = PrefixNode(parent=parent, salt=salt, tokens=tokens, block=block)
-        siblings[tokens] = node
+        if node is None:
+            node = siblings[tokens] = PrefixNode(parent=parent, salt=salt, tokens=tokens, block=block)
+        node.block = block
         self._size += 1
         self.pool.hold(block)
         above = hash_of(parent.digest) if parent else None
@@ -119,12 +150,12 @@ class PrefixTree:
         self._events.clear()
         return events
 
-    def release(self, node: PrefixNode | None) -> None:
-        """Give back the path down to `node`, deepest first; what nobody else reads becomes idle."""
-        for step in node.upwards() if node else ():
-            self.pool.release(step.block)
-            if self.pool.references(step.block) == 1:
-                self._idle[step] = None
+    def release(self, nodes: Iterable[PrefixNode]) -> None:
+        """Give back nodes of one path, which come deepest first; what nobody else reads becomes idle."""
+        for node in nodes:
+            self.pool.release(node.block)
+            if self.pool.references(node.block) == 1:
+                self._idle[node] = None
 
     def take(self, count: int) -> list[int]:
         """`count` blocks, evicting the least recently used idle ones where the free ones do not reach."""
@@ -154,7 +185,10 @@ class PrefixTree:
 
     def check(self) -> None:
         """Raise BlockMisused unless tree, idle list and pool agree."""
-        nodes = list(self.nodes())
+        hollow = [node for node in self.nodes() if node.block == HOLLOW]
+        if hollow and (self.window is None or not all(node.children for node in hollow)):
+            raise BlockMisused("a node lost its block while others stand behind it, or was kept for nothing")
+        nodes = [node for node in self.nodes() if node.block != HOLLOW]
         if len({node.block for node in nodes}) != len(nodes) or len(nodes) != self._size:
             raise BlockMisused("a block stands twice in the tree, or the tree's size is wrong")
         if {node for node in nodes if self.pool.references(node.block) == 1} != set(self._idle):
@@ -167,11 +201,15 @@ class PrefixTree:
         size = self.pool.block_size
         deepest: PrefixNode | None = None
         children = self._roots.get(salt, {})
+        unbroken = 0
         for end in range(size, len(tokens), size):
             node = children.get(tuple(tokens[end - size : end]))
             if node is None:
                 break
-            deepest, children = node, node.children
+            unbroken = unbroken + 1 if node.block != HOLLOW else 0
+            if unbroken >= node.depth - self.first_read(node.depth):
+                deepest = node
+            children = node.children
         return deepest
 
     def _children(self, parent: PrefixNode | None, salt: str) -> dict[BlockTokens, PrefixNode]:
@@ -183,11 +221,18 @@ class PrefixTree:
 
     def _evict(self) -> None:
         node, _ = self._idle.popitem(last=False)
-        siblings = self._children(node.parent, node.salt)
-        del siblings[node.tokens]
-        # Salts come from clients: an empty root that stayed would be memory that anyone can make us keep.
-        if node.parent is None and not siblings:
-            del self._roots[node.salt]
-        self._size -= 1
         self.pool.release(node.block)
+        node.block = HOLLOW
+        self._size -= 1
         self._events.append(BlockRemoved(hash_of(node.digest)))
+        self._prune(node)
+
+    def _prune(self, node: PrefixNode | None) -> None:
+        """Take away a hollow node that leads nowhere, and those above it that only led here."""
+        while node is not None and node.block == HOLLOW and not node.children:
+            siblings = self._children(node.parent, node.salt)
+            del siblings[node.tokens]
+            # Salts come from clients: an empty root that stayed would be memory that anyone can make us keep.
+            if node.parent is None and not siblings:
+                del self._roots[node.salt]
+            node = node.parent

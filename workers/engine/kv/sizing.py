@@ -4,7 +4,7 @@ import torch
 
 from workers.engine.config import EngineConfig
 from workers.engine.errors import ConfigInvalid
-from workers.engine.kv.store import bytes_per_token
+from workers.engine.kv.codec import KVCodec
 from workers.engine.model.spec import ModelSpec
 
 CPU_BYTES = 1 << 30
@@ -12,9 +12,18 @@ CUDA_SHARE = 0.8
 
 
 def pool_blocks(
-    config: EngineConfig, spec: ModelSpec, *, context_length: int, dtype: torch.dtype, device: torch.device
+    config: EngineConfig,
+    spec: ModelSpec,
+    *,
+    context_length: int,
+    codec: KVCodec,
+    device: torch.device,
+    draft_bytes: int = 0,
 ) -> int:
-    """Usable blocks: what was asked for, else what fits, but no more than every sequence at full length needs."""
+    """Usable blocks: what was asked for, else what fits, but no more than every sequence at full length needs.
+
+    `draft_bytes` is what a draft model keeps for each token beside the model.
+    """
     if config.kv_tokens is not None:
         return config.kv_tokens // config.block_size
     memory = CPU_BYTES
@@ -22,7 +31,8 @@ def pool_blocks(
         memory = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
     wanted = config.running_max * -(-context_length // config.block_size)
     # One block less than fits: block 0 takes memory too.
-    blocks = min(wanted, memory // (bytes_per_token(spec, dtype) * config.block_size) - 1)
+    token = codec.bytes_per_token(spec) + draft_bytes
+    blocks = min(wanted, memory // (token * config.block_size) - 1)
     if blocks < 1:
         raise ConfigInvalid(f"{memory} bytes do not hold two KV blocks of {config.block_size} tokens")
     return blocks

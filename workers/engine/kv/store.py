@@ -1,47 +1,113 @@
-"""Where keys and values live: one tensor per side, [layers, blocks, block_size, kv_heads, head_dim].
+"""Where keys and values live: one tensor per part of a side, [layers, blocks, block_size, kv_heads, width].
 
 Token-major blocks make a write one indexed copy, a gather one indexed read of whole blocks, and one block of one
-layer a contiguous slab that can be sent elsewhere as it is.
+layer a contiguous slab that can be sent elsewhere as it is. What the parts are, says the codec.
+
+    exported block    [ layer 0 of part 0 .. layer n of part 0 | layer 0 of part 1 .. ]    as bytes
 """
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from workers.engine.kv.codec import Codec, KVCodec
 from workers.engine.model.spec import ModelSpec
-
-
-def bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Memory of one token's keys and values over all layers."""
-    return 2 * spec.layers * spec.kv_heads * spec.head_dim * dtype.itemsize
 
 
 class KVStore:
     """Keys and values of `blocks` blocks, block 0 included."""
 
     def __init__(
-        self, spec: ModelSpec, *, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        spec: ModelSpec,
+        *,
+        blocks: int,
+        block_size: int,
+        codec: KVCodec,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
+        """`dtype`: what the model computes in, and is given to read."""
         self.block_size = block_size
+        self.codec = codec
         self.dtype = dtype
         self.device = device
-        shape = (spec.layers, blocks, block_size, spec.kv_heads, spec.head_dim)
-        self.keys = _zeros(shape, dtype, device)
-        self.values = _zeros(shape, dtype, device)
+        shape = (spec.layers, blocks, block_size, spec.kv_heads)
+        self.keys, self.values = (
+            tuple(_zeros((*shape, width), kept, device) for width, kept in side.parts(spec.head_dim))
+            for side in (codec.key, codec.value)
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of everything, block 0 included."""
+        return sum(part.nbytes for part in self._parts)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Size of an exported block."""
+        return self.num_bytes // self.keys[0].shape[1]
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Put `key` and `value` [tokens, kv_heads, head_dim] into `slots` [tokens]."""
-        self.keys[layer].flatten(0, 1).index_copy_(0, slots, key)
-        self.values[layer].flatten(0, 1).index_copy_(0, slots, value)
+        for parts, codec, rows in ((self.keys, self.codec.key, key), (self.values, self.codec.value, value)):
+            for part, encoded in zip(parts, codec.encode(rows), strict=True):
+                part[layer].flatten(0, 1).index_copy_(0, slots, encoded)
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of `blocks` [n], each [n * block_size, kv_heads, head_dim], in their order."""
-        # index_select, not keys[layer][blocks]: the same copy, five times faster on CPU.
-        keys = self.keys[layer].index_select(0, blocks).flatten(0, 1)
-        values = self.values[layer].index_select(0, blocks).flatten(0, 1)
-        return keys, values
+        key, value = (
+            # index_select, not part[layer][blocks]: the same copy, five times faster on CPU.
+            codec.decode(
+                tuple(part[layer].index_select(0, blocks).flatten(0, 1) for part in parts), self.dtype
+            )
+            for parts, codec in ((self.keys, self.codec.key), (self.values, self.codec.value))
+        )
+        return key, value
+
+    def as_read(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Fresh keys and values as `gather` would give them: a miss must see what a hit will see."""
+        return self._as_read(self.codec.key, key), self._as_read(self.codec.value, value)
+
+    def copy(self, source: int, target: int) -> None:
+        """Give block `target` the content of block `source`."""
+        for part in self._parts:
+            part[:, target] = part[:, source]
+
+    def export(self, blocks: Sequence[int], into: Tensor | None = None) -> Tensor:
+        """The content of `blocks` as bytes on the CPU, [n, bytes_per_block], in a new tensor or `into` one."""
+        if into is None:
+            into = torch.empty((len(blocks), self.bytes_per_block), dtype=torch.uint8)
+        for part, slabs in self._slabs(into):
+            # One by one: an indexed read over the blocks' axis copies small pieces, ten times slower.
+            for index, block in enumerate(blocks):
+                slabs[index].copy_(part[:, block])
+        return into
+
+    def load(self, blocks: Sequence[int], content: Tensor) -> None:
+        """Fill `blocks` with what `export` gave, [n, bytes_per_block]."""
+        for part, slabs in self._slabs(content):
+            for index, block in enumerate(blocks):
+                part[:, block].copy_(slabs[index])
+
+    def _slabs(self, content: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each part, and its place in `content` [n, bytes] as [n, layers, block_size, kv_heads, width]."""
+        begin = 0
+        for part in self._parts:
+            layers, _, *shape = part.shape
+            end = begin + part[:, 0].nbytes
+            yield part, content[:, begin:end].view(part.dtype).view(len(content), layers, *shape)
+            begin = end
+
+    @property
+    def _parts(self) -> tuple[Tensor, ...]:
+        return (*self.keys, *self.values)
+
+    def _as_read(self, codec: Codec, rows: Tensor) -> Tensor:
+        return rows if codec.exact else codec.decode(codec.encode(rows), self.dtype)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -1,1 +1,1 @@
-"""The decoder and how a checkpoint becomes one: `spec`, `rope`, `decoder`, `weights`."""
+"""The decoder and how a checkpoint becomes one: `spec`, `rope`, `decoder`, `weights`, and smaller: `quant`."""

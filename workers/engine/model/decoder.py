@@ -1,4 +1,4 @@
-"""The one decoder: Llama and Qwen2 differ only in which biases exist.
+"""The one decoder: Llama, Qwen2, Qwen3 and Mistral differ only in biases, in norms of single heads, and in windows.
 
     tokens -> embedding -> [ + attention(norm x) ; + mlp(norm x) ] x layers -> norm -> head (only sampled rows)
 
@@ -8,23 +8,14 @@ knows whose row is whose. What it needs is handed down as an argument: any numbe
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from workers.engine.attention.base import AttentionStep
+from workers.engine.model.quant import Projection
 from workers.engine.model.rope import RopeTable, rotate
 from workers.engine.model.spec import ModelSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
-    """y = x W^T + b, with weight [out, in] and, where the model has one, bias [out]."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +23,14 @@ class Layer:
     """The weights of one layer; query, key and value are one matrix, and so are gate and up."""
 
     attention_norm: Tensor
-    qkv: Linear
-    output: Linear
+    qkv: Projection
+    output: Projection
     mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Projection
+    down: Projection
+    query_norm: Tensor | None = None
+    """[head_dim], for models that normalise every query and key head."""
+    key_norm: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +41,17 @@ class Decoder:
     embedding: Tensor
     layers: tuple[Layer, ...]
     norm: Tensor
-    head: Linear
+    head: Projection
     rope: RopeTable
+
+    @property
+    def linear_bytes(self) -> int:
+        """Memory of the layers' matrices: what quantisation makes smaller."""
+        return sum(
+            part.num_bytes
+            for layer in self.layers
+            for part in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        )
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: AttentionStep) -> Tensor:
         """Last hidden states [tokens, hidden] of packed `tokens` [tokens] at `positions` [tokens]."""
@@ -69,8 +72,14 @@ class Decoder:
         spec = self.spec
         rows = x.shape[0]
         qkv = layer.qkv(x).view(rows, spec.heads + 2 * spec.kv_heads, spec.head_dim)
+        unturned = qkv[:, : spec.heads + spec.kv_heads]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = unturned[:, : spec.heads], unturned[:, spec.heads :]
+            unturned = torch.cat(
+                (self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)), dim=1
+            )
         # Query and key heads turn by the same angles: one rotation over both.
-        turned = rotate(qkv[:, : spec.heads + spec.kv_heads], cos, sin)
+        turned = rotate(unturned, cos, sin)
         query, key = turned[:, : spec.heads], turned[:, spec.heads :]
         value = qkv[:, spec.heads + spec.kv_heads :]
         mixed = attention.attend(number, query, key, value)

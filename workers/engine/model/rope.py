@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.model.spec import RopeSpec
+from workers.engine.model.rope_spec import RopeSpec
 
 
 def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
@@ -23,11 +23,30 @@ def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
         return plain
     if rope.kind == "linear":
         return plain / rope.factor
+    if rope.kind == "yarn":
+        keep = _yarn_keep(rope, head_dim)
+        return keep * plain + (1 - keep) * (1.0 / (rope.factor * rope.theta**exponents))
     # llama3: pairs that turn often in the original context stay, slow ones are stretched, between them a blend.
     turns = rope.original_context * plain / (2 * math.pi)
     span = rope.high_frequency_factor - rope.low_frequency_factor
     keep = ((turns - rope.low_frequency_factor) / span).clamp(0.0, 1.0)
     return keep * plain + (1 - keep) * plain / rope.factor
+
+
+def _yarn_keep(rope: RopeSpec, head_dim: int) -> Tensor:
+    """Share of its own frequency that each pair keeps, [head_dim / 2]: a ramp from fast pairs to slow ones."""
+
+    def pair(turns: float) -> float:
+        """Which pair turns so often within the original context (a fraction; equation 17 of the paper)."""
+        return head_dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    first, last = pair(rope.beta_fast), pair(rope.beta_slow)
+    if rope.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    if first == last:
+        last += 0.001
+    return 1 - ((torch.arange(head_dim // 2, dtype=torch.float32) - first) / (last - first)).clamp(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +63,8 @@ class RopeTable:
         """Tables for positions 0 to context_length - 1."""
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, frequencies(rope, head_dim))
-        return cls(cos=angles.cos().to(device), sin=angles.sin().to(device))
+        cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+        return cls(cos=cos.to(device), sin=sin.to(device))
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rows for `positions` [tokens], shaped [tokens, 1, head_dim / 2] to fit every head."""

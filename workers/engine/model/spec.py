@@ -1,36 +1,51 @@
 """The shape of a model, read from its config.json.
 
-Two generations of that file are in use: the old one has `rope_theta` and `rope_scaling` at the top, the new one
-(transformers 5) has both in `rope_parameters`. What we cannot compute exactly is refused here, by name, so that a
-checkpoint either runs right or does not start.
+    family     biases                     besides                         window
+    llama      all or none                biases in the MLP, all or none  never
+    qwen2      query, key, value          -                               from a layer on, where it is switched on
+    qwen3      all or none (attention)    norm of each query and key head as qwen2
+    mistral    none                       -                               every layer, unless it says null
+
+What we cannot compute exactly is refused here, by name, so that a checkpoint either runs right or does not start.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from workers.engine.checkpoint import integer, number, read_json, read_json_if_present
 from workers.engine.errors import CheckpointInvalid
-
-RopeKind = Literal["default", "linear", "llama3"]
+from workers.engine.model.quant_spec import QuantSpec, quant_spec
+from workers.engine.model.rope_spec import RopeSpec, rope_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeSpec:
-    """Rotary positions: the base and, for stretched contexts, how the frequencies are scaled."""
+class _Family:
+    """What a family means by a key that its config.json leaves out; None: as derived from the other keys."""
 
-    kind: RopeKind = "default"
-    theta: float = 10_000.0
-    factor: float = 1.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_context: int = 0
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    window: int | None = None
+    full_layers: int | None = None
+    """Layers before the first one with a window, in a family where `use_sliding_window` switches windows on."""
+    qk_norm: bool = False
+    may_have_biases: bool = False
+
+
+_FAMILIES = {
+    "llama": _Family(may_have_biases=True),
+    "qwen2": _Family(kv_heads=32, window=4096, full_layers=28),
+    "qwen3": _Family(
+        kv_heads=32, head_dim=128, window=4096, full_layers=28, qk_norm=True, may_have_biases=True
+    ),
+    "mistral": _Family(kv_heads=8, window=4096),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One decoder-only transformer, Llama or Qwen2."""
+    """One decoder-only transformer."""
 
     architecture: str
     vocab_size: int
@@ -46,9 +61,21 @@ class ModelSpec:
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
+    qk_norm: bool
+    """Every query and key head is normalised before it is turned."""
+    windows: tuple[int | None, ...]
+    """For each layer how many positions a token sees, its own included; None: all."""
     tied_head: bool
+    quantised: QuantSpec | None = None
+    """How the linear layers are stored, where not plainly."""
     dtype: str
     eos_ids: frozenset[int]
+
+    @property
+    def window(self) -> int | None:
+        """Positions that some layer still needs, the token's own included; None: all of them, for ever."""
+        widths = [width for width in self.windows if width is not None]
+        return max(widths) if len(widths) == self.layers else None
 
     @classmethod
     def from_directory(cls, directory: Path) -> "ModelSpec":
@@ -61,37 +88,43 @@ class ModelSpec:
     def from_config(cls, config: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelSpec":
         """The spec of parsed files; `generation` may be empty."""
         architecture = config.get("model_type")
-        if architecture not in ("llama", "qwen2"):
+        family = _FAMILIES.get(architecture) if isinstance(architecture, str) else None
+        if family is None or not isinstance(architecture, str):
             raise CheckpointInvalid(
-                f"config.json: model_type {architecture!r} is not supported (llama, qwen2)"
+                f"config.json: model_type {architecture!r} is not supported ({', '.join(_FAMILIES)})"
             )
         _refuse_what_we_cannot_compute(config)
-        llama = architecture == "llama"
-        hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
-        kv_heads = integer(config, "num_key_value_heads", heads)
-        head_dim = integer(config, "head_dim", max(1, hidden // heads))
+        hidden, heads, layers = (
+            integer(config, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")
+        )
+        kv_heads = _derived(config, "num_key_value_heads", family.kv_heads, heads)
+        head_dim = _derived(config, "head_dim", family.head_dim, max(1, hidden // heads))
         if heads % kv_heads or head_dim % 2:
             raise CheckpointInvalid(
                 f"config.json: {heads} heads, {kv_heads} key-value heads, head size {head_dim} do not go together"
             )
         context = integer(config, "max_position_embeddings")
+        biases = family.may_have_biases and bool(config.get("attention_bias", False))
         return cls(
             architecture=architecture,
             vocab_size=integer(config, "vocab_size"),
             hidden_size=hidden,
             intermediate_size=integer(config, "intermediate_size"),
-            layers=integer(config, "num_hidden_layers"),
+            layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
             context_length=context,
             norm_eps=number(config, "rms_norm_eps", 1e-6),
-            rope=_rope(config, context),
-            # Qwen2 always has the three biases and never the fourth; Llama has all four or none.
-            qkv_bias=bool(config.get("attention_bias", False)) if llama else True,
-            output_bias=bool(config.get("attention_bias", False)) if llama else False,
-            mlp_bias=bool(config.get("mlp_bias", False)) if llama else False,
+            rope=rope_spec(config, context),
+            # Qwen2 always has the three biases and never the fourth.
+            qkv_bias=biases or architecture == "qwen2",
+            output_bias=biases,
+            mlp_bias=architecture == "llama" and bool(config.get("mlp_bias", False)),
+            qk_norm=family.qk_norm,
+            windows=_windows(config, family, layers),
             tied_head=bool(config.get("tie_word_embeddings", False)),
+            quantised=quant_spec(config),
             dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
             # Instruct models end a turn with a token that often stands in only one of the two files.
             eos_ids=_ids(config.get("eos_token_id")) | _ids(generation.get("eos_token_id")),
@@ -101,33 +134,40 @@ class ModelSpec:
 def _refuse_what_we_cannot_compute(config: Mapping[str, Any]) -> None:
     if config.get("hidden_act", "silu") != "silu":
         raise CheckpointInvalid(f"config.json: hidden_act {config['hidden_act']!r} is not supported (silu)")
-    if config.get("quantization_config"):
-        raise CheckpointInvalid("config.json: quantised checkpoints are not supported")
-    if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
-        raise CheckpointInvalid("config.json: sliding-window attention is not supported")
 
 
-def _rope(config: Mapping[str, Any], context: int) -> RopeSpec:
-    values = dict(config.get("rope_scaling") or {}) | dict(config.get("rope_parameters") or {})
-    values.setdefault("rope_theta", config.get("rope_theta"))
-    kind = values.get("rope_type") or values.get("type") or "default"
-    theta = number(values, "rope_theta", 10_000.0)
-    if values.get("partial_rotary_factor", 1.0) != 1.0:
-        raise CheckpointInvalid("config.json: partial rotary embeddings are not supported")
-    if kind == "default":
-        return RopeSpec(theta=theta)
-    if kind == "linear":
-        return RopeSpec(kind="linear", theta=theta, factor=number(values, "factor"))
-    if kind == "llama3":
-        return RopeSpec(
-            kind="llama3",
-            theta=theta,
-            factor=number(values, "factor"),
-            low_frequency_factor=number(values, "low_freq_factor"),
-            high_frequency_factor=number(values, "high_freq_factor"),
-            original_context=integer(values, "original_max_position_embeddings", context),
+def _derived(config: Mapping[str, Any], name: str, of_family: int | None, derived: int) -> int:
+    """A key that is absent has the family's own value, where it has one; one that is null is always derived."""
+    return integer(config, name, derived if name in config or of_family is None else of_family)
+
+
+def _windows(config: Mapping[str, Any], family: _Family, layers: int) -> tuple[int | None, ...]:
+    """How far each layer looks back."""
+    width, first = _width(config, family), 0
+    if family.full_layers is not None and config.get("max_window_layers") != 0:
+        first = integer(config, "max_window_layers", family.full_layers)
+    derived = tuple(width if layer >= first else None for layer in range(layers))
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return derived
+    known = {"full_attention": None, "sliding_attention": width}
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*map(str, kinds)} <= {*known}:
+        raise CheckpointInvalid(
+            f"config.json: layer_types must name {' or '.join(known)} for each of {layers} layers"
         )
-    raise CheckpointInvalid(f"config.json: rope type {kind!r} is not supported (default, linear, llama3)")
+    told = tuple(known[kind] for kind in kinds)
+    # A list that only some families heed must not say anything else than what is computed.
+    if (width is None and "sliding_attention" in kinds) or (family.full_layers is None and told != derived):
+        raise CheckpointInvalid("config.json: layer_types contradicts the sliding window")
+    return told
+
+
+def _width(config: Mapping[str, Any], family: _Family) -> int | None:
+    if family.window is None or (family.full_layers is not None and not config.get("use_sliding_window")):
+        return None
+    if "sliding_window" in config and config["sliding_window"] is None:
+        return None
+    return integer(config, "sliding_window", family.window)
 
 
 def _ids(value: object) -> frozenset[int]:

@@ -3,9 +3,13 @@
 q_proj k_proj v_proj   -> qkv       one product instead of three
 gate_proj up_proj      -> gate_up   one instead of two
 lm_head, or the embedding again where the head is tied
+
+Linear layers are quantised here if that is wanted, or come so from the checkpoint. Embedding, norms and head stay
+as they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,52 +17,132 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from workers.engine.checkpoint import read_json
-from workers.engine.errors import CheckpointInvalid
-from workers.engine.model.decoder import Decoder, Layer, Linear
+from workers.engine.config import Quantization
+from workers.engine.errors import CheckpointInvalid, ConfigInvalid
+from workers.engine.model.decoder import Decoder, Layer
+from workers.engine.model.quant import GroupLinear, Groups, Projection, Stacked, projection
+from workers.engine.model.quantised_checkpoint import read_groups
 from workers.engine.model.rope import RopeTable
 from workers.engine.model.spec import ModelSpec
 
 
 def load_decoder(
-    directory: Path, spec: ModelSpec, *, context_length: int, dtype: torch.dtype, device: torch.device
+    directory: Path,
+    spec: ModelSpec,
+    *,
+    context_length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: Quantization = "none",
 ) -> Decoder:
     """Read every weight that the spec needs; CheckpointInvalid names a missing or misshapen one."""
-    shards = _shards(directory)
-
-    def take(name: str, *shape: int) -> Tensor:
-        return _read(shards, name, shape).to(device=device, dtype=dtype)
-
-    embedding = take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
-    head = embedding if spec.tied_head else take("lm_head.weight", spec.vocab_size, spec.hidden_size)
+    if spec.quantised is not None and quantization != "none":
+        raise ConfigInvalid(
+            f"quantization {quantization} was asked for, and the checkpoint is quantised ({spec.quantised.method})"
+        )
+    files = _Files(shards=_shards(directory), dtype=dtype, device=device)
+    embedding = files.take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
+    builder = _Builder(files=files, spec=spec, quantization=quantization)
+    head = (
+        projection(embedding, None, "none")
+        if spec.tied_head
+        else _Builder(files=files, spec=spec, quantization="none").linear(
+            {"lm_head": spec.vocab_size}, spec.hidden_size, bias=False
+        )
+    )
     return Decoder(
         spec=spec,
         embedding=embedding,
-        layers=tuple(_layer(f"model.layers.{number}.", spec, take) for number in range(spec.layers)),
-        norm=take("model.norm.weight", spec.hidden_size),
-        head=Linear(weight=head),
+        layers=tuple(builder.layer(f"model.layers.{number}.") for number in range(spec.layers)),
+        norm=files.take("model.norm.weight", spec.hidden_size),
+        head=head,
         rope=RopeTable.build(spec.rope, head_dim=spec.head_dim, context_length=context_length, device=device),
     )
 
 
-def _layer(prefix: str, spec: ModelSpec, take: Callable[..., Tensor]) -> Layer:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """The tensors of a checkpoint by name."""
 
-    def linear(names: dict[str, int], inputs: int, *, bias: bool) -> Linear:
+    shards: Mapping[str, Path]
+    dtype: torch.dtype
+    device: torch.device
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """As the model computes with it."""
+        return self.raw(name, *shape).to(self.dtype)
+
+    def raw(self, name: str, *shape: int) -> Tensor:
+        """As it is stored."""
+        return _read(self.shards, name, shape).to(self.device)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """Joins what a checkpoint keeps apart."""
+
+    files: _Files
+    spec: ModelSpec
+    quantization: Quantization
+
+    def layer(self, prefix: str) -> Layer:
+        """One layer; its names begin with `prefix`."""
+        spec, take = self.spec, self.files.take
+        hidden, inner = spec.hidden_size, spec.intermediate_size
+        queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+
+        def linear(names: dict[str, int], inputs: int, *, bias: bool) -> Projection:
+            return self.linear({prefix + name: outputs for name, outputs in names.items()}, inputs, bias=bias)
+
+        attention = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
+        return Layer(
+            attention_norm=take(f"{prefix}input_layernorm.weight", hidden),
+            qkv=linear(attention, hidden, bias=spec.qkv_bias),
+            output=linear({"self_attn.o_proj": hidden}, queries, bias=spec.output_bias),
+            mlp_norm=take(f"{prefix}post_attention_layernorm.weight", hidden),
+            gate_up=linear({"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, bias=spec.mlp_bias),
+            down=linear({"mlp.down_proj": hidden}, inner, bias=spec.mlp_bias),
+            query_norm=take(f"{prefix}self_attn.q_norm.weight", spec.head_dim) if spec.qk_norm else None,
+            key_norm=take(f"{prefix}self_attn.k_norm.weight", spec.head_dim) if spec.qk_norm else None,
+        )
+
+    def linear(self, names: dict[str, int], inputs: int, *, bias: bool) -> Projection:
         """The named matrices one under the other; `names` gives the outputs of each."""
-        weights = [take(f"{prefix}{name}.weight", outputs, inputs) for name, outputs in names.items()]
-        biases = [take(f"{prefix}{name}.bias", outputs) for name, outputs in names.items()] if bias else []
-        return Linear(weight=torch.cat(weights), bias=torch.cat(biases) if biases else None)
+        if self.spec.quantised is not None and any(f"{name}.qweight" in self.files for name in names):
+            return self._quantised(names, inputs, bias=bias)
+        weights = [self.files.take(f"{name}.weight", outputs, inputs) for name, outputs in names.items()]
+        biases = [self.files.take(f"{name}.bias", outputs) for name, outputs in names.items()] if bias else []
+        return projection(torch.cat(weights), torch.cat(biases) if biases else None, self.quantization)
 
-    attention = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
-    return Layer(
-        attention_norm=take(f"{prefix}input_layernorm.weight", hidden),
-        qkv=linear(attention, hidden, bias=spec.qkv_bias),
-        output=linear({"self_attn.o_proj": hidden}, queries, bias=spec.output_bias),
-        mlp_norm=take(f"{prefix}post_attention_layernorm.weight", hidden),
-        gate_up=linear({"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, bias=spec.mlp_bias),
-        down=linear({"mlp.down_proj": hidden}, inner, bias=spec.mlp_bias),
-    )
+    def _quantised(self, names: dict[str, int], inputs: int, *, bias: bool) -> Projection:
+        """One layer where the parts are cut in the same way, else one for each. Parts may also be left plain."""
+        parts = {name: self._groups(name, inputs, outputs) for name, outputs in names.items()}
+        groups = [part for part in parts.values() if part is not None]
+        joined = Groups.stack(groups) if len(groups) == len(parts) else None
+        biases = {name: self._bias(name, outputs, bias=bias) for name, outputs in names.items()}
+        given = [each for each in biases.values() if each is not None]
+        if joined is not None and len(given) in (0, len(parts)):
+            return GroupLinear.build(joined, torch.cat(given) if given else None, self.files.dtype)
+        return Stacked(
+            parts=tuple(
+                projection(self.files.take(f"{name}.weight", names[name], inputs), biases[name], "none")
+                if part is None
+                else GroupLinear.build(part, biases[name], self.files.dtype)
+                for name, part in parts.items()
+            )
+        )
+
+    def _groups(self, name: str, inputs: int, outputs: int) -> Groups | None:
+        if self.spec.quantised is None or f"{name}.qweight" not in self.files:
+            return None
+        return read_groups(self.spec.quantised, self.files.raw, name, inputs=inputs, outputs=outputs)
+
+    def _bias(self, name: str, outputs: int, *, bias: bool) -> Tensor | None:
+        """Quantisers may add a bias where the model has none."""
+        return self.files.take(f"{name}.bias", outputs) if bias or f"{name}.bias" in self.files else None
 
 
 def _shards(directory: Path) -> dict[str, Path]:
@@ -79,7 +163,7 @@ def _shards(directory: Path) -> dict[str, Path]:
     return {tensor: directory / name for tensor, name in weight_map.items()}
 
 
-def _read(shards: dict[str, Path], name: str, shape: tuple[int, ...]) -> Tensor:
+def _read(shards: Mapping[str, Path], name: str, shape: tuple[int, ...]) -> Tensor:
     path = shards.get(name)
     if path is None:
         raise CheckpointInvalid(f"the checkpoint has no tensor {name}")

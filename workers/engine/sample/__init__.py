@@ -1,1 +1,1 @@
-"""From logits to tokens: `params` says how, `rng` is the chance, `sampler` draws."""
+"""From logits to tokens: `params`, `row`, `processors`, `distribution`, `sampler`, `logprobs`, `rng`."""

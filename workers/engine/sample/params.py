@@ -1,12 +1,21 @@
 """How one request wants its tokens drawn, and when it ends."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from workers.engine.errors import RequestRefused
 
 GREEDY_BELOW = 1e-5
 """A temperature under this is greedy: dividing by it would overflow, and the draw would be the maximum anyway."""
+
+# The engine looks at each of them for every token of the request.
+LOGIT_BIAS_MAX = 1024
+STOP_TOKENS_MAX = 256
+
+TOP_LOGPROBS_MAX = 20
+
+REPETITION_MAX = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,10 +23,23 @@ class SamplingParams:
     """Validated sampling settings; RequestRefused names the field."""
 
     max_tokens: int
+    min_tokens: int = 0
+    """Nothing ends the answer before it has this many tokens, except a grammar that allows no more."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     """Keep this many of the likeliest tokens; 0 or -1 keeps all."""
+    min_p: float = 0.0
+    """Keep what is at least this share of the likeliest token's probability."""
+    repetition_penalty: float = 1.0
+    """Over prompt and output; above 1 tokens that were there become less likely."""
+    presence_penalty: float = 0.0
+    """Over the output: taken off once from each token that was there."""
+    frequency_penalty: float = 0.0
+    """Over the output: taken off for each time that a token was there."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    """Report each token's log probability, and those of this many likeliest ones; None reports nothing."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
@@ -26,20 +48,57 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {self.max_tokens}", param="max_tokens")
+        self._within("min_tokens", 0, self.max_tokens)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise RequestRefused(
                 f"temperature must not be negative, not {self.temperature}", param="temperature"
             )
-        if not 0 <= self.top_p <= 1:
-            raise RequestRefused(f"top_p must be between 0 and 1, not {self.top_p}", param="top_p")
+        self._within("top_p", 0, 1)
         if self.top_k < -1:
             raise RequestRefused(
                 f"top_k must be positive, or 0 or -1 for all, not {self.top_k}", param="top_k"
             )
+        self._within("min_p", 0, 1)
+        # Beyond it float32 overflows, and what is infinite or no number cannot be drawn from.
+        self._within("repetition_penalty", 1 / REPETITION_MAX, REPETITION_MAX)
+        self._within("presence_penalty", -2, 2)
+        self._within("frequency_penalty", -2, 2)
+        if len(self.logit_bias) > LOGIT_BIAS_MAX:
+            raise RequestRefused(f"logit_bias has at most {LOGIT_BIAS_MAX} tokens", param="logit_bias")
+        if not all(-100 <= bias <= 100 for bias in self.logit_bias.values()):
+            raise RequestRefused("each value of logit_bias must be between -100 and 100", param="logit_bias")
+        if self.logprobs is not None:
+            self._within("logprobs", 0, TOP_LOGPROBS_MAX)
         if "" in self.stop:
             raise RequestRefused("stop must not contain an empty string", param="stop")
+        if len(self.stop_token_ids) > STOP_TOKENS_MAX:
+            raise RequestRefused(
+                f"stop_token_ids has at most {STOP_TOKENS_MAX} tokens", param="stop_token_ids"
+            )
+
+    def _within(self, name: str, least: float, most: float) -> None:
+        value = getattr(self, name)
+        # Written so that nan is refused too.
+        if not least <= value <= most:
+            raise RequestRefused(f"{name} must be between {least} and {most}, not {value}", param=name)
+
+    def must_fit(self, vocab_size: int) -> None:
+        """RequestRefused when a token is named that the model does not have."""
+        for name, tokens in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
+            if any(not 0 <= token < vocab_size for token in tokens):
+                raise RequestRefused(f"{name}: token ids must be between 0 and {vocab_size - 1}", param=name)
 
     @property
     def greedy(self) -> bool:
         """Always the likeliest token."""
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def penalises(self) -> bool:
+        """Does it matter which tokens there were?"""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def ranks(self) -> bool:
+        """Does it matter which tokens are likelier than others?"""
+        return self.top_k > 0 or self.top_p < 1

@@ -1,16 +1,30 @@
-"""Chance as a function: the number drawn depends on the seed and the token's position, and on nothing else.
+"""Chance as a function: the number drawn depends on the seed, the token's position and the purpose, nothing else.
 
 So a seeded request gets the same numbers alone, in any batch, and again after it was preempted and recomputed.
 """
+
+from enum import IntEnum
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 
 
-def uniform(seed: int, position: int) -> float:
+class Stream(IntEnum):
+    """What a number is for. One position may need several, and one that decided two things would tie them."""
+
+    TOKEN = 0
+    DRAFT = 1
+    ACCEPT = 2
+    RESAMPLE = 3
+
+
+def uniform(seed: int, position: int, stream: Stream = Stream.TOKEN) -> float:
     """A number in [0, 1) with 53 random bits."""
     # The seed is mixed by itself first: else seed s at position p + 1 and seed s + step at p would draw the same.
-    return (_mix(_mix(seed) + _STEP * (position + 1)) >> 11) * 2.0**-53
+    key = _mix(seed)
+    if stream:
+        key = _mix(key + stream)
+    return (_mix(key + _STEP * (position + 1)) >> 11) * 2.0**-53
 
 
 def _mix(value: int) -> int:

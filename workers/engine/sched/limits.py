@@ -1,9 +1,11 @@
 """What can never run is refused when it is submitted, not discovered when it wedges the engine."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.engine.errors import RequestRefused
+from workers.engine.sched.policy import PRIORITY_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +34,15 @@ class Limits:
                 param="max_tokens" if len(prompt) < self.tokens_max else "prompt",
                 code="context_length_exceeded",
             )
+
+
+def check_turn(priority: int, deadline_seconds: float | None) -> None:
+    """RequestRefused when a request asks for a place in the queue that there is not."""
+    if abs(priority) > PRIORITY_MAX:
+        raise RequestRefused(
+            f"priority must be between -{PRIORITY_MAX} and {PRIORITY_MAX}, not {priority}", param="priority"
+        )
+    if deadline_seconds is not None and not (math.isfinite(deadline_seconds) and deadline_seconds > 0):
+        raise RequestRefused(
+            f"a deadline must be a positive number of seconds, not {deadline_seconds}", param="deadline_ms"
+        )

@@ -17,9 +17,17 @@ torch.set_num_threads(1)
 
 VARIANTS: dict[str, dict[str, Any]] = {
     f"{architecture}-{name}": {"architecture": architecture, "kv_heads": kv_heads}
-    for architecture in ("llama", "qwen2")
+    for architecture in ("llama", "qwen2", "qwen3", "mistral")
     for name, kv_heads in (("mha", 4), ("gqa", 2), ("mqa", 1))
 }
+
+WINDOWS = {
+    "mistral-window": {"architecture": "mistral", "kv_heads": 2, "window": 19},
+    "mistral-window-of-two": {"architecture": "mistral", "kv_heads": 2, "window": 2},
+    "qwen2-window": {"architecture": "qwen2", "kv_heads": 2, "window": 16},
+    "qwen3-window": {"architecture": "qwen3", "kv_heads": 1, "window": 33},
+}
+"""A Mistral slides in all layers, a Qwen in its upper half."""
 
 
 @dataclass
@@ -66,7 +74,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
     def directory(variant: str) -> Path:
         shape = {"hidden": 64, "layers": 2, "heads": 4, "intermediate": 96, "vocab": 512, "context": 512}
-        return build(root / variant, **shape, **VARIANTS[variant], init=0.3)
+        return build(root / variant, **shape, **(VARIANTS | WINDOWS)[variant], init=0.3)
 
     return directory
 

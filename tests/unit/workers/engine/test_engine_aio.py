@@ -15,7 +15,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine, EngineInfo, Output, Request
 from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
 from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.plan import StepPlan
+from workers.engine.sched.plan import Sampled, StepPlan
 from workers.engine.tokenizer import Tokenizer
 
 
@@ -29,7 +29,7 @@ class ScriptedRunner:
         self.failure: Exception | None = None
         self.steps = 0
 
-    def run(self, plan: StepPlan) -> list[int]:
+    def run(self, plan: StepPlan) -> list[Sampled]:
         self.steps += 1
         time.sleep(0.001)
         if not self.gate.is_set():
@@ -37,7 +37,7 @@ class ScriptedRunner:
             assert self.gate.wait(10), "nobody opened the gate"
         if self.failure:
             raise self.failure
-        return [40 for item in plan.items if item.samples]
+        return [Sampled(tokens=(40,)) for item in plan.items if item.samples]
 
     async def hold(self) -> None:
         """Close the gate; returns when a step stands before it."""

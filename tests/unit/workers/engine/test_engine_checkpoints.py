@@ -27,6 +27,7 @@ LLAMA: dict[str, Any] = {
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
 }
+MISTRAL = {"model_type": "mistral", "num_key_value_heads": 2}
 SCALING = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -47,12 +48,54 @@ def test_what_a_config_leaves_out_has_the_usual_meaning() -> None:
 
 
 def test_qwen2_has_three_biases_and_llama_all_or_none() -> None:
-    qwen, llama = spec(model_type="qwen2"), spec(attention_bias=True)
+    qwen, llama = spec(model_type="qwen2", num_key_value_heads=4), spec(attention_bias=True)
     assert (qwen.qkv_bias, qwen.output_bias) == (True, False)
     assert (llama.qkv_bias, llama.output_bias) == (True, True)
 
 
-@pytest.mark.parametrize("kind", ["linear", "llama3"])
+WINDOW = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows", "window"),
+    [
+        ({}, (None, None), None),
+        ({"sliding_window": 64, "use_sliding_window": True}, (None, None), None),
+        ({"model_type": "mistral", "sliding_window": 64}, (64, 64), 64),
+        ({"model_type": "mistral", "sliding_window": None}, (None, None), None),
+        ({"model_type": "mistral"}, (4096, 4096), 4096),
+        ({"model_type": "qwen2", "sliding_window": 64}, (None, None), None),
+        ({"model_type": "qwen2", **WINDOW}, (None, 64), None),
+        ({"model_type": "qwen3", **WINDOW, "max_window_layers": 0}, (64, 64), 64),
+        ({"model_type": "qwen2", **WINDOW, "max_window_layers": 2}, (None, None), None),
+        (
+            {"model_type": "qwen3", **WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+            (64, None),
+            None,
+        ),
+    ],
+)
+def test_each_family_says_in_its_own_way_how_far_a_layer_looks_back(
+    changes: dict[str, Any], windows: tuple[int | None, ...], window: int | None
+) -> None:
+    shape = spec(**{"num_key_value_heads": 2, **changes})
+    assert (windows, window) == (shape.windows, shape.window)
+
+
+@pytest.mark.parametrize(
+    ("family", "kv_heads", "head_dim"),
+    [("llama", 64, 4), ("qwen2", 32, 4), ("qwen3", 32, 128), ("mistral", 8, 4)],
+)
+def test_keys_that_are_left_out_mean_what_the_family_means(family: str, kv_heads: int, head_dim: int) -> None:
+    shape = spec(model_type=family, num_attention_heads=64, hidden_size=256)
+    assert (kv_heads, head_dim) == (shape.kv_heads, shape.head_dim)
+    null = spec(
+        model_type=family, num_attention_heads=64, hidden_size=256, num_key_value_heads=None, head_dim=None
+    )
+    assert (null.kv_heads, null.head_dim) == (64, 4)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
 def test_the_old_and_the_new_way_to_write_rope_mean_the_same(kind: str) -> None:
     old = spec(rope_theta=5e5, rope_scaling={"type": kind, **SCALING})
     new = spec(rope_parameters={"rope_type": kind, "rope_theta": 5e5, **SCALING})
@@ -60,15 +103,33 @@ def test_the_old_and_the_new_way_to_write_rope_mean_the_same(kind: str) -> None:
     assert (kind, 5e5, 8.0) == (new.rope.kind, new.rope.theta, new.rope.factor)
 
 
-@pytest.mark.parametrize("kind", ["linear", "llama3"])
-def test_frequencies_are_those_of_transformers(kind: str) -> None:
-    parameters = {"rope_type": kind, "rope_theta": 5e5, **SCALING}
-    config = LlamaConfig(hidden_size=64, num_attention_heads=4, head_dim=32, rope_parameters=parameters)
-    wanted, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-    assert factor == 1.0
-    torch.testing.assert_close(
-        frequencies(spec(rope_parameters=parameters).rope, 32), wanted, atol=0, rtol=1e-6
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("linear", {}),
+        ("llama3", {}),
+        ("yarn", {}),
+        ("yarn", {"attention_factor": 1.25}),
+        ("yarn", {"mscale": 1.0, "mscale_all_dim": 0.7}),
+        ("yarn", {"beta_fast": 8, "beta_slow": 2, "truncate": False}),
+        ("yarn", {"factor": None}),
+        ("yarn", {"factor": 0.5}),
+        ("yarn", {"original_max_position_embeddings": 7, "beta_slow": 32}),
+    ],
+)
+def test_frequencies_are_those_of_transformers(kind: str, more: dict[str, Any]) -> None:
+    parameters = {"rope_type": kind, "rope_theta": 5e5, **SCALING, **more}
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        head_dim=32,
+        max_position_embeddings=256,
+        rope_parameters=dict(parameters),
     )
+    wanted, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    rope = spec(rope_parameters=parameters).rope
+    assert rope.attention_factor == pytest.approx(factor)
+    torch.testing.assert_close(frequencies(rope, 32), wanted, atol=0, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +145,13 @@ def test_every_file_that_names_an_end_token_is_heard(generation: dict[str, Any],
         ({"model_type": "mamba"}, "mamba"),
         ({"model_type": None}, "model_type"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"quantization_config": {"bits": 4}}, "quantised"),
-        ({"use_sliding_window": True}, "sliding"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
+        ({"layer_types": ["full_attention"]}, "each of 2 layers"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "full_attention or sliding_attention"),
+        ({**MISTRAL, "layer_types": ["full_attention"] * 2}, "sliding window"),
+        ({**MISTRAL, "sliding_window": 0}, "sliding_window"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial"),
         ({"num_key_value_heads": 3}, "heads"),

@@ -74,7 +74,7 @@ def test_a_seeded_request_gets_the_same_tokens_alone_in_a_batch_and_after_preemp
     tight = load(block_size=4, kv_tokens=160, seed=3)
     preempted: list[str] = []
     plan = tight.scheduler.plan
-    tight.scheduler.plan = lambda: (made := plan(), preempted.extend(s.id for s in made.preempted))[0]
+    tight.scheduler.plan = lambda now: (made := plan(now), preempted.extend(s.id for s in made.preempted))[0]
     squeezed = finish(tight, [*others, request("x", words(9), **params)])["x"].tokens
     assert "x" in preempted
     assert alone == batched == squeezed

@@ -25,7 +25,7 @@ class Rig:
         self.now += seconds
         sequence = SimpleNamespace(num_generated=2, num_prompt=1, cached_tokens=0)
         items = (Item(sequence=sequence, start=0, count=1, samples=True),) * sampled
-        self.meter.record(StepPlan(items=items))
+        self.meter.record(StepPlan(items=items), sampled)
 
     @property
     def rate(self) -> float:
@@ -69,5 +69,5 @@ def test_the_hit_rate_counts_each_request_once(rig: Rig) -> None:
     rig.scheduler.running.clear()
     for generated in (1, 2, 3):
         sequence = SimpleNamespace(num_generated=generated, num_prompt=10, cached_tokens=8)
-        rig.meter.record(StepPlan(items=(Item(sequence=sequence, start=0, count=1, samples=True),)))
+        rig.meter.record(StepPlan(items=(Item(sequence=sequence, start=0, count=1, samples=True),)), 1)
     assert rig.meter.read(rig.scheduler, rig.tree).cache_hit_rate == pytest.approx(0.8)

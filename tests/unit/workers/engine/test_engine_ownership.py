@@ -1,8 +1,9 @@
 """Who owns which block, after any history: a state machine with ghost KV.
 
 The ghost remembers for every slot the exact prefix that was computed into it. So a block that somebody else wrote,
-a freed block that is still read, or a shared block with the wrong content cannot pass unnoticed. The second half
-plants bugs and expects the machine to find them: it shows what the machine is for.
+a freed block that is still read, or a shared block with the wrong content cannot pass unnoticed. A consumer follows
+the events as a gateway would. The second half plants bugs and expects the machine to find them: it shows what the
+machine is for.
 """
 
 from collections import Counter
@@ -18,9 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent, hash_of
 from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixNode, PrefixTree
-from workers.engine.kv.table import BlockTable
+from workers.engine.kv.prefix import HOLLOW, PrefixNode, PrefixTree
+from workers.engine.kv.table import BlockTable, Copy
 
 CAPACITY = 6
 SIZE = 2
@@ -35,23 +37,28 @@ class Reader:
         self.table = table
         self.tokens = tokens
         self.salt = salt
-        self.computed = table.shared_tokens
+
+    @property
+    def computed(self) -> int:
+        return self.table.computed
 
     def prefix(self, position: int) -> Prefix:
         return self.salt, tuple(self.tokens[: position + 1])
 
 
 class Ownership(RuleBasedStateMachine):
-    """Sequences open, compute, grow and leave in any order."""
+    """Sequences open, fork, compute, grow and leave in any order."""
 
     tree_class: type[PrefixTree] = PrefixTree
     table_class: type[BlockTable] = BlockTable
+    window: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.tree = self.tree_class(BlockPool(CAPACITY, SIZE))
+        self.tree = self.tree_class(BlockPool(CAPACITY, SIZE), window=self.window)
         self.ghost: dict[tuple[int, int], Prefix] = {}
         self.readers: list[Reader] = []
+        self.heard: set[int] = set()
 
     @rule(tokens=st.lists(TOKENS, min_size=1, max_size=9), salt=st.sampled_from(["", "a"]))
     def enter(self, tokens: list[int], salt: str) -> None:
@@ -59,18 +66,46 @@ class Ownership(RuleBasedStateMachine):
         assert reader.computed < len(tokens), "no token was left to compute"
         self.readers.append(reader)
 
+    @precondition(lambda self: any(reader.computed for reader in self.readers))
+    @rule(data=st.data(), own=st.lists(TOKENS, min_size=1, max_size=3))
+    def fork(self, data: st.DataObject, own: list[int]) -> None:
+        leader = data.draw(st.sampled_from([reader for reader in self.readers if reader.computed]))
+        common = data.draw(st.integers(1, leader.computed))
+        tokens = [*leader.tokens[:common], *own]
+        table = self.table_class(self.tree, tokens, leader.salt)
+        table.share_tail(leader.table, common)
+        self.readers.append(Reader(table, tokens, leader.salt))
+
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), count=st.integers(1, 5))
     def compute(self, data: st.DataObject, count: int) -> None:
         reader = data.draw(st.sampled_from(self.readers))
         end = min(len(reader.tokens), reader.computed + count)
-        if reader.table.missing(end) > self.tree.available:
+        if end == reader.computed or reader.table.missing(end) > self.tree.available:
             return
-        reader.table.grow(end)
+        for source, target in reader.table.grow(end):
+            for offset in range(SIZE):
+                self.ghost[target, offset] = self.ghost.get((source, offset), ("nothing", ()))
         for position in range(reader.computed, end):
             self.ghost[reader.table.ids[position // SIZE], position % SIZE] = reader.prefix(position)
-        reader.computed = end
         reader.table.commit(reader.tokens, end)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), ahead=st.integers(1, 3))
+    def verify_drafts_that_fail(self, data: st.DataObject, ahead: int) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        end = len(reader.tokens) + ahead
+        if reader.computed == len(reader.tokens) or reader.table.missing(end) > self.tree.available:
+            return
+        for source, target in reader.table.grow(end):
+            for offset in range(SIZE):
+                self.ghost[target, offset] = self.ghost.get((source, offset), ("nothing", ()))
+        for position in range(reader.computed, end):
+            known = position < len(reader.tokens)
+            slot = reader.table.ids[position // SIZE], position % SIZE
+            self.ghost[slot] = reader.prefix(position) if known else ("draft", ())
+        reader.table.commit(reader.tokens, len(reader.tokens))
+        reader.table.shrink(len(reader.tokens))
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), token=TOKENS)
@@ -92,16 +127,26 @@ class Ownership(RuleBasedStateMachine):
         assert idle == self.tree.clear()
 
     @invariant()
-    def every_computed_position_holds_its_own_prefix(self) -> None:
+    def every_position_that_is_still_read_holds_its_own_prefix(self) -> None:
         for reader in self.readers:
-            for position in range(reader.computed):
-                assert (
-                    reader.prefix(position) == self.ghost[reader.table.ids[position // SIZE], position % SIZE]
-                )
+            first = 0 if self.window is None else max(0, reader.computed - self.window + 1)
+            for position in range(first, reader.computed):
+                slot = reader.table.ids[position // SIZE], position % SIZE
+                assert slot[0], "a block that is still read was given back"
+                assert reader.prefix(position) == self.ghost[slot]
+
+    @invariant()
+    def no_sequence_writes_where_another_reads(self) -> None:
+        for reader in self.readers:
+            index = reader.computed // SIZE
+            if index < len(reader.table.ids) and not reader.table.missing(reader.computed + 1):
+                assert self.tree.pool.references(reader.table.ids[index]) == 1
 
     @invariant()
     def every_cached_block_holds_what_its_node_says(self) -> None:
         for node in self.tree.nodes():
+            if node.block == HOLLOW:
+                continue
             tokens = tuple(token for step in [*node.upwards()][::-1] for token in step.tokens)
             for offset in range(SIZE):
                 end = len(tokens) - SIZE + offset + 1
@@ -109,19 +154,39 @@ class Ownership(RuleBasedStateMachine):
 
     @invariant()
     def references_are_what_counting_from_scratch_gives(self) -> None:
-        holders = Counter(block for reader in self.readers for block in reader.table.ids)
-        holders.update(node.block for node in self.tree.nodes())
+        holders = Counter(block for reader in self.readers for block in reader.table.ids if block)
+        holders.update(node.block for node in self.tree.nodes() if node.block != HOLLOW)
         pool = self.tree.pool
         assert [holders[block] for block in range(CAPACITY + 1)] == [
             pool.references(block) for block in range(CAPACITY + 1)
         ]
         self.tree.check()
 
+    @invariant()
+    def whoever_follows_the_events_knows_what_is_cached(self) -> None:
+        for event in self.tree.events():
+            match event:
+                case BlockStored(stored, parent):
+                    assert stored not in self.heard
+                    assert parent is None or self.window or parent in self.heard
+                    self.heard.add(stored)
+                case BlockRemoved(removed):
+                    self.heard.remove(removed)
+                case _:
+                    self.heard.clear()
+        assert self.heard == {hash_of(node.digest) for node in self.tree.nodes() if node.block != HOLLOW}
+
     def teardown(self) -> None:
         for reader in self.readers:
             reader.table.close()
         self.tree.check()
         assert CAPACITY == self.tree.pool.free + self.tree.cached == self.tree.available
+
+
+class WindowedOwnership(Ownership):
+    """A model that looks four tokens back, so two or three blocks of two."""
+
+    window = 4
 
 
 SETTINGS = settings(
@@ -134,6 +199,8 @@ SETTINGS = settings(
 
 TestOwnership = Ownership.TestCase
 TestOwnership.settings = SETTINGS
+TestWindowedOwnership = WindowedOwnership.TestCase
+TestWindowedOwnership.settings = SETTINGS
 
 
 class ForgetsToHold(PrefixTree):
@@ -147,18 +214,22 @@ class MatchesTheWholePrompt(PrefixTree):
 
 
 class EvictsWhatIsRead(PrefixTree):
-    def release(self, node: PrefixNode | None) -> None:
-        for step in node.upwards() if node else ():
-            self.pool.release(step.block)
-            self._idle[step] = None
+    def release(self, nodes: list[PrefixNode]) -> None:
+        for node in nodes:
+            self.pool.release(node.block)
+            self._idle[node] = None
 
 
 class ReleasesHeadsFirst(PrefixTree):
-    def release(self, node: PrefixNode | None) -> None:
-        for step in [*node.upwards()][::-1] if node else ():
-            self.pool.release(step.block)
-            if self.pool.references(step.block) == 1:
-                self._idle[step] = None
+    def release(self, nodes: list[PrefixNode]) -> None:
+        super().release(list(nodes)[::-1])
+
+
+class ForgetsTheParents(PrefixTree):
+    def release(self, nodes: list[PrefixNode]) -> None:
+        super().release(list(nodes)[:1])
+        for node in list(nodes)[1:]:
+            self.pool.release(node.block)
 
 
 class IgnoresTheSalt(PrefixTree):
@@ -166,24 +237,90 @@ class IgnoresTheSalt(PrefixTree):
         return super()._deepest(tokens, "a")
 
 
+class LosesARemoval(PrefixTree):
+    def events(self) -> list[KVEvent]:
+        events = super().events()
+        return events[:-1] if events and isinstance(events[-1], BlockRemoved) else events
+
+
+class LosesAStore(PrefixTree):
+    def events(self) -> list[KVEvent]:
+        return super().events()[1:]
+
+
+class KeepsHollowLeaves(PrefixTree):
+    def _prune(self, node: PrefixNode | None) -> None:
+        super()._prune(node if node and not node.parent else None)
+
+
+class MatchesOverHoles(PrefixTree):
+    def _deepest(self, tokens: list[int], salt: str) -> PrefixNode | None:
+        window, self.window = self.window, 1
+        found = super()._deepest(tokens, salt)
+        self.window = window
+        return found
+
+
+class LooksLessFarBack(PrefixTree):
+    def first_read(self, depth: int) -> int:
+        return max(0, depth * SIZE - 1) // SIZE and depth - 1
+
+
 class SharesPartialBlocks(BlockTable):
     def commit(self, tokens: list[int], num_computed: int) -> None:
         super().commit(tokens, min(len(tokens), num_computed + 1))
 
 
+class WritesIntoWhatOthersRead(BlockTable):
+    _tail_is_shared = False
+
+
+class ForgetsToCopy(BlockTable):
+    def grow(self, num_tokens: int) -> list[Copy]:
+        super().grow(num_tokens)
+        return []
+
+
+class KeepsTheSharedTail(BlockTable):
+    """Copies, but does not give its share of the original back."""
+
+    def grow(self, num_tokens: int) -> list[Copy]:
+        copies = super().grow(num_tokens)
+        for source, _ in copies:
+            self._tree.pool.hold(source)
+        return copies
+
+
+class ClosesWithoutItsTail(BlockTable):
+    def close(self) -> None:
+        del self.ids[self.shared_blocks :]
+        super().close()
+
+
+PLAIN_BUGS = [
+    ForgetsToHold,
+    MatchesTheWholePrompt,
+    EvictsWhatIsRead,
+    ReleasesHeadsFirst,
+    ForgetsTheParents,
+    IgnoresTheSalt,
+    LosesARemoval,
+    LosesAStore,
+    SharesPartialBlocks,
+    WritesIntoWhatOthersRead,
+    ForgetsToCopy,
+    KeepsTheSharedTail,
+    ClosesWithoutItsTail,
+]
+WINDOW_BUGS = [KeepsHollowLeaves, MatchesOverHoles, LooksLessFarBack]
+
+
 @pytest.mark.parametrize(
-    "bug",
-    [
-        ForgetsToHold,
-        MatchesTheWholePrompt,
-        EvictsWhatIsRead,
-        ReleasesHeadsFirst,
-        IgnoresTheSalt,
-        SharesPartialBlocks,
-    ],
+    ("bug", "machine"),
+    [(bug, Ownership) for bug in PLAIN_BUGS] + [(bug, WindowedOwnership) for bug in WINDOW_BUGS],
 )
-def test_the_machine_finds_a_planted_bug(bug: type) -> None:
-    class Bugged(Ownership):
+def test_the_machine_finds_a_planted_bug(bug: type, machine: type[Ownership]) -> None:
+    class Bugged(machine):  # type: ignore[misc, valid-type]
         tree_class = bug if issubclass(bug, PrefixTree) else PrefixTree
         table_class = bug if issubclass(bug, BlockTable) else BlockTable
 

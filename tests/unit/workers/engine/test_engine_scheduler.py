@@ -1,77 +1,12 @@
 """Plans as they should be, and what holds for any traffic. No model: the next token is a function of the others."""
 
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fakes.desk import Desk, text_of
 from workers.engine.errors import QueueFull
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.plan import StepPlan
-from workers.engine.sched.scheduler import Scheduler
 from workers.engine.sched.sequence import FinishReason, Sequence
-
-
-def next_token(tokens: list[int]) -> int:
-    """A model: what follows depends on the whole text, so a wrong resume shows."""
-    return (sum((place + 3) * token for place, token in enumerate(tokens)) * 31 + 7) % 97
-
-
-def text_of(prompt: list[int], count: int) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(next_token(tokens))
-    return tokens[len(prompt) :]
-
-
-@dataclass
-class Desk:
-    """A scheduler with the model above in place of a runner."""
-
-    blocks: int = 64
-    block_size: int = 4
-    budget: int = 16
-    running_max: int = 8
-    waiting_max: int = 100
-    plans: list[StepPlan] = field(default_factory=list)
-    count: int = 0
-
-    def __post_init__(self) -> None:
-        self.tree = PrefixTree(BlockPool(self.blocks, self.block_size))
-        self.scheduler = Scheduler(
-            self.tree, token_budget=self.budget, running_max=self.running_max, waiting_max=self.waiting_max
-        )
-
-    def submit(self, name: str, prompt: list[int], max_tokens: int = 4, salt: str = "") -> Sequence:
-        self.count += 1
-        sequence = Sequence(
-            id=name,
-            order=self.count,
-            tokens=list(prompt),
-            num_prompt=len(prompt),
-            params=SamplingParams(max_tokens=max_tokens),
-            seed=0,
-            salt=salt,
-            stop_ids=frozenset(),
-        )
-        self.scheduler.submit(sequence)
-        return sequence
-
-    def step(self) -> str:
-        plan = self.scheduler.plan()
-        self.plans.append(plan)
-        for item in plan.items:
-            assert item.count > 0
-            assert len(item.sequence.blocks.ids) * self.block_size >= item.start + item.count
-        self.scheduler.commit(plan, [next_token(item.sequence.tokens) for item in plan.items if item.samples])
-        self.tree.check()
-        return str(plan)
-
-    def steps(self, count: int) -> list[str]:
-        return [self.step() for _ in range(count)]
 
 
 def test_a_prompt_is_computed_in_chunks_and_then_decodes() -> None:

@@ -52,9 +52,11 @@ class Client:
     async def until(self, **wanted: int) -> dict[str, Any]:
         """The loads, as soon as they are as wanted."""
         async with asyncio.timeout(5):
-            while wanted.items() - (now := await self.loads()).items():
+            while True:
+                now = await self.loads()
+                if all(now[name] == value for name, value in wanted.items()):
+                    return now
                 await asyncio.sleep(0.005)
-        return now
 
     async def until_idle(self) -> None:
         now = await self.until(num_running_reqs=0, num_waiting_reqs=0)

@@ -1,6 +1,8 @@
 """The process: it says where it listens, drains on SIGTERM, and fails with one line."""
 
 import asyncio
+import json
+import re
 import signal
 import socket
 import sys
@@ -94,12 +96,34 @@ async def test_a_taken_port_is_one_line_and_exit_code_one(model: Path) -> None:
     assert b"cannot listen on 127.0.0.1:" in err
 
 
+async def test_a_worker_that_speculates_says_the_same_and_counts_its_drafts(model: Path) -> None:
+    body = {"prompt": "one two one two one two", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    texts = []
+    for arguments in ((), ("--speculative-method", "ngram", "--speculative-num-tokens", "2")):
+        async with worker(model, *arguments) as (_, url), aiohttp.ClientSession() as session:
+            texts.append(json.loads(await ask(session, url, body))["choices"])
+            async with session.get(f"{url}/metrics") as response:
+                metrics = await response.text()
+    assert texts[0] == texts[1]
+    drafts = re.search(r"^vllm:spec_decode_num_draft_tokens_total{.*} (\S+)$", metrics, re.MULTILINE)
+    assert drafts is not None
+    assert float(drafts[1]) > 0
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(["--page-size", "0"], 2), ([], 1)], ids=["settings", "model"]
+    ("arguments", "code"),
+    [
+        (["--page-size", "0"], 2),
+        ([], 1),
+        (["--speculative-method", "medusa"], 2),
+        (["--speculative-exit-layer", "1"], 2),
+    ],
 )
 async def test_what_cannot_start_says_why(tmp_path: Path, arguments: list[str], code: int) -> None:
     process = await start("--model", str(tmp_path), "--port", "0", *arguments)
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert (code, b"") == (process.returncode, out)
     assert b"Traceback" not in err
-    assert (b"block_size" if arguments else b"config.json") in err
+    assert (
+        b"block_size" if "--page-size" in arguments else b"speculative" if arguments else b"config.json"
+    ) in err

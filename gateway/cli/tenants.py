@@ -1,0 +1,205 @@
+"""`radixgate organisations`, `plans` and `tenants`: who uses the gateway, in the database."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from gateway.cli.columns import columns
+from gateway.cli.failure import Failure
+from gateway.cli.options import Assignments, ConfigFile
+from gateway.cli.store_access import (
+    Addresses,
+    Allow,
+    AsJson,
+    Concurrency,
+    Deny,
+    Disabled,
+    Limits,
+    checked,
+    limits_of,
+    models_of,
+    networks_of,
+    opened_store,
+    run,
+    settings_of,
+    shown,
+)
+from gateway.settings_tenants import Isolation, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
+
+MODES: dict[str, Literal["isolated", "group", "shared"]] = {
+    "isolated": "isolated",
+    "group": "group",
+    "shared": "shared",
+}
+
+organisations = typer.Typer(help="Organisations: who pays for tenants.", rich_markup_mode=None)
+plans = typer.Typer(help="Plans: what tenants may use.", rich_markup_mode=None)
+tenants = typer.Typer(help="Tenants: projects of organisations.", rich_markup_mode=None)
+
+
+@organisations.command("set")
+def set_organisation(
+    identity: Annotated[str, typer.Argument(metavar="ID")],
+    limit: Limits = None,
+    concurrency: Concurrency = None,
+    disabled: Disabled = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Make an organisation, or change what is given."""
+
+    async def work() -> None:
+        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
+            now = await change.organisation(identity) or OrganisationSettings(id=identity)
+            limits = limits_of(limit) if limit is not None else None
+            await change.put_organisation(
+                checked(_changed(now, limits=limits, concurrency=concurrency, disabled=disabled))
+            )
+
+    run(work())
+
+
+@organisations.command("list")
+def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+    """Show organisations."""
+
+    async def work() -> list[OrganisationSettings]:
+        async with opened_store(settings_of(config, set_)) as store:
+            return await store.all_organisations()
+
+    found = run(work())
+    rows = [(o.id, _limits(o.limits), o.concurrency or "-", _state(o.disabled)) for o in found]
+    _print(found, ("organisation", "limits", "concurrency", "state"), rows, json)
+
+
+@plans.command("set")
+def set_plan(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    limit: Limits = None,
+    concurrency: Concurrency = None,
+    allow: Allow = None,
+    deny: Deny = None,
+    context_length_max: Annotated[
+        int | None, typer.Option(help="Longest prompt and answer together.", min=1, show_default=False)
+    ] = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Make a plan, or change what is given."""
+
+    async def work() -> None:
+        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
+            now = await change.plan(name) or Plan(name=name)
+            changed = _changed(
+                now,
+                limits=limits_of(limit) if limit is not None else None,
+                concurrency=concurrency,
+                models=models_of(now.models, allow, deny),
+                context_length_max=context_length_max,
+            )
+            await change.put_plan(checked(changed))
+
+    run(work())
+
+
+@plans.command("list")
+def list_plans(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+    """Show plans."""
+
+    async def work() -> list[Plan]:
+        async with opened_store(settings_of(config, set_)) as store:
+            return await store.all_plans()
+
+    found = run(work())
+    rows = [(p.name, _limits(p.limits), p.concurrency or "-", _models(p.models)) for p in found]
+    _print(found, ("plan", "limits", "concurrency", "models"), rows, json)
+
+
+@tenants.command("set")
+def set_tenant(
+    identity: Annotated[str, typer.Argument(metavar="ID")],
+    organisation: Annotated[
+        str | None, typer.Option(help="Who pays; by default itself.", show_default=False)
+    ] = None,
+    plan: Annotated[str | None, typer.Option(help="Name of a plan.", show_default=False)] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option(help="isolated, shared, or group:NAME.", show_default=False),
+    ] = None,
+    allow: Allow = None,
+    deny: Deny = None,
+    address: Addresses = None,
+    disabled: Disabled = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Make a tenant, or change what is given."""
+
+    async def work() -> None:
+        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
+            now = await change.tenant(identity) or TenantSettings(id=identity)
+            changed = _changed(
+                now,
+                organisation=organisation,
+                plan=plan,
+                isolation=_isolation(isolation) if isolation is not None else None,
+                models=models_of(now.models, allow, deny),
+                addresses=networks_of(address) if address is not None else None,
+                disabled=disabled,
+            )
+            if changed.plan is not None and await change.plan(changed.plan) is None:
+                raise Failure(f"there is no plan {changed.plan!r}")
+            await change.put_tenant(checked(changed))
+
+    run(work())
+
+
+@tenants.command("list")
+def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+    """Show tenants."""
+
+    async def work() -> list[TenantSettings]:
+        async with opened_store(settings_of(config, set_)) as store:
+            return [tenant async for tenant in store.all_tenants()]
+
+    found = run(work())
+    rows = [
+        (t.id, t.organisation or t.id, t.plan or "-", _models(t.models), _state(t.disabled)) for t in found
+    ]
+    _print(found, ("tenant", "organisation", "plan", "models", "state"), rows, json)
+
+
+def _changed(value: Any, **given: Any) -> Any:
+    return msgspec.structs.replace(value, **{name: new for name, new in given.items() if new is not None})
+
+
+def _isolation(text: str) -> Isolation:
+    mode, _, group = text.partition(":")
+    if mode not in MODES or (mode == "group") != bool(group):
+        raise Failure(f"--isolation {text}: expected isolated, shared or group:NAME", 2)
+    return Isolation(mode=MODES[mode], group=group or None)
+
+
+def _limits(limits: Sequence[Limit]) -> str:
+    texts = [
+        f"{limit.requests or limit.total_tokens} {'requests' if limit.requests else 'tokens'}/{limit.per}"
+        for limit in limits
+    ]
+    return ", ".join(texts) or "-"
+
+
+def _models(models: ModelAccess) -> str:
+    return " ".join((*models.allow, *(f"!{pattern}" for pattern in models.deny)))
+
+
+def _state(disabled: bool) -> str:
+    return "disabled" if disabled else "enabled"
+
+
+def _print(found: Sequence[Any], head: Sequence[str], rows: Sequence[Sequence[Any]], json: bool) -> None:
+    if json:
+        print("\n".join(shown(each) for each in found))
+    else:
+        print("\n".join(columns([head, *rows])))

@@ -1,0 +1,8 @@
+"""What Alembic runs around migrations: they are given a connection that is in a transaction already."""
+
+from alembic import context
+
+from gateway.database.tables import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.run_migrations()

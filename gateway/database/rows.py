@@ -1,0 +1,130 @@
+"""Rows to values of the settings' types and back. What a value has by default is NULL in its row."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.settings_tenants import ApiKey, ModelAccess, OrganisationSettings, Plan, TenantSettings
+from gateway.settings_types import Moment, Network
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value", bound=msgspec.Struct)
+Made = TypeVar("Made")
+Row = Mapping[str, Any]
+
+UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
+"""What a row raises that nobody here has written."""
+
+_JSON = ("limits", "models", "addresses", "scopes", "isolation")
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key with what only a database knows of it. Unix times in seconds."""
+
+    tenant: str
+    key: ApiKey
+    created: float
+    revoked: float | None = None
+
+    def active(self, now: float) -> bool:
+        """May it be used?"""
+        ends = self.key.expires
+        return self.revoked is None and not self.key.disabled and (ends is None or ends.seconds > now)
+
+
+def guarded(make: Callable[[Row], Made], instead: Callable[[Row], Made], row: Row) -> Made:
+    """What the row says; where it cannot be read, what allows least: one bad row is no outage of all."""
+    try:
+        return make(row)
+    except UNREADABLE as err:
+        log.error("the row of %r cannot be read: %s", row.get("id", row.get("name")), err)
+        return instead(row)
+
+
+def organisation_of(row: Row) -> OrganisationSettings:
+    return _value(OrganisationSettings, row)
+
+
+def plan_of(row: Row) -> Plan:
+    return _value(Plan, row)
+
+
+def tenant_of(row: Row) -> TenantSettings:
+    return _value(TenantSettings, row)
+
+
+def key_of(row: Row) -> StoredKey:
+    expires, revoked = row["expires_ms"], row["revoked_ms"]
+    key = _value(ApiKey, row)
+    if expires is not None:
+        key = msgspec.structs.replace(key, expires=Moment.at(expires / 1000))
+    return StoredKey(
+        tenant=row["tenant"],
+        key=key,
+        created=row["created_ms"] / 1000,
+        revoked=revoked / 1000 if revoked is not None else None,
+    )
+
+
+def no_organisation(row: Row) -> OrganisationSettings:
+    """In place of one that cannot be read; and so on."""
+    return OrganisationSettings(id=row["id"], disabled=True)
+
+
+def no_plan(row: Row) -> Plan:
+    return Plan(name=row["name"], models=ModelAccess(allow=()))
+
+
+def no_tenant(row: Row) -> TenantSettings:
+    return TenantSettings(id=row["id"], disabled=True)
+
+
+def no_key(row: Row) -> StoredKey:
+    key = ApiKey(id=row["id"], hash=row["hash"], disabled=True)
+    return StoredKey(tenant=row["tenant"], key=key, created=0.0)
+
+
+def row_of(value: msgspec.Struct) -> dict[str, Any]:
+    """The columns of an organisation, a plan or a tenant."""
+    return {name: _column(value, name) for name in value.__struct_fields__ if name != "keys"}
+
+
+def key_row_of(stored: StoredKey) -> dict[str, Any]:
+    expires = stored.key.expires
+    columns = {name: _column(stored.key, name) for name in ApiKey.__struct_fields__ if name != "expires"}
+    return {
+        **columns,
+        "tenant": stored.tenant,
+        "created_ms": round(stored.created * 1000),
+        "expires_ms": round(expires.seconds * 1000) if expires is not None else None,
+        "revoked_ms": round(stored.revoked * 1000) if stored.revoked is not None else None,
+    }
+
+
+def _value(kind: type[Value], row: Row) -> Value:
+    fields: dict[str, Any] = {}
+    for name in kind.__struct_fields__:
+        column = row.get(name)
+        if column is not None:
+            fields[name] = msgspec.json.decode(column) if name in _JSON else column
+    return msgspec.convert(fields, kind, dec_hook=lambda wanted, given: wanted(given))
+
+
+def _column(value: msgspec.Struct, name: str) -> Any:
+    inner = getattr(value, name)
+    if name not in _JSON:
+        return inner
+    (field,) = (f for f in msgspec.structs.fields(value) if f.name == name)
+    default = field.default if field.default is not msgspec.NODEFAULT else None
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return None if inner == default else msgspec.json.encode(inner, enc_hook=_text).decode()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Network):
+        return value.text
+    raise NotImplementedError

@@ -1,0 +1,87 @@
+"""The schema's version, and its upgrade by Alembic: one at a time, whoever asks."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from gateway.database.database import Database, DatabaseDown
+from gateway.database.tables import REVISION
+from gateway.locks import locked
+
+LOCK_SECONDS_MAX = 60.0
+LOCK_NUMBER = 7_264_197_001
+"""Of the advisory lock in PostgreSQL; any number that nobody else takes."""
+
+VERSIONS = "alembic_version"
+
+
+async def revision(database: Database) -> str | None:
+    """The schema's version; None where there are no tables. Raises DatabaseDown."""
+    if not database.exists:
+        return None
+    async with database.begin() as connection:
+        return await connection.run_sync(_revision)
+
+
+async def upgrade(database: Database) -> None:
+    """To the newest version; nothing where it is that. Raises DatabaseDown."""
+    if database.file is not None:
+        database.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with _alone(database), database.begin() as connection:
+        if database.file is None:
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
+        await connection.run_sync(_upgrade)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSIONS):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSIONS}")).scalar()
+
+
+def _upgrade(connection: Connection) -> None:
+    found = _revision(connection)
+    if found == REVISION:
+        return
+    # Loaded only where there is something to upgrade: it takes longer than everything else here.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+    from alembic.util.exc import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    try:
+        if found is not None:
+            ScriptDirectory.from_config(config).get_revision(found)
+        command.upgrade(config, "head")
+    except CommandError as err:
+        raise DatabaseDown(f"its tables are of another version of radixgate ({found}): {err}") from err
+
+
+@asynccontextmanager
+async def _alone(database: Database) -> AsyncIterator[None]:
+    """Of all processes on this machine, for SQLite; PostgreSQL has a lock of its own."""
+    if database.file is None:
+        yield
+        return
+    lock, until = database.file.with_name(f"{database.file.name}.lock"), time.monotonic() + LOCK_SECONDS_MAX
+    while True:
+        try:
+            held = locked(lock)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise DatabaseDown("another process is upgrading it, for a long time already") from None
+            await asyncio.sleep(0.05)
+        except OSError as err:
+            raise DatabaseDown(f"{lock} cannot be made: {err.strerror}") from err
+    try:
+        yield
+    finally:
+        held.close()

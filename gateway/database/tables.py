@@ -1,0 +1,95 @@
+"""The tables, and how their rows become values.
+
+    changes        one row, one number: it rises by one with every transaction that changes what follows
+    organisations  plans  tenants  keys      `changed`: that number at their last change
+
+So whoever has seen everything up to a number asks for the rows with a higher one. The number's row is locked from
+the beginning of a transaction to its end: numbers become visible in their order. Nothing is deleted that a gateway
+may still know: a key is revoked, a tenant disabled. Lists are JSON, and NULL where they are what they are by
+default. Times are milliseconds since 1970.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+REVISION = "0001"
+"""Of the newest migration."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+)
+
+organisations = Table(
+    "organisations",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("limits", Text),
+    Column("concurrency", BigInteger),
+    Column("disabled", Boolean, nullable=False),
+    Column("changed", BigInteger, nullable=False, index=True),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("limits", Text),
+    Column("concurrency", BigInteger),
+    Column("models", Text),
+    Column("context_length_max", BigInteger),
+    Column("changed", BigInteger, nullable=False, index=True),
+)
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("organisation", ForeignKey("organisations.id"), index=True),
+    Column("plan", ForeignKey("plans.name"), index=True),
+    Column("isolation", Text),
+    Column("models", Text),
+    Column("addresses", Text),
+    Column("disabled", Boolean, nullable=False),
+    Column("changed", BigInteger, nullable=False, index=True),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", ForeignKey("tenants.id"), nullable=False, index=True),
+    Column("hash", String(80), nullable=False, unique=True),
+    Column("name", String(200)),
+    Column("family", String(64)),
+    Column("scopes", Text),
+    Column("models", Text),
+    Column("addresses", Text),
+    Column("limits", Text),
+    Column("concurrency", BigInteger),
+    Column("disabled", Boolean, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger),
+    Column("revoked_ms", BigInteger),
+    Column("changed", BigInteger, nullable=False, index=True),
+)

@@ -1,0 +1,144 @@
+"""TenantStore: who uses the gateway, as the database keeps it.
+
+A change is one transaction, and raises the number.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import Table, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.database import tables
+from gateway.database.database import Database
+from gateway.database.rows import (
+    StoredKey,
+    guarded,
+    key_of,
+    key_row_of,
+    no_key,
+    no_organisation,
+    no_plan,
+    no_tenant,
+    organisation_of,
+    plan_of,
+    row_of,
+    tenant_of,
+)
+from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+
+PAGE = 1000
+"""Rows that are read at once: what they cost the event loop is milliseconds."""
+
+
+class Change:
+    """What is put in one transaction."""
+
+    def __init__(self, connection: AsyncConnection, number: int) -> None:
+        self._connection = connection
+        self.number = number
+
+    async def put_organisation(self, organisation: OrganisationSettings) -> None:
+        await self._put(tables.organisations, "id", row_of(organisation))
+
+    async def put_plan(self, plan: Plan) -> None:
+        await self._put(tables.plans, "name", row_of(plan))
+
+    async def put_tenant(self, tenant: TenantSettings) -> None:
+        """Its organisation is made if there is none. Its keys are put one by one."""
+        if tenant.organisation is not None and await self.organisation(tenant.organisation) is None:
+            await self.put_organisation(OrganisationSettings(id=tenant.organisation))
+        await self._put(tables.tenants, "id", row_of(tenant))
+
+    async def put_key(self, stored: StoredKey) -> None:
+        await self._put(tables.keys, "id", key_row_of(stored))
+
+    async def add_keys(self, many: Sequence[StoredKey]) -> None:
+        """New ones, many at once."""
+        rows = [{**key_row_of(stored), "changed": self.number} for stored in many]
+        for at in range(0, len(rows), PAGE):
+            await self._connection.execute(insert(tables.keys), rows[at : at + PAGE])
+
+    async def organisation(self, identity: str) -> OrganisationSettings | None:
+        """As it is now: nobody changes it before this transaction ends. None if there is none."""
+        row = await self._row(tables.organisations, "id", identity)
+        return organisation_of(row) if row is not None else None
+
+    async def plan(self, name: str) -> Plan | None:
+        row = await self._row(tables.plans, "name", name)
+        return plan_of(row) if row is not None else None
+
+    async def tenant(self, identity: str) -> TenantSettings | None:
+        row = await self._row(tables.tenants, "id", identity)
+        return tenant_of(row) if row is not None else None
+
+    async def key(self, identity: str) -> StoredKey | None:
+        row = await self._row(tables.keys, "id", identity)
+        return key_of(row) if row is not None else None
+
+    async def _row(self, table: Table, identity: str, value: str) -> dict[str, Any] | None:
+        found = await self._connection.execute(select(table).where(table.c[identity] == value))
+        row = found.mappings().first()
+        return dict(row) if row is not None else None
+
+    async def _put(self, table: Table, identity: str, row: dict[str, Any]) -> None:
+        row = {**row, "changed": self.number}
+        column = table.c[identity]
+        done = await self._connection.execute(update(table).where(column == row[identity]).values(row))
+        if done.rowcount == 0:
+            await self._connection.execute(insert(table).values(row))
+
+
+class TenantStore:
+    """Every method raises DatabaseDown; changes also DatabaseConflict."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def number(self) -> int:
+        """Of the last change."""
+        async with self.database.begin() as connection:
+            found = (await connection.execute(select(tables.changes.c.number))).scalar()
+            return int(found or 0)
+
+    @asynccontextmanager
+    async def change(self) -> AsyncIterator[Change]:
+        """All of it, or nothing."""
+        async with self.database.begin() as connection:
+            # First of all, so that whoever changes something waits for whoever does.
+            raised = tables.changes.c.number + 1
+            await connection.execute(update(tables.changes).values(number=raised))
+            number = (await connection.execute(select(tables.changes.c.number))).scalar()
+            yield Change(connection, int(number or 0))
+
+    async def all_organisations(self, since: int = 0) -> list[OrganisationSettings]:
+        """Those that changed after that number."""
+        return [
+            guarded(organisation_of, no_organisation, row)
+            async for row in self._rows(tables.organisations, "id", since)
+        ]
+
+    async def all_plans(self, since: int = 0) -> list[Plan]:
+        return [guarded(plan_of, no_plan, row) async for row in self._rows(tables.plans, "name", since)]
+
+    async def all_tenants(self, since: int = 0) -> AsyncIterator[TenantSettings]:
+        async for row in self._rows(tables.tenants, "id", since):
+            yield guarded(tenant_of, no_tenant, row)
+
+    async def all_keys(self, since: int = 0) -> AsyncIterator[StoredKey]:
+        async for row in self._rows(tables.keys, "id", since):
+            yield guarded(key_of, no_key, row)
+
+    async def _rows(self, table: Table, identity: str, since: int) -> AsyncIterator[Mapping[str, Any]]:
+        """Page by page, so that no transaction and no answer becomes large."""
+        column, last = table.c[identity], ""
+        while True:
+            asked = select(table).where(table.c.changed > since, column > last).order_by(column).limit(PAGE)
+            async with self.database.begin() as connection:
+                page = (await connection.execute(asked)).mappings().all()
+            for row in page:
+                yield dict(row)
+            if len(page) < PAGE:
+                return
+            last = page[-1][identity]

@@ -1,0 +1,86 @@
+"""LiteLLM's config.yaml: its models, as models and workers of ours.
+
+model_list:
+  - model_name: gpt-4o-mini                      the name in requests: an alias here
+    litellm_params:
+      model: hosted_vllm/llama-3.1-8b            provider / the model's name at the worker
+      api_base: http://10.0.0.2:8000/v1          the worker
+      api_key: os.environ/VLLM_KEY               ${env:VLLM_KEY}
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.litellm.moved import Moved, NotLitellm, Row, identifier
+
+KINDS = {"hosted_vllm": "vllm", "vllm": "vllm", "openai": "openai", "text-completion-openai": "openai"}
+"""Worker kind by LiteLLM's provider: those that speak OpenAI's API at an address of one's own."""
+
+ENVIRONMENT = "os.environ/"
+UNDERSTOOD = {"model", "api_base", "base_url", "api_key"}
+
+
+def read_config(tree: Any, moved: Moved) -> None:
+    """Raises NotLitellm."""
+    if not isinstance(tree, Mapping):
+        raise NotLitellm("expected a mapping with model_list")
+    entries = tree.get("model_list") or []
+    if not isinstance(entries, list):
+        raise NotLitellm("model_list: expected a list")
+    workers: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, Any]] = {}
+    for at, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("litellm_params"), Mapping):
+            raise NotLitellm(f"model_list[{at}]: expected model_name and litellm_params")
+        _read_model(f"model_list[{at}]", entry, workers, models, moved)
+    moved.workers += workers.values()
+    moved.models += models.values()
+    general = tree.get("general_settings") or {}
+    allowed = general.get("allowed_ips") or ()
+    moved.addresses = tuple(map(str, allowed))
+    for branch in ("general_settings", "litellm_settings", "router_settings", "environment_variables"):
+        inner = tree.get(branch) or {}
+        moved.leave(branch, inner, *(name for name in inner if name != "allowed_ips"))
+
+
+def _read_model(
+    where: str,
+    entry: Row,
+    workers: dict[str, dict[str, Any]],
+    models: dict[str, dict[str, Any]],
+    moved: Moved,
+) -> None:
+    params, alias = entry["litellm_params"], str(entry.get("model_name") or "")
+    provider, _, name = str(params.get("model") or "").partition("/")
+    base = str(params.get("api_base") or params.get("base_url") or "").rstrip("/").removesuffix("/v1")
+    if provider not in KINDS or not name or not base.startswith(("http://", "https://")):
+        moved.left.append(
+            f"{where} ({alias}): {provider or 'no'} provider at {base or 'no address of its own'}"
+        )
+        return
+    worker = workers.get(base)
+    if worker is None:
+        identity = identifier(base.partition("://")[2], "worker", {w["id"]: w for w in workers.values()})
+        worker = workers[base] = {"id": identity, "kind": KINDS[provider], "url": base, "models": []}
+        if params.get("api_key"):
+            worker["api_key"] = _reference(str(params["api_key"]), identity, moved)
+    if name not in worker["models"]:
+        worker["models"].append(name)
+    model = models.setdefault(name, {"name": name, "aliases": []})
+    if alias and alias != name and alias not in model["aliases"]:
+        owner = next((m["name"] for m in models.values() if alias in (m["name"], *m["aliases"])), None)
+        if owner is None:
+            model["aliases"].append(alias)
+        else:
+            moved.left.append(f"{where} ({alias}): is {owner} here, and cannot be {name} as well")
+    moved.leave(f"{where} ({alias})", params, *(name for name in params if name not in UNDERSTOOD))
+    moved.leave(f"{where} ({alias})", entry, "model_info")
+
+
+def _reference(key: str, worker: str, moved: Moved) -> str:
+    """Secrets stay outside of the file."""
+    if key.startswith(ENVIRONMENT):
+        return f"${{env:{key.removeprefix(ENVIRONMENT)}}}"
+    name = "WORKER_KEY_" + "".join(c if c.isalnum() else "_" for c in worker).upper()
+    moved.left.append(f"worker {worker}: its api_key; put it into the environment variable {name}")
+    return f"${{env:{name}}}"

@@ -1,0 +1,123 @@
+"""The branches of the settings tree that say who may use what: plans, organisations, tenants, keys.
+
+They are also what a database's rows are read into: one shape, one set of rules, wherever tenants come from.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from gateway.settings_types import Branch, Identifier, KeyHash, Moment, Name, Network, Positive
+
+KeyScope = Literal["inference", "usage", "admin"]
+
+Models = Annotated[tuple[str, ...], Meta(max_length=1000)]
+
+
+class Limit(Branch, frozen=True, kw_only=True):
+    """One smooth limit: so much per period, a full bucket at once (GCRA)."""
+
+    requests: Annotated[Positive | None, Meta(description="Requests per period.")] = None
+    total_tokens: Annotated[Positive | None, Meta(description="Prompt and output tokens per period.")] = None
+    per: Annotated[Literal["second", "minute", "hour", "day"], Meta(description="The period.")] = "minute"
+
+    def __post_init__(self) -> None:
+        if (self.requests is None) == (self.total_tokens is None):
+            raise ValueError("a limit names one of requests and total_tokens")
+
+
+class ModelAccess(Branch, frozen=True, kw_only=True):
+    """Which models may be used; patterns with `*` over the models' own names, deny wins."""
+
+    allow: Annotated[Models, Meta(description="Patterns of allowed model names.")] = ("*",)
+    deny: Annotated[Models, Meta(description="Patterns of refused model names.")] = ()
+
+
+class Plan(Branch, frozen=True, kw_only=True):
+    """What a tenant on this plan may use."""
+
+    name: Annotated[Name, Meta(description="Name, as tenants refer to it.")]
+    limits: Annotated[tuple[Limit, ...], Meta(description="All of them hold at once.")] = ()
+    concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
+    models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
+    context_length_max: Annotated[
+        Positive | None,
+        Meta(
+            description="Longest prompt and answer together for this plan. Workers are sent what the prompt leaves "
+            "of it as `max_tokens` where the client set none; without a tokenizer both go by the estimate."
+        ),
+    ] = None
+
+
+class Isolation(Branch, frozen=True, kw_only=True):
+    """Whose cache a tenant's prompts may hit."""
+
+    mode: Annotated[
+        Literal["isolated", "group", "shared"],
+        Meta(description="`isolated`: the tenant's own; `group`: a named group's; `shared`: everybody's."),
+    ] = "isolated"
+    group: Annotated[Identifier | None, Meta(description="Name of the group, for mode `group`.")] = None
+
+    def __post_init__(self) -> None:
+        if (self.mode == "group") != (self.group is not None):
+            raise ValueError("isolation.group goes with mode: group")
+
+
+class OrganisationSettings(Branch, frozen=True, kw_only=True):
+    """Who pays for one or several tenants. One that has nothing of its own need not be listed."""
+
+    id: Annotated[Identifier, Meta(description="Name, as tenants refer to it.")]
+    limits: Annotated[tuple[Limit, ...], Meta(description="For all its tenants together.")] = ()
+    concurrency: Annotated[Positive | None, Meta(description="Requests at one time, all together.")] = None
+    disabled: Annotated[bool, Meta(description="Refuse all its tenants.")] = False
+
+
+class ApiKey(Branch, frozen=True, kw_only=True):
+    """One API key, as `radixgate keys new` prints it."""
+
+    id: Annotated[Identifier, Meta(description="Public part of the key.")]
+    hash: Annotated[
+        KeyHash, Meta(description="hmac-sha256:HEX; or sha256:HEX, for a key from another gateway.")
+    ]
+    name: Annotated[Name | None, Meta(description="What it is for, in your words.")] = None
+    expires: Annotated[
+        Moment | None, Meta(description="Last day of use (UTC), or the moment of its end with its zone.")
+    ] = None
+    scopes: Annotated[
+        tuple[KeyScope, ...],
+        Meta(description="What it may be used for: `inference`, `usage` (reading one's own), `admin`."),
+    ] = ("inference", "usage")
+    models: Annotated[ModelAccess, Meta(description="Model access; within that of tenant and plan.")] = field(
+        default_factory=ModelAccess
+    )
+    addresses: Annotated[
+        tuple[Network, ...], Meta(description="Where it may be used from, as 10.0.0.0/8; empty: anywhere.")
+    ] = ()
+    limits: Annotated[tuple[Limit, ...], Meta(description="For this key, within those of the tenant.")] = ()
+    concurrency: Annotated[Positive | None, Meta(description="Requests of this key at one time.")] = None
+    family: Annotated[
+        Identifier | None,
+        Meta(
+            description="Name its limits are counted under, for a key that replaces another; by default its id."
+        ),
+    ] = None
+    disabled: Annotated[bool, Meta(description="Refuse it, as if it did not exist.")] = False
+
+
+class TenantSettings(Branch, frozen=True, kw_only=True):
+    """One tenant: a project of an organisation."""
+
+    id: Annotated[Identifier, Meta(description="Name in metrics and logs.")]
+    organisation: Annotated[
+        Identifier | None, Meta(description="Who pays; by default the tenant itself.")
+    ] = None
+    plan: Annotated[Name | None, Meta(description="Name of a plan; without one nothing is limited.")] = None
+    isolation: Annotated[Isolation, Meta(description="Cache isolation.")] = field(default_factory=Isolation)
+    models: Annotated[ModelAccess, Meta(description="Model access; within that of the plan.")] = field(
+        default_factory=ModelAccess
+    )
+    addresses: Annotated[
+        tuple[Network, ...], Meta(description="Where its keys may be used from; empty: anywhere.")
+    ] = ()
+    disabled: Annotated[bool, Meta(description="Refuse all its keys with a 403.")] = False
+    keys: Annotated[tuple[ApiKey, ...], Meta(description="API keys.")] = ()

@@ -1,0 +1,226 @@
+"""Register: organisations, plans, tenants and keys in memory, and the tenant that a key stands for.
+
+    presented --public id--> entry --digest equal?--> tenant, put together when it is first asked for
+        +------digest------> entry
+
+A key of our own carries its id; a key of any other shape is found by the digest of the whole of it. What a tenant
+is put together from may change: then all that was put together is forgotten, and made again when it is asked for.
+"""
+
+import hmac
+import time
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from gateway.quotas.quota import REQUESTS, TOTAL_TOKENS, Limit, Scope
+from gateway.settings_tenants import (
+    ApiKey,
+    Isolation,
+    ModelAccess,
+    OrganisationSettings,
+    TenantSettings,
+)
+from gateway.settings_tenants import Limit as LimitSettings
+from gateway.settings_tenants import Plan as PlanSettings
+from gateway.tenants.directory import UnknownKey
+from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
+from gateway.tenants.tenant import Access, Plan, Tenant
+from policies.gcra import Bucket
+
+PERIOD_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """One key. `plain`: its digest is SHA-256 without the pepper. `tenant`: put together under `generation`."""
+
+    key: ApiKey
+    tenant_id: str
+    digest: bytes
+    plain: bool
+    expires: float
+    tenant: Tenant | None = None
+    generation: int = 0
+
+
+NOBODYS = Entry(
+    key=ApiKey(id="nobodys", hash=HASH_PREFIX + "0" * 64),
+    tenant_id="",
+    digest=bytes(32),
+    plain=False,
+    expires=0.0,
+)
+"""What an unknown key is compared with. It has expired, should anybody ever find its preimage."""
+
+
+class Register:
+    """See TenantDirectory. `wall`: Unix time in seconds."""
+
+    def __init__(self, pepper: bytes, wall: Callable[[], float] = time.time) -> None:
+        self._pepper = pepper
+        self._wall = wall
+        self._generation = 0
+        self._organisations: dict[str, OrganisationSettings] = {}
+        self._plans: dict[str, Plan] = {}
+        self._tenants: dict[str, TenantSettings] = {}
+        self._entries: dict[str, Entry] = {}
+        self._by_digest: dict[bytes, Entry] = {}
+        self._by_plain_digest: dict[bytes, Entry] = {}
+        self._groups: dict[str, None] = {}
+        self._group_list: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def asks_for_keys(self) -> bool:
+        return True
+
+    @property
+    def has_tenants(self) -> bool:
+        return bool(self._tenants)
+
+    def names(self) -> dict[str, set[str]]:
+        """What there is now, of each kind."""
+        return {
+            "organisations": set(self._organisations),
+            "plans": set(self._plans),
+            "tenants": set(self._tenants),
+            "keys": set(self._entries),
+        }
+
+    def by_key(self, presented: str | None) -> Tenant:
+        return self.tenant_of(self.entry(presented))
+
+    def entry(self, presented: str | None) -> Entry:
+        """What is known of a key that may be used now. Raises UnknownKey."""
+        text = presented or ""
+        digest = key_digest(text, self._pepper)
+        entry = self._entries.get(claimed_id(text)) or self._by_digest.get(digest) or NOBODYS
+        if not hmac.compare_digest(digest, entry.digest):
+            # Done also where nothing can come of it: an unknown id takes as long as a wrong secret.
+            plain = sha256(text.encode("utf-8", "surrogatepass")).digest()
+            entry = self._by_plain_digest.get(plain, NOBODYS)
+            if not hmac.compare_digest(plain, entry.digest):
+                raise UnknownKey
+        if entry.expires <= self._wall():
+            raise UnknownKey
+        return entry
+
+    def tenant_of(self, entry: Entry) -> Tenant:
+        """The tenant as this key presents it. Raises UnknownKey for one whose tenant has gone."""
+        if entry.tenant is None or entry.generation != self._generation:
+            entry.tenant = self._put_together(entry)
+            entry.generation = self._generation
+        return entry.tenant
+
+    def groups(self) -> Sequence[str]:
+        return self._group_list
+
+    def put_organisation(self, organisation: OrganisationSettings) -> None:
+        self._organisations[organisation.id] = organisation
+        self._generation += 1
+
+    def put_plan(self, plan: PlanSettings) -> None:
+        self._plans[plan.name] = _plan(plan)
+        self._generation += 1
+
+    def put_tenant(self, tenant: TenantSettings) -> None:
+        """Its keys are put one by one."""
+        self._tenants[tenant.id] = tenant
+        group = isolation_group(tenant.id, tenant.isolation)
+        if group not in self._groups:
+            self._groups[group] = None
+            self._group_list.append(group)
+        self._generation += 1
+
+    def put_key(self, tenant_id: str, key: ApiKey) -> None:
+        """In place of the key of that id, if there is one. A disabled one is forgotten."""
+        self.drop_key(key.id)
+        if key.disabled:
+            return
+        plain = key.hash.startswith(PLAIN_HASH_PREFIX)
+        entry = Entry(
+            key=key,
+            tenant_id=tenant_id,
+            digest=bytes.fromhex(key.hash.removeprefix(PLAIN_HASH_PREFIX if plain else HASH_PREFIX)),
+            plain=plain,
+            expires=key.expires.seconds if key.expires is not None else float("inf"),
+        )
+        self._entries[key.id] = entry
+        (self._by_plain_digest if plain else self._by_digest)[entry.digest] = entry
+
+    def drop_key(self, key_id: str) -> None:
+        """It opens nothing any more."""
+        entry = self._entries.pop(key_id, None)
+        if entry is not None:
+            by_digest = self._by_plain_digest if entry.plain else self._by_digest
+            if by_digest.get(entry.digest) is entry:
+                del by_digest[entry.digest]
+
+    def _put_together(self, entry: Entry) -> Tenant:
+        key, tenant = entry.key, self._tenants.get(entry.tenant_id)
+        if tenant is None:
+            raise UnknownKey
+        organisation_id = tenant.organisation or tenant.id
+        organisation = self._organisations.get(organisation_id)
+        plan = self._plans.get(tenant.plan, NOTHING_ALLOWED) if tenant.plan is not None else Plan()
+        scopes = [Scope(name=f"tenant:{tenant.id}", limits=plan.limits, concurrency=plan.concurrency)]
+        if organisation is not None and (organisation.limits or organisation.concurrency):
+            limits = _limits(organisation.limits)
+            scope = Scope(
+                name=f"organisation:{organisation_id}", limits=limits, concurrency=organisation.concurrency
+            )
+            scopes.insert(0, scope)
+        if key.limits or key.concurrency:
+            name = f"key:{key.family or key.id}"
+            scopes.append(Scope(name=name, limits=_limits(key.limits), concurrency=key.concurrency))
+        access = (_access(tenant.models), _access(key.models))
+        return Tenant(
+            id=tenant.id,
+            organisation=organisation_id,
+            key_id=key.id,
+            plan=plan,
+            group=isolation_group(tenant.id, tenant.isolation),
+            scopes=tuple(scopes),
+            access=tuple(level for level in access if level != Access()),
+            may=frozenset(key.scopes),
+            networks=tuple(networks for networks in (tenant.addresses, key.addresses) if networks),
+            disabled=tenant.disabled or (organisation is not None and organisation.disabled),
+        )
+
+
+NOTHING_ALLOWED = Plan(name="missing", models=Access(allow=()))
+"""In place of a plan that is not there: no limits must not come of a lost row."""
+
+
+def isolation_group(tenant: str, isolation: Isolation) -> str:
+    """Whose cache a tenant shares. Names of tenants and groups cannot be confused: each carries its kind."""
+    if isolation.mode == "shared":
+        return ""
+    return f"group:{isolation.group}" if isolation.mode == "group" else f"tenant:{tenant}"
+
+
+def _access(models: ModelAccess) -> Access:
+    return Access(allow=models.allow, deny=models.deny)
+
+
+def _plan(plan: PlanSettings) -> Plan:
+    return Plan(
+        name=plan.name,
+        limits=_limits(plan.limits),
+        concurrency=plan.concurrency,
+        models=_access(plan.models),
+        context_length_max=plan.context_length_max,
+    )
+
+
+def _limits(limits: Sequence[LimitSettings]) -> tuple[Limit, ...]:
+    found = []
+    for limit in limits:
+        for unit, amount in ((REQUESTS, limit.requests), (TOTAL_TOKENS, limit.total_tokens)):
+            if amount is not None:
+                bucket = Bucket(amount=amount, period_seconds=PERIOD_SECONDS[limit.per])
+                found.append(Limit(unit=unit, bucket=bucket))
+    return tuple(found)

@@ -1,0 +1,194 @@
+"""TenantDirectory over a database: all of it in memory, and never older than a quarter of a second.
+
+    poll every 0.25 s -number unchanged--> nothing to do
+          |          --number higher-----> the rows that changed since, into the register
+          +----------no answer-----------> away: known keys go on for a time, unknown ones cannot be judged
+
+The number is read before the rows: what changes meanwhile has a higher one, and is read again. What the settings
+file names is the file's: rows of the same name are left out.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from gateway.database import schema
+from gateway.database.database import DatabaseConflict, DatabaseDown
+from gateway.database.rows import StoredKey
+from gateway.database.tables import REVISION
+from gateway.database.tenant_store import TenantStore
+from gateway.tenants.directory import DirectoryAway, UnknownKey
+from gateway.tenants.register import Register
+from gateway.tenants.tenant import Tenant
+from radix_cache.turns import Turns
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.25
+POLL_SECONDS_MAX = 1.5
+WHOLE_SECONDS_MAX = 60.0
+KEYS_MAX = 1_000_000
+
+
+class SqlDirectory:
+    """See TenantDirectory. `register`: what the settings file says; the database's is added.
+
+    `known_seconds_max`: how long keys are taken at their last known word. `upgrades`: tables of an older version
+    are brought up to date. `clock`: seconds, never backwards.
+    """
+
+    def __init__(
+        self,
+        register: Register,
+        store: TenantStore,
+        *,
+        known_seconds_max: float,
+        upgrades: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.away = True
+        self.loaded = asyncio.Event()
+        self.settled = asyncio.Event()
+        self._register = register
+        self._of_file = register.names()
+        self._store = store
+        self._known_seconds_max = known_seconds_max
+        self._upgrades = upgrades
+        self._clock = clock
+        self._wall = wall
+        self._seen_at = clock()
+        self._number = -1
+        self._right_schema = False
+        self._full = False
+        self._bell = asyncio.Event()
+
+    @property
+    def asks_for_keys(self) -> bool:
+        return True
+
+    @property
+    def has_tenants(self) -> bool:
+        """Also while nobody can say."""
+        return self._register.has_tenants or not self.loaded.is_set()
+
+    @property
+    def state(self) -> str:
+        """For readiness: following, away (known keys go on), stale (they do not), or not loaded."""
+        if not self.loaded.is_set():
+            return "not loaded"
+        return "following" if not self.away else "stale" if self._stale() else "away"
+
+    @property
+    def keys(self) -> int:
+        """How many are known."""
+        return len(self._register)
+
+    def by_key(self, presented: str | None) -> Tenant:
+        try:
+            entry = self._register.entry(presented)
+        except UnknownKey:
+            if self.away or self._full:
+                raise DirectoryAway from None
+            raise
+        if self.away and self._stale() and entry.key.id not in self._of_file["keys"]:
+            raise DirectoryAway
+        return self._register.tenant_of(entry)
+
+    def groups(self) -> Sequence[str]:
+        return self._register.groups()
+
+    def ring(self) -> None:
+        """Something has changed: look now."""
+        self._bell.set()
+
+    async def whole(self) -> None:
+        """Waits until everything is read, or the database turns out to be away; for a bounded time."""
+        try:
+            await asyncio.wait_for(self.settled.wait(), WHOLE_SECONDS_MAX)
+        except TimeoutError:
+            log.warning("tenants are not loaded after %g s; keys are refused with a 503", WHOLE_SECONDS_MAX)
+
+    async def run(self) -> None:
+        """Follows the database, for as long as the process lives."""
+        while True:
+            self._bell.clear()
+            try:
+                await self.refresh()
+            except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
+                self._lost(err)
+            self.settled.set()
+            try:
+                await asyncio.wait_for(self._bell.wait(), POLL_SECONDS)
+            except TimeoutError:
+                continue
+
+    async def refresh(self) -> None:
+        """Everything that has changed. Raises DatabaseDown, TimeoutError."""
+        if self._store.database.exists:
+            # Only this is bounded as a whole: what there is to read may be much, and every page has its own bound.
+            async with asyncio.timeout(POLL_SECONDS_MAX if self._right_schema else None):
+                await self._check_schema()
+                number = await self._store.number()
+            # A number that went back is another database, or one from a backup: nothing known of it holds.
+            if number < self._number:
+                self._number = -1
+                for key in self._register.names()["keys"] - self._of_file["keys"]:
+                    self._register.drop_key(key)
+            if number != self._number:
+                await self._read(self._number)
+                self._number = number
+        if self.away and self.loaded.is_set():
+            log.warning("the database is back: keys are checked as they are now")
+        self.away = False
+        self._seen_at = self._clock()
+        self.loaded.set()
+
+    async def _read(self, since: int) -> None:
+        turns, register, own = Turns(), self._register, self._of_file
+        for organisation in await self._store.all_organisations(since):
+            if organisation.id not in own["organisations"]:
+                register.put_organisation(organisation)
+        for plan in await self._store.all_plans(since):
+            if plan.name not in own["plans"]:
+                register.put_plan(plan)
+        async for tenant in self._store.all_tenants(since):
+            if tenant.id not in own["tenants"]:
+                register.put_tenant(tenant)
+            await turns.give()
+        async for stored in self._store.all_keys(since):
+            self._take(stored)
+            await turns.give()
+
+    def _take(self, stored: StoredKey) -> None:
+        key = stored.key
+        if key.id in self._of_file["keys"] or stored.tenant in self._of_file["tenants"]:
+            return
+        if not stored.active(self._wall()):
+            self._register.drop_key(key.id)
+        elif len(self._register) < KEYS_MAX:
+            self._register.put_key(stored.tenant, key)
+        elif not self._full:
+            self._full = True
+            log.error("there are more than %d keys: the others are refused with a 503", KEYS_MAX)
+
+    async def _check_schema(self) -> None:
+        if not self._right_schema:
+            found = await schema.revision(self._store.database)
+            if found != REVISION and self._upgrades:
+                await schema.upgrade(self._store.database)
+            elif found != REVISION:
+                raise DatabaseDown(
+                    f"its tables are of version {found or 'none'}, not {REVISION}: run `radixgate database upgrade`"
+                )
+            self._right_schema = True
+
+    def _stale(self) -> bool:
+        return self._clock() - self._seen_at > self._known_seconds_max
+
+    def _lost(self, err: Exception) -> None:
+        if not self.away or not self.loaded.is_set():
+            log.warning("the database is away: %s", str(err) or "it does not answer in time")
+        self.away = True
+        self._right_schema = False

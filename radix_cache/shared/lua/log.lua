@@ -1,0 +1,76 @@
+-- Every change of a shard gets the next sequence and goes to its log and to those who listen, with the tip of the
+-- change before: a reader that misses one notices. ../records.py has what an entry looks like.
+local TRIM_EVERY = 64
+
+-- Pieces are put together once, at the end. The first is the entry's own head.
+local function record(kind, a, b, c, d, e)
+  local at = #records
+  records[at + 1], records[at + 2], records[at + 3], records[at + 4] = kind, a, b, c
+  if d then records[at + 5], records[at + 6] = d, e end
+end
+
+local function announce(args, before, sequence)
+  -- A log without its meta is no log of this tree, and would not take an earlier number.
+  if sequence == 1 then call('DEL', log) end
+  records[1] = pack('<c8c8I8c8', args[1], before, sequence, args[3])
+  local entry = table.concat(records)
+  -- As text: a number would be written with all its digits after the point.
+  local number = string.format('%.0f', sequence)
+  local id = number .. '-1'
+  call('HSET', meta, 'tip', args[1], 'sequence', number)
+  if sequence % TRIM_EVERY == 0 then
+    call('XADD', log, 'MAXLEN', '~', args[4], id, 'e', entry)
+  else
+    call('XADD', log, id, 'e', entry)
+  end
+  call('SPUBLISH', args[2], entry)
+end
+
+local function write_nodes(sequence)
+  local writes, removed = {}, {}
+  for _, node in ipairs(order) do
+    local key = node.key
+    if node.gone then
+      removed[#removed + 1] = 'N' .. key
+      removed[#removed + 1] = 'R' .. key
+      for index = 1, 2 ^ node.level - 1 do removed[#removed + 1] = 'H' .. key .. pack('<I2', index) end
+      record('x', key)
+    else
+      local head = pack(HEAD, sequence, node.depth, node.length, node.children, node.used, node.level,
+        node.last, node.next, node.above) .. node.first
+      local at = #writes
+      writes[at + 1], writes[at + 2] = 'N' .. key, head
+      local grown = node.grown or ''
+      if node.grown then writes[at + 3], writes[at + 4] = 'R' .. key, node.run end
+      record('n', key, pack('<I2', #head), head, pack('<I2I2', node.kept, #grown / 8), grown)
+      if node.dirty then
+        for index in pairs(node.dirty) do
+          local text = node.chunks[index]
+          writes[#writes + 1] = 'H' .. key .. pack('<I2', index)
+          writes[#writes + 1] = text
+          record('h', key, pack('<I2I2', index, #text), text)
+        end
+      end
+    end
+  end
+  if #removed > 0 then call('HDEL', tree, unpack(removed)) end
+  if #writes > 0 then call('HSET', tree, unpack(writes)) end
+  return #removed > 0
+end
+
+-- Writes what has changed, tells everybody, and gives the shard's sequence. Nothing changed: nothing is written.
+local function commit(args)
+  local stands = call('HMGET', meta, 'tip', 'sequence')
+  local before, sequence = stands[1] or NONE, tonumber(stands[2] or '0')
+  if #order == 0 and #records == 1 then return sequence end
+  sequence = sequence + 1
+  local rooted = false
+  for _, node in ipairs(order) do rooted = rooted or (node.depth == 0 and node.kept == 0) end
+  if #order > 0 and write_nodes(sequence) and call('EXISTS', tree) == 0 then
+    if call('HDEL', names, args[3]) == 1 then record('e') end
+  elseif rooted and call('HSETNX', names, args[3], args[5]) == 1 then
+    record('m', pack('<I2', #args[5]), args[5])
+  end
+  announce(args, before, sequence)
+  return sequence
+end

@@ -1,0 +1,95 @@
+"""Checks of single ideas, each as a figure with the idea and without it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tests.benchmarks.engine.models import Model
+from tests.benchmarks.engine.speed import prompts, submit
+from tests.benchmarks.engine.stopwatch import Times
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine, Request
+from workers.engine.ladder.climb import climb
+from workers.engine.ladder.traffic import Arrival
+from workers.engine.sample.params import SamplingParams
+
+Figures = dict[str, float]
+STREAMS = 8
+LONG_PROMPT = 768
+
+
+def prefix_hit(model: Model, config: EngineConfig, rounds: int) -> Figures:
+    """TTFT of a prompt: nothing cached; all but 64 tokens cached; and of a prompt that is only those 64 long."""
+    tokens, suffix = model.prefill_tokens, 64
+    whole = prompts(1, tokens, model.shape["vocab"])[0]
+    engine = Engine.load(replace(config, chunk_tokens=tokens))
+    cold, hit, short = Times(), Times(), Times()
+    for number in range(rounds + 1):
+        for times, prompt, keep in (
+            (cold, whole, 0),
+            (hit, whole, tokens - suffix),
+            (short, whole[-suffix:], 0),
+        ):
+            engine.flush_cache()
+            if keep:
+                _first_token(engine, whole[: keep + 1])
+            with times.round():
+                _first_token(engine, prompt)
+        if not number:
+            cold, hit, short = Times(), Times(), Times()
+    return {
+        "ttft_ms_cold": 1e3 * cold.wall_seconds,
+        "ttft_ms_hit": 1e3 * hit.wall_seconds,
+        "ttft_ms_suffix_alone": 1e3 * short.wall_seconds,
+        "ttft_hit_ratio_to_cold": hit.cpu_seconds / cold.cpu_seconds,
+        "ttft_hit_ratio_to_suffix_alone": hit.cpu_seconds / short.cpu_seconds,
+    }
+
+
+def _first_token(engine: Engine, prompt: Sequence[int]) -> None:
+    submit(engine, [prompt], max_tokens=1)
+    while engine.has_work:
+        engine.step()
+
+
+def chunked_prefill(model: Model, config: EngineConfig) -> Figures:
+    """The gaps of running streams while a long prompt arrives, cut into chunks or not."""
+    figures: Figures = {}
+    for name, chunked in (("chunks", True), ("whole", False)):
+        engine = Engine.load(replace(config, chunked_prefill=chunked, chunk_tokens=64 + STREAMS))
+        submit(engine, prompts(STREAMS, 32, model.shape["vocab"]), max_tokens=60)
+        long = prompts(1, LONG_PROMPT, model.shape["vocab"], seed=9)[0]
+        gaps, started = [], False
+        while engine.has_work:
+            times = Times()
+            with times.round():
+                outputs = engine.step()
+            decoding = [output for output in outputs if output.id != "long" and output.completion_tokens > 1]
+            gaps += times.wall * len(decoding)
+            if not started and outputs and outputs[0].completion_tokens == 10:
+                params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+                engine.submit(Request(id="long", prompt=long, params=params))
+                started = True
+        figures[f"itl_ms_p50_{name}"] = 1e3 * float(np.percentile(gaps, 50))
+        figures[f"itl_ms_max_{name}"] = 1e3 * max(gaps)
+    return figures
+
+
+def continuous_batching(model: Model, config: EngineConfig) -> Figures:
+    """Short answers among long ones, all there at once: how full the batch is, and how fast it is done."""
+    asked = prompts(4 * STREAMS, 24, model.shape["vocab"], seed=5)
+    # One in four is eight times as long. By theory a static batch is filled to mean / max.
+    arrivals = [
+        Arrival(at=0.0, prompt=tuple(prompt), max_tokens=64 if place % 4 == 0 else 8)
+        for place, prompt in enumerate(asked)
+    ]
+    figures: Figures = {}
+    for batching in ("continuous", "static"):
+        chosen = replace(config, batching=batching, running_max=STREAMS, chunk_tokens=STREAMS * 24)
+        done = climb(Engine.load(chosen), arrivals)
+        figures[f"rows_of_{STREAMS}_{batching}"] = done.rows
+        figures[f"tokens_per_second_{batching}"] = done.tokens_per_second
+        figures[f"steps_{batching}"] = done.steps
+        figures[f"useful_{batching}"] = done.useful
+    return figures

@@ -1,0 +1,76 @@
+"""Requests of mixed lengths that arrive over time: this engine, and `generate` in static batches as people use it.
+
+`generate` takes whoever waits, up to the same number of sequences, pads prompts to the longest and goes on until
+the longest answer is finished; those who come meanwhile wait for that.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tests.benchmarks.engine.generate import Generate
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+from workers.engine.ladder.climb import climb
+from workers.engine.ladder.traffic import Arrival, Shape, traffic
+
+Figures = dict[str, float]
+
+
+def requests(vocab: int, *, count: int, seconds: float) -> list[Arrival]:
+    """Short and long, three in four with a shared beginning."""
+    shape = Shape(
+        requests=count, seconds=seconds, prompt_median=48, output_median=24, prompt_max=160, output_max=160
+    )
+    return traffic(shape, vocab=vocab, seed=1)
+
+
+def ours(config: EngineConfig, arrivals: Sequence[Arrival]) -> Figures:
+    """The engine, as it was told."""
+    figures = climb(Engine.load(config), arrivals)
+    return {
+        "mixed_tokens_per_second": figures.tokens_per_second,
+        "mixed_cpu_ms_per_token": 1e3 * figures.cpu_seconds / figures.output_tokens,
+        "mixed_ttft_ms_p50": 1e3 * figures.percentile(figures.ttft, 0.5),
+        "mixed_ttft_ms_p99": 1e3 * figures.percentile(figures.ttft, 0.99),
+    }
+
+
+def theirs(
+    generate: Generate,
+    arrivals: Sequence[Arrival],
+    *,
+    batch_max: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Figures:
+    """`generate`, one batch after the other. Its first tokens come when a batch is done."""
+    start, cpu, done = clock(), time.process_time(), 0
+    waits: list[float] = []
+    while done < len(arrivals):
+        now = clock() - start
+        batch = [a for a in arrivals[done : done + batch_max] if a.at <= now]
+        if not batch:
+            time.sleep(arrivals[done].at - now)
+            continue
+        generate([arrival.prompt for arrival in batch], max(arrival.max_tokens for arrival in batch))
+        waits += [clock() - start - arrival.at for arrival in batch]
+        done += len(batch)
+    seconds, cpu = clock() - start, time.process_time() - cpu
+    tokens = sum(arrival.max_tokens for arrival in arrivals)
+    return {
+        "mixed_tokens_per_second": tokens / seconds,
+        "mixed_cpu_ms_per_token": 1e3 * cpu / tokens,
+        "mixed_ttft_ms_p50": 1e3 * float(np.percentile(waits, 50)),
+        "mixed_ttft_ms_p99": 1e3 * float(np.percentile(waits, 99)),
+    }
+
+
+def same_tokens(directory: Path, config: EngineConfig, generate: Generate, asked: Sequence[Arrival]) -> bool:
+    """Do both give the same answers, one at a time? Only then are the other figures worth something."""
+    figures = climb(Engine.load(config), asked)
+    return all(
+        list(tokens) == generate([arrival.prompt], arrival.max_tokens)[0]
+        for tokens, arrival in zip(figures.tokens, asked, strict=True)
+    )

@@ -1,0 +1,94 @@
+"""Prefill and decode tokens per second beside `generate`, and decode beside what memory can deliver."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from tests.benchmarks.engine.generate import Generate
+from tests.benchmarks.engine.models import Model
+from tests.benchmarks.engine.stopwatch import Times, timed
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine, Request
+from workers.engine.sample.params import SamplingParams
+
+Figures = dict[str, float]
+BATCHES = (1, 8, 32)
+BANDWIDTH_BYTES = 1 << 28
+
+
+def prompts(count: int, tokens: int, vocab: int, seed: int = 0) -> list[list[int]]:
+    """Random ones, no two alike."""
+    chance = random.Random(seed)
+    return [[chance.randrange(16, vocab) for _ in range(tokens)] for _ in range(count)]
+
+
+def submit(engine: Engine, asked: Sequence[Sequence[int]], max_tokens: int) -> None:
+    """Greedy requests, named by their place."""
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    for place, prompt in enumerate(asked):
+        engine.submit(Request(id=str(place), prompt=prompt, params=params))
+
+
+def prefill(model: Model, config: EngineConfig, theirs: Generate, rounds: int) -> tuple[Figures, Figures]:
+    """One long prompt, to its first token."""
+    tokens, vocab = model.prefill_tokens, model.shape["vocab"]
+    engine = Engine.load(replace(config, chunk_tokens=tokens, prefix_caching=False))
+    asked = prompts(1, tokens, vocab)
+
+    def ours() -> None:
+        submit(engine, asked, max_tokens=1)
+        while engine.has_work:
+            engine.step()
+
+    own, other = timed(ours, rounds), timed(lambda: theirs(asked, 1), rounds)
+    return tuple(_rates("prefill", tokens, times) for times in (own, other))
+
+
+def decode(
+    model: Model, config: EngineConfig, theirs: Generate, batch: int, rounds: int, bandwidth: float
+) -> tuple[Figures, Figures]:
+    """`batch` streams, a number of steps from the end of equally long prompts."""
+    steps, asked = model.decode_steps, prompts(batch, model.context, model.shape["vocab"], seed=batch)
+    engine = Engine.load(replace(config, running_max=batch, chunk_tokens=batch * model.context))
+    own, other = Times(), Times()
+    for number in range(rounds + 1):
+        submit(engine, asked, max_tokens=steps + 1)
+        engine.step()
+        # Long enough that the first tokens are all there.
+        while any(not sequence.decodes for sequence in engine.scheduler.running):
+            engine.step()
+        with own.round():
+            while engine.has_work:
+                engine.step()
+        engine.flush_cache()
+        short, long = Times(), Times()
+        with short.round():
+            theirs(asked, 1)
+        with long.round():
+            theirs(asked, steps + 1)
+        other.wall.append(long.wall[0] - short.wall[0])
+        other.cpu.append(long.cpu[0] - short.cpu[0])
+        if not number:
+            # The first round warms up.
+            own, other = Times(), Times()
+    figures = tuple(_rates(f"decode_{batch}", batch * steps, times) for times in (own, other))
+    width = getattr(torch, engine.info.dtype).itemsize
+    read = model.weights_read * width + batch * (model.context + steps // 2) * engine.info.kv_bytes_per_token
+    for each, times in zip(figures, (own, other), strict=True):
+        each[f"decode_{batch}_bandwidth_share"] = read * steps / times.wall_seconds / bandwidth
+    return figures
+
+
+def read_bandwidth(device: str, rounds: int = 5) -> float:
+    """Bytes per second that a plain sum over memory reads, with the threads that torch has."""
+    numbers = torch.ones(BANDWIDTH_BYTES // 4, dtype=torch.float32, device=device)
+    return BANDWIDTH_BYTES / min(timed(numbers.sum, rounds).wall)
+
+
+def _rates(name: str, tokens: int, times: Times) -> Figures:
+    return {
+        f"{name}_tokens_per_second": tokens / times.wall_seconds,
+        f"{name}_cpu_ms_per_token": 1e3 * times.cpu_seconds / tokens,
+    }

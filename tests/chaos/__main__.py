@@ -1,0 +1,182 @@
+"""`make chaos`: every fault in turn under load; a row each; exit code 1 if a promise was broken.
+
+load begins -- fault -- held -- healed -- all green -- a little longer -- load ends -- at rest: everything checked
+"""
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from gateway.quotas.quota import LEASE_SECONDS
+from tests.benchmarks.report import new_table
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.load import Load, Tally
+from tests.chaos.promises import Baseline, Then, baseline, charges, green, seen_by_clients, still_wrong
+from tests.chaos.scene import Scene, scene
+from tests.stage.sockets import CannotCut
+
+BEFORE_SECONDS = 1.0
+AFTER_SECONDS = 1.0
+REST_SECONDS = 7.0
+"""Idle connections to workers are closed after four, and looked at every two."""
+
+WRONG_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One fault that is over. `wrong`: promises that were broken; `skipped`: why it could not be played."""
+
+    fault: Fault
+    tally: Tally
+    green_seconds: float | None
+    wrong: Sequence[str]
+    skipped: str = ""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each fault lasts, at least")
+    parser.add_argument("--seed", type=int, default=7)
+    names = [fault.name for fault in FAULTS]
+    parser.add_argument("--only", choices=names, action="append", help="this fault; may be repeated")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all are played")
+    parser.add_argument("--keep", action="store_true", help="keep logs and settings, and say where")
+    return parser.parse_args()
+
+
+async def play(
+    here: Scene, fault: Fault, at_rest: Baseline, orphans: set[str], *, seconds: float, seed: int
+) -> Played:
+    """One fault, from calm to calm."""
+    tally, wrong, skipped = Tally(), list[str](), ""
+    green_seconds: float | None = None
+    here.gone.clear()
+    before = await here.charged()
+    async with Load(here, tally, seed):
+        await asyncio.sleep(BEFORE_SECONDS)
+        then = Then(tally.answered, tally.under_way)
+        try:
+            await fault.inject(here)
+        except CannotCut as err:
+            skipped = str(err)
+        await asyncio.sleep(max(seconds, fault.seconds_min) if not skipped else 0)
+        if not skipped:
+            await fault.heal(here)
+        try:
+            green_seconds = await green(here)
+        except TimeoutError:
+            wrong.append("it does not become green under load")
+        await asyncio.sleep(AFTER_SECONDS)
+    if fault.forgets_quotas:
+        before = here.seeded
+    if fault.kills_gateway:
+        orphans |= await here.running()
+    wrong += seen_by_clients(fault, tally)
+    wrong += await still_wrong(here, at_rest, orphans)
+    wrong += charges(fault, tally, before, await here.charged(), then)
+    return Played(fault=fault, tally=tally, green_seconds=green_seconds, wrong=wrong, skipped=skipped)
+
+
+async def run(options: argparse.Namespace, console: Console) -> bool:
+    """All that was asked for. Were all promises kept? Raises ChildFailed."""
+    faults = [fault for fault in FAULTS if not options.only or fault.name in options.only] * options.rounds
+    played: list[Played] = []
+    directory = Path(tempfile.mkdtemp(prefix="radixgate-chaos-"))
+    try:
+        async with scene(directory, options.seed) as here:
+            at_rest, orphans = await rested(here, options.seed), set[str]()
+            for number, fault in enumerate(faults):
+                print(f"{fault.name} ...", file=sys.stderr, flush=True)
+                one = await play(
+                    here, fault, at_rest, orphans, seconds=options.seconds, seed=options.seed + number
+                )
+                played.append(one)
+                say(one)
+            left = await over(here, orphans)
+            said = complaints(here)
+    finally:
+        if options.keep:
+            print(f"logs and settings: {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    console.print(table(played, options.seed))
+    wrong = [f"{one.fault.name}: {each}" for one in played for each in one.wrong] + left + said
+    for each in wrong:
+        console.print(f"BROKEN  {each}", markup=False)
+    if not wrong:
+        console.print("All promises were kept.")
+    return not wrong
+
+
+async def rested(here: Scene, seed: int) -> Baseline:
+    """After a first load, when connections are made, and closed again."""
+    async with Load(here, Tally(), seed):
+        await asyncio.sleep(BEFORE_SECONDS)
+    await asyncio.sleep(REST_SECONDS)
+    return await baseline(here)
+
+
+async def over(here: Scene, orphans: set[str]) -> list[str]:
+    """What gateways that were killed have left behind must end by itself."""
+    async with asyncio.timeout(LEASE_SECONDS + 10):
+        while await here.running() & orphans:
+            await asyncio.sleep(0.5)
+    return []
+
+
+def complaints(here: Scene) -> list[str]:
+    """Tracebacks that gateways have logged: none is promised to clients, and each is a bug."""
+    return [
+        f"{gateway.name} has logged a traceback: {last}"
+        for gateway in here.gateways
+        for last in tracebacks(gateway.log.read_text(errors="replace"))
+    ]
+
+
+def tracebacks(text: str) -> list[str]:
+    """What each of them says in the end: the first line that is not indented."""
+    parts = text.split("Traceback (most recent call last):\n")[1:]
+    return [next((line for line in part.splitlines() if not line.startswith(" ")), "") for part in parts]
+
+
+def say(one: Played) -> None:
+    for each in one.wrong[:WRONG_SHOWN]:
+        print(f"  BROKEN  {each}", file=sys.stderr, flush=True)
+    if one.skipped:
+        print(f"  SKIPPED  {one.skipped}", file=sys.stderr, flush=True)
+
+
+def table(played: Sequence[Played], seed: int) -> Table:
+    drawn = new_table(
+        f"Faults under load, seed {seed} (TTFT in ms, of streams and whole answers)",
+        ("fault",),
+        ("requests", "failed before", "cut after", "retried", "TTFT p50", "p99", "green after s", "promises"),
+    )
+    for one in played:
+        tally = one.tally
+        drawn.add_row(
+            one.fault.name,
+            str(tally.requests),
+            str(len(tally.failed)),
+            str(tally.cut + len(tally.silent) + tally.excused),
+            str(tally.retried),
+            f"{tally.quantile(0.5):.0f}",
+            f"{tally.quantile(0.99):.0f}",
+            f"{one.green_seconds:.1f}" if one.green_seconds is not None else "never",
+            "skipped" if one.skipped else f"{len(one.wrong)} broken" if one.wrong else "kept",
+        )
+    return drawn
+
+
+if __name__ == "__main__":
+    sys.exit(0 if uvloop.run(run(arguments(), Console(width=max(Console().width, 110)))) else 1)

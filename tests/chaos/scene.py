@@ -1,0 +1,180 @@
+"""Who plays: a Valkey behind a link, three real engines that publish KV events, two gateways.
+
+clients --> gateway-0 --+--> worker-0, worker-1, worker-2
+        \\-> gateway-1 --+
+                |
+              link --> Valkey
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import redis.asyncio as redis
+
+from gateway.tenants.keys import NewKey, new_key, pepper
+from tests.benchmarks.subjects import run_to_its_end
+from tests.stage.link import Link
+from tests.stage.processes import EmbeddedProcess, GatewayProcess, Process
+from tests.stage.valkey import ValkeyServer
+
+MODEL = "tiny"
+TENANTS = ("acme", "globex", "initech")
+SECRET = "a secret of the tests"
+PAGE_SIZE = 16
+KV_TOKENS = 6000
+"""Little enough that engines evict all the time."""
+
+DAY_US = 86_400 * 10**6
+REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
+CONCURRENCY = 64
+INTERVAL_US = {"requests/86400s": DAY_US / REQUESTS_A_DAY, "total_tokens/86400s": DAY_US / TOKENS_A_DAY}
+"""Microseconds of a bucket that one unit takes; see policies/gcra.py."""
+
+
+@dataclass
+class Scene:
+    """All processes run.
+
+    `victim`: whom a fault has met and its healing is to help. `gone`: gateways that were killed in this fault; what
+    they had under way is excused. `seeded`: what `charged` said when the buckets were last seeded.
+    """
+
+    valkey: ValkeyServer
+    link: Link
+    redis: "redis.Redis"
+    workers: list[EmbeddedProcess]
+    gateways: list[GatewayProcess]
+    keys: Mapping[str, NewKey]
+    http: aiohttp.ClientSession
+    random: Random
+    gone: set[str] = field(default_factory=set)
+    seeded: dict[str, float] = field(default_factory=dict)
+    victim: Process | None = None
+
+    async def seed_quotas(self, *, flush: bool = False) -> None:
+        """Every bucket is half full, so that what is taken from it can be told exactly: nothing is ever filled up.
+
+        With `flush` everything else is forgotten in the same moment.
+        """
+        full_at = int(time.time() * 1e6) + DAY_US // 2
+        async with self.redis.pipeline(transaction=True) as pipe:
+            if flush:
+                pipe.flushall()
+            for tenant in TENANTS:
+                pipe.hset(_bucket(tenant), mapping=dict.fromkeys(INTERVAL_US, full_at))
+            await pipe.execute()
+        self.seeded = {limit: len(TENANTS) * full_at / interval for limit, interval in INTERVAL_US.items()}
+
+    async def charged(self) -> dict[str, float]:
+        """What has been taken from the buckets of all tenants, in units, up to a constant."""
+        sums = dict.fromkeys(INTERVAL_US, 0.0)
+        for tenant in TENANTS:
+            found = await self.redis.hgetall(_bucket(tenant))
+            for limit, interval in INTERVAL_US.items():
+                sums[limit] += float(found[limit.encode()]) / interval
+        return sums
+
+    async def running(self) -> set[str]:
+        """Reservations that hold a tenant's concurrency."""
+        now_ms = int(time.time() * 1000)
+        held: set[str] = set()
+        for tenant in TENANTS:
+            names = await self.redis.zrangebyscore(f"rg:{{{tenant}}}:running:tenant:{tenant}", now_ms, "+inf")
+            held.update(name.decode() for name in names)
+        return held
+
+    async def index(self, command: str, *more: str) -> tuple[int, str]:
+        """`radixgate index COMMAND`: exit code and output."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway", "index", command),
+            *("--config", str(self.gateways[0].settings_file), *more),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, output.decode()
+
+    async def index_stats(self) -> dict[str, Any]:
+        _, output = await self.index("stats", "--json")
+        found: dict[str, Any] = json.loads(output)
+        return found
+
+
+def _bucket(tenant: str) -> str:
+    return f"rg:{{{tenant}}}:full:tenant:{tenant}"
+
+
+@asynccontextmanager
+async def scene(directory: Path, seed: int) -> AsyncIterator[Scene]:
+    """Everything started and up. Raises ChildFailed."""
+    keys = {tenant: new_key(pepper(SECRET.encode())) for tenant in TENANTS}
+    async with AsyncExitStack() as stack:
+        data = directory / "valkey"
+        data.mkdir()
+        valkey = ValkeyServer(data, keeps=True)
+        stack.callback(valkey.kill)
+        valkey.start()
+        link = Link(directory / "link", valkey.socket)
+        stack.push_async_callback(link.close)
+        await link.open()
+        client = redis.from_url(valkey.url)
+        stack.push_async_callback(client.aclose)
+        checkpoint = directory / MODEL
+        await run_to_its_end(
+            "the checkpoint", sys.executable, "-m", "workers.engine.tiny_checkpoint", str(checkpoint)
+        )
+        workers = [
+            EmbeddedProcess(f"worker-{n}", directory, checkpoint, kv_tokens=KV_TOKENS, page_size=PAGE_SIZE)
+            for n in range(3)
+        ]
+        tree = settings(link, directory, checkpoint, workers, keys)
+        gateways = [GatewayProcess(f"gateway-{n}", directory, tree) for n in range(2)]
+        for process in (*workers, *gateways):
+            stack.push_async_callback(process.stop)
+        await asyncio.gather(*(worker.start() for worker in workers))
+        await asyncio.gather(*(gateway.start() for gateway in gateways))
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=2.0), connector=aiohttp.TCPConnector(force_close=True)
+            )
+        )
+        for gateway in gateways:
+            await gateway.all_up(http)
+        here = Scene(valkey, link, client, workers, gateways, keys, http, Random(seed))
+        await here.seed_quotas()
+        yield here
+
+
+def settings(
+    link: Link, directory: Path, checkpoint: Path, workers: list[EmbeddedProcess], keys: Mapping[str, NewKey]
+) -> dict[str, Any]:
+    """What a deployment would have; quotas that count and refuse nobody."""
+    limits = [
+        {"requests": REQUESTS_A_DAY, "per": "day"},
+        {"total_tokens": TOKENS_A_DAY, "per": "day"},
+    ]
+    return {
+        "redis": {"url": f"unix://{directory / 'link'}"},
+        "deployment_secret": SECRET,
+        "models": [{"name": MODEL, "tokenizer": str(checkpoint), "block_size": PAGE_SIZE}],
+        "workers": [
+            {"id": worker.name, "kind": "embedded", "url": f"http://127.0.0.1:{worker.port}"}
+            for worker in workers
+        ],
+        "plans": [{"name": "plan", "limits": limits, "concurrency": CONCURRENCY}],
+        "tenants": [
+            {"id": tenant, "plan": "plan", "keys": [{"id": key.id, "hash": key.hash}]}
+            for tenant, key in keys.items()
+        ],
+        "drain": {"notice_seconds": 1, "seconds": 20},
+    }

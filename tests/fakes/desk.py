@@ -1,0 +1,111 @@
+"""A scheduler with a function in place of a model, and a clock that the test moves."""
+
+from dataclasses import dataclass, field
+
+from workers.engine.kv.pool import BlockPool
+from workers.engine.kv.prefix import PrefixTree
+from workers.engine.sample.params import SamplingParams
+from workers.engine.sched.plan import Item, Sampled, StepPlan
+from workers.engine.sched.policy import SchedulingPolicy
+from workers.engine.sched.scheduler import Scheduler
+from workers.engine.sched.sequence import Sequence
+from workers.engine.sched.speculation import Speculation
+
+
+def next_token(tokens: list[int]) -> int:
+    """A model: what follows depends on the whole text, so a wrong resume shows."""
+    return (sum((place + 3) * token for place, token in enumerate(tokens)) * 31 + 7) % 97
+
+
+def text_of(prompt: list[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+def verified(item: Item) -> Sampled:
+    """What the model says to an item: the drafts that it agrees with, and one token of its own."""
+    tokens = list(item.sequence.tokens)
+    for draft in item.sequence.drafts[: item.drafts]:
+        tokens.append(next_token(tokens))
+        if tokens[-1] != draft:
+            break
+    else:
+        tokens.append(next_token(tokens))
+    return Sampled(tokens=tuple(tokens[len(item.sequence.tokens) :]))
+
+
+@dataclass
+class Desk:
+    """A scheduler with the model above in place of a runner."""
+
+    blocks: int = 64
+    block_size: int = 4
+    budget: int = 16
+    running_max: int = 8
+    waiting_max: int = 100
+    policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
+    speculation: Speculation | None = None
+    now: float = 0.0
+    plans: list[StepPlan] = field(default_factory=list)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.tree = PrefixTree(BlockPool(self.blocks, self.block_size))
+        self.scheduler = Scheduler(
+            self.tree,
+            token_budget=self.budget,
+            running_max=self.running_max,
+            waiting_max=self.waiting_max,
+            policy=self.policy,
+            speculation=self.speculation,
+        )
+
+    def submit(
+        self,
+        name: str,
+        prompt: list[int],
+        max_tokens: int = 4,
+        salt: str = "",
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> Sequence:
+        self.count += 1
+        sequence = Sequence(
+            id=name,
+            order=self.count,
+            tokens=list(prompt),
+            num_prompt=len(prompt),
+            params=SamplingParams(max_tokens=max_tokens),
+            seed=0,
+            salt=salt,
+            stop_ids=frozenset(),
+            arrival=self.now,
+            priority=priority,
+            deadline=deadline,
+        )
+        self.scheduler.submit(sequence)
+        return sequence
+
+    def step(self) -> str:
+        plan = self.scheduler.plan(self.now)
+        self.plans.append(plan)
+        for item in plan.items:
+            assert item.count > 0
+            assert len(item.sequence.blocks.ids) * self.block_size >= item.start + item.count
+        self.scheduler.commit(plan, [verified(item) for item in plan.items if item.samples])
+        self.tree.check()
+        return str(plan)
+
+    def finish_all(self) -> list[str]:
+        """Step until nothing is left; the plans."""
+        said = []
+        while self.scheduler.has_work:
+            said.append(self.step())
+            assert len(said) < 2000
+        return said
+
+    def steps(self, count: int) -> list[str]:
+        return [self.step() for _ in range(count)]

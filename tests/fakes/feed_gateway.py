@@ -1,0 +1,39 @@
+"""The part of a gateway that follows one worker's events, as a process of its own, to be killed.
+
+python -m tests.fakes.feed_gateway REDIS_URL PREFIX ENDPOINT REPLAY      prints `writes` once it writes
+"""
+
+import asyncio
+import sys
+
+from gateway.dispatch.feeds import Feeds
+from gateway.settings import Index
+from gateway.shared_index import SharedIndexParts
+from radix_cache.blocks import BlockHasher
+from radix_cache.namespace import Namespace, Space
+from workers.kv_events.source import EventSource
+
+SPACE = Space(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
+
+
+async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:
+    parts = SharedIndexParts.at(redis_url, prefix, Index())
+    feeds = Feeds(
+        index=parts.index,
+        store=parts.feed_leases,
+        space=lambda *_: SPACE,
+        room=parts.room,
+        up=lambda: parts.reader.up,
+    )
+    loops = [asyncio.create_task(parts.reader.follow()), asyncio.create_task(feeds.run())]
+    await parts.whole()
+    parts.index.enrol("w", "")
+    feeds.follow("w", (EventSource(endpoint=endpoint, replay=replay or None),))
+    while not (feeds.role("w") == 2 and "w" in parts.index.followed):
+        await asyncio.sleep(0.01)
+    print("writes", flush=True)
+    await asyncio.gather(*loops)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

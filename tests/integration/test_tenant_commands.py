@@ -1,0 +1,82 @@
+"""`radixgate organisations`, `plans`, `tenants`, `keys` and `database`, against a database of each kind."""
+
+import json
+import sys
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.secret_store import FILE_NAME
+
+
+@pytest.fixture
+def radixgate(tmp_path, database_url, monkeypatch, capsys):
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.setenv("RADIXGATE__STATE_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("RADIXGATE__DATABASE__UPGRADE", "always")
+
+    def run(*arguments, url=database_url):
+        monkeypatch.setenv("RADIXGATE__DATABASE__URL", url)
+        monkeypatch.setattr(sys, "argv", ["radixgate", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return run
+
+
+def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
+    assert radixgate("plans", "set", "free", "--limit", "requests=60/minute", "--deny", "x-*") == (0, "", "")
+    assert radixgate("tenants", "set", "acme", "--plan", "free", "--organisation", "org") == (0, "", "")
+    assert radixgate("tenants", "list")[1].splitlines()[1].split() == ["acme", "org", "free", "*", "enabled"]
+    code, key, said = radixgate("keys", "create", "acme", "--quiet", "--name", "robot")
+    assert (code, said) == (0, "")
+    first = key.split("-")[1]
+    code, key, _ = radixgate("keys", "rotate", first, "--grace", "1h", "--quiet")
+    second = key.split("-")[1]
+    listed = [json.loads(line) for line in radixgate("keys", "list", "--json")[1].splitlines()]
+    assert {each["key"]["id"]: each["key"]["name"] for each in listed} == {first: "robot", second: "robot"}
+    assert {each["key"]["hash"] for each in listed} == {"hmac-sha256"}
+    code, said, _ = radixgate("keys", "revoke", "--tenant", "acme", "--dry-run")
+    assert said.splitlines() == [*sorted((first, second)), "Would revoke 2 keys."]
+    assert len(radixgate("keys", "list")[1].splitlines()) == 3
+    assert radixgate("keys", "revoke", first, second)[1].endswith("Revoked 2 keys.\n")
+    assert len(radixgate("keys", "list")[1].splitlines()) == 1
+    assert (tmp_path / FILE_NAME).exists()
+
+
+def test_what_cannot_be_is_refused_in_one_line(radixgate):
+    for arguments, code, said in (
+        (("keys", "create", "nobody"), 1, "there is no tenant 'nobody'"),
+        (("tenants", "set", "a", "--plan", "none"), 1, "there is no plan 'none'"),
+        (("tenants", "set", "a b"), 2, "$.id: expected 1 to 64 letters, digits,"),
+        (
+            ("plans", "set", "p", "--limit", "requests=60"),
+            2,
+            "--limit requests=60: expected UNIT=AMOUNT/PERIOD",
+        ),
+        (("keys", "rotate", "x", "--grace", "soon"), 2, "--grace soon: expected a duration"),
+        (("keys", "revoke"), 2, "name keys, or all keys of one tenant with --tenant"),
+    ):
+        found = radixgate(*arguments)
+        assert (found[0], found[1]) == (code, "")
+        assert found[2].startswith(f"radixgate: {said}")
+        assert found[2].count("\n") == 1
+
+
+def test_without_a_database_the_file_is_where_tenants_come_from(radixgate):
+    code, _, said = radixgate("keys", "list", url="none")
+    assert (code, said) == (
+        2,
+        "radixgate: tenants and keys come from the settings file only (database.url: none)\n",
+    )
+
+
+def test_a_check_tells_whether_tables_are_up_to_date(radixgate):
+    assert radixgate("database", "check")[:2] == (
+        1,
+        "The tables are of version none; this radixgate has 0001.\n",
+    )
+    assert radixgate("database", "upgrade")[0] == 0
+    assert radixgate("database", "check")[0] == 0

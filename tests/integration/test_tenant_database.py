@@ -1,0 +1,274 @@
+"""Tenants in a database: tables, changes, and a directory that follows them. SQLite and PostgreSQL."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from gateway.database import schema
+from gateway.database.database import Database, DatabaseConflict, DatabaseDown
+from gateway.database.rows import StoredKey
+from gateway.database.tables import REVISION, metadata
+from gateway.database.tenant_store import TenantStore
+from gateway.settings_tenants import ApiKey, ModelAccess, Plan, TenantSettings
+from gateway.settings_types import Moment
+from gateway.tenants.directory import DirectoryAway, UnknownKey
+from gateway.tenants.keys import new_key, pepper
+from gateway.tenants.register import Register
+from gateway.tenants.sql_directory import SqlDirectory
+
+PEPPER = pepper(b"secret")
+
+
+@pytest.fixture
+async def database(database_url):
+    opened = Database(database_url, Path())
+    await schema.upgrade(opened)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def store(database):
+    return TenantStore(database)
+
+
+def stored(key, tenant="acme", revoked=None, **more):
+    return StoredKey(
+        tenant=tenant, key=ApiKey(id=key.id, hash=key.hash, **more), created=1000.0, revoked=revoked
+    )
+
+
+async def with_key(store, key, **more):
+    async with store.change() as change:
+        await change.put_tenant(TenantSettings(id="acme"))
+        await change.put_key(stored(key, **more))
+
+
+def following(store, register=None, **more):
+    return SqlDirectory(register or Register(PEPPER), store, **{"known_seconds_max": 60.0, **more})
+
+
+async def test_migrations_make_what_the_tables_say(database):
+    def differences(connection):
+        return compare_metadata(MigrationContext.configure(connection), metadata)
+
+    async with database.begin() as connection:
+        assert await connection.run_sync(differences) == []
+    assert await schema.revision(database) == REVISION
+
+
+async def test_upgrades_at_the_same_time_are_one_upgrade(database_url):
+    several = [Database(database_url, Path()) for _ in range(4)]
+    await asyncio.gather(*map(schema.upgrade, several))
+    assert [await TenantStore(each).number() for each in several] == [0] * 4
+    await asyncio.gather(*(each.close() for each in several))
+
+
+async def test_tables_of_a_later_version_are_left_alone(database):
+    async with database.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(DatabaseDown, match="another version of radixgate"):
+        await schema.upgrade(database)
+    with pytest.raises(DatabaseDown, match="of version 9999, not"):
+        await following(TenantStore(database), upgrades=False).refresh()
+
+
+async def test_a_change_raises_the_number_by_one(store):
+    for number in (1, 2):
+        async with store.change() as change:
+            assert change.number == number
+            await change.put_plan(Plan(name=f"p{number}"))
+    assert await store.number() == 2
+    assert [plan.name for plan in await store.all_plans(since=1)] == ["p2"]
+
+
+async def test_changes_at_the_same_time_come_one_after_the_other(store):
+    async def change_one(number):
+        async with store.change() as change:
+            await change.put_plan(Plan(name=f"p{number}"))
+            return change.number
+
+    assert sorted(await asyncio.gather(*(change_one(n) for n in range(12)))) == list(range(1, 13))
+
+
+async def test_a_change_that_fails_has_changed_nothing(store):
+    with pytest.raises(DatabaseConflict):
+        async with store.change() as change:
+            await change.put_plan(Plan(name="p"))
+            await change.put_tenant(TenantSettings(id="acme", plan="no such plan"))
+    assert (await store.number(), await store.all_plans()) == (0, [])
+
+
+async def test_one_hash_is_one_key(store):
+    key = new_key(PEPPER)
+    await with_key(store, key)
+    with pytest.raises(DatabaseConflict):
+        async with store.change() as change:
+            await change.add_keys([StoredKey(tenant="acme", key=ApiKey(id="x", hash=key.hash), created=1.0)])
+
+
+async def test_more_rows_than_a_page_are_all_read(store):
+    keys = [
+        StoredKey(tenant="acme", key=ApiKey(id=f"k{n}", hash=f"sha256:{n:064x}"), created=1.0)
+        for n in range(2500)
+    ]
+    async with store.change() as change:
+        await change.put_tenant(TenantSettings(id="acme"))
+        await change.add_keys(keys)
+    found = [stored async for stored in store.all_keys()]
+    assert sorted(each.key.id for each in found) == sorted(each.key.id for each in keys)
+    directory = following(store)
+    await directory.refresh()
+    assert directory.keys == 2500
+
+
+async def test_a_directory_follows_what_changes(store):
+    key, directory = new_key(PEPPER), following(store)
+    await directory.refresh()
+    with pytest.raises(UnknownKey):
+        directory.by_key(key.text)
+    await with_key(store, key)
+    await directory.refresh()
+    assert directory.by_key(key.text).id == "acme"
+    async with store.change() as change:
+        await change.put_plan(Plan(name="p", models=ModelAccess(deny=("m",))))
+        await change.put_tenant(TenantSettings(id="acme", plan="p"))
+    await directory.refresh()
+    assert not directory.by_key(key.text).allows("m")
+    async with store.change() as change:
+        await change.put_key(stored(key, revoked=2000.0))
+    await directory.refresh()
+    with pytest.raises(UnknownKey):
+        directory.by_key(key.text)
+
+
+async def test_keys_that_have_ended_are_not_kept_in_memory(store):
+    await with_key(store, new_key(PEPPER), expires=Moment.at(1000.0))
+    await with_key(store, new_key(PEPPER), revoked=1000.0)
+    directory = following(store)
+    await directory.refresh()
+    assert directory.keys == 0
+
+
+async def test_what_the_file_names_is_the_files(store):
+    of_file, key = Register(PEPPER), new_key(PEPPER)
+    of_file.put_tenant(TenantSettings(id="acme", disabled=True))
+    of_file.put_key("acme", ApiKey(id="mine", hash=f"sha256:{1:064x}"))
+    await with_key(store, key)
+    directory = following(store, of_file)
+    await directory.refresh()
+    assert directory.keys == 1
+    with pytest.raises(UnknownKey):
+        directory.by_key(key.text)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("keys", "scopes", "nonsense"),
+        ("keys", "hash", "md5:1"),
+        ("keys", "expires_ms", 10**18),
+        ("tenants", "isolation", '{"mode": "open"}'),
+        ("organisations", "limits", '[{"requests": 0}]'),
+        ("plans", "models", "[]"),
+    ],
+)
+async def test_a_row_that_cannot_be_read_opens_nothing_and_keeps_nobody_else_out(store, table, column, value):
+    bad, good = new_key(PEPPER), new_key(PEPPER)
+    async with store.change() as change:
+        await change.put_plan(Plan(name="p"))
+        await change.put_tenant(TenantSettings(id="acme", organisation="org", plan="p"))
+        await change.put_tenant(TenantSettings(id="globex"))
+        await change.add_keys([stored(bad), stored(good, tenant="globex")])
+        first = "acme" if table == "tenants" else bad.id if table == "keys" else "org"
+        where = "name = 'p'" if table == "plans" else f"id = '{first}'"
+        statement = text(f"UPDATE {table} SET {column} = :value WHERE {where}")
+        await change._connection.execute(statement, {"value": value})
+    directory = following(store)
+    await directory.refresh()
+    assert directory.by_key(good.text).id == "globex"
+    try:
+        found = directory.by_key(bad.text)
+    except UnknownKey:
+        return
+    assert found.disabled or not found.allows("m")
+
+
+class Breakable(TenantStore):
+    """A store whose database goes away."""
+
+    down = False
+
+    async def number(self):
+        if self.down:
+            raise DatabaseDown("gone")
+        return await super().number()
+
+
+async def test_without_the_database_known_keys_go_on_for_a_time_and_unknown_ones_are_not_judged(database):
+    store, key, now = Breakable(database), new_key(PEPPER), [0.0]
+    await with_key(store, key)
+    directory = following(store, known_seconds_max=60.0, clock=lambda: now[0])
+    assert directory.state == "not loaded"
+    with pytest.raises(DirectoryAway):
+        directory.by_key(key.text)
+    running = asyncio.create_task(directory.run())
+    await directory.loaded.wait()
+    assert directory.state == "following"
+    store.down = True
+    async with asyncio.timeout(10):
+        while directory.state != "away":
+            await asyncio.sleep(0.01)
+    assert directory.by_key(key.text).id == "acme"
+    with pytest.raises(DirectoryAway):
+        directory.by_key(new_key(PEPPER).text)
+    now[0] = 60.1
+    assert directory.state == "stale"
+    with pytest.raises(DirectoryAway):
+        directory.by_key(key.text)
+    store.down = False
+    directory.ring()
+    async with asyncio.timeout(10):
+        while directory.state != "following":
+            await asyncio.sleep(0.01)
+    assert directory.by_key(key.text).id == "acme"
+    with pytest.raises(UnknownKey):
+        directory.by_key(new_key(PEPPER).text)
+    running.cancel()
+
+
+async def test_another_database_in_place_of_the_first_is_read_anew(tmp_path):
+    key, other = new_key(PEPPER), new_key(PEPPER)
+    store = TenantStore(Database("sqlite:///t.db", tmp_path))
+    await schema.upgrade(store.database)
+    await with_key(store, key)
+    await with_key(store, key)
+    directory = following(store)
+    await directory.refresh()
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.execute("DELETE FROM keys")
+        connection.execute("UPDATE changes SET number = 0")
+    await with_key(store, other)
+    await directory.refresh()
+    assert directory.by_key(other.text).id == "acme"
+    with pytest.raises(UnknownKey):
+        directory.by_key(key.text)
+    await store.database.close()
+
+
+async def test_a_file_that_is_not_there_holds_nothing_and_is_not_made(tmp_path):
+    store = TenantStore(Database("sqlite:///t.db", tmp_path))
+    directory = following(store)
+    await directory.refresh()
+    assert (directory.state, directory.has_tenants) == ("following", False)
+    assert list(tmp_path.iterdir()) == []
+    await schema.upgrade(store.database)
+    await with_key(store, key := new_key(PEPPER))
+    await directory.refresh()
+    assert directory.by_key(key.text).id == "acme"
+    await store.database.close()

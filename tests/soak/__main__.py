@@ -1,0 +1,260 @@
+"""`make soak`: a million requests (or fewer) through real gateways, and a verdict on their memory.
+
+    callers --> gateway(s) --> two workers that cost next to nothing; for one in a hundred a real engine
+                    |
+                 Valkey
+
+Exit code 1 when memory is not flat, when a request fails, or when something is still held at the end.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import redis.asyncio as redis
+import uvloop
+from rich.console import Console
+
+from gateway.tenants.keys import new_key, pepper
+from tests.benchmarks.report import new_table
+from tests.benchmarks.subjects import run_to_its_end
+from tests.soak.callers import Tally, call
+from tests.soak.samples import Sample, Verdict, counted, verdict
+from tests.soak.traffic import ENGINE, TEXT, TOKENS, Traffic
+from tests.stage.processes import (
+    EmbeddedProcess,
+    GatewayProcess,
+    descriptors,
+    fast_workers,
+    resident_bytes,
+)
+from tests.stage.valkey import ValkeyServer
+
+TENANTS = 200
+SECRET = "a secret of the tests"
+REDIS, ENGINE_NAME = "Valkey", "engine"
+SAMPLES = 60
+REQUESTS_MIN = 5000
+IDLE_SECONDS_MAX = 30.0
+INDEX_BYTES = 16 * 1024**2
+"""Small, so that the index is full, and evicts, before the counted part begins."""
+
+ROWS_SHOWN = 24
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--requests", type=int, default=250_000)
+    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--connections", type=int, default=24, help="callers at one time")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="write all samples and the verdicts there")
+    options = parser.parse_args()
+    if options.requests < REQUESTS_MIN:
+        parser.error(f"--requests: {REQUESTS_MIN:,} at least, or nothing can be said")
+    return options
+
+
+def settings(
+    valkey: ValkeyServer, checkpoint: Path, workers: Sequence[dict[str, str]], keys: Any
+) -> dict[str, Any]:
+    """Everything on, nothing refused for want of quota; small bounds, so that they are met."""
+    limits = [{"requests": 10**9, "per": "minute"}, {"total_tokens": 10**12, "per": "minute"}]
+    return {
+        "redis": {"url": valkey.url, "timeout_ms": 1000},
+        "deployment_secret": SECRET,
+        "models": [
+            {"name": TEXT, "tokenizer": "text"},
+            {"name": TOKENS, "tokenizer": str(checkpoint)},
+            {"name": ENGINE, "tokenizer": str(checkpoint), "block_size": 16},
+        ],
+        "workers": list(workers),
+        "plans": [{"name": "plan", "limits": limits, "concurrency": 10_000}],
+        "tenants": [
+            {"id": tenant, "plan": "plan", "keys": [{"id": key.id, "hash": key.hash}]}
+            for tenant, key in keys.items()
+        ],
+        "index": {"memory_bytes_max": INDEX_BYTES},
+        "telemetry": {"log_level": "warning"},
+        "drain": {"notice_seconds": 0, "seconds": 1},
+    }
+
+
+class Soak:
+    """The processes, and what is sampled of them."""
+
+    def __init__(
+        self, gateways: Sequence[GatewayProcess], engine: EmbeddedProcess, valkey: ValkeyServer
+    ) -> None:
+        self._gateways = gateways
+        self._engine = engine
+        self._redis = redis.from_url(valkey.url)
+        self._started = time.monotonic()
+        self.http = aiohttp.ClientSession()
+
+    async def sample(self, requests: int) -> Sample:
+        gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
+
+        def total(name: str) -> int:
+            return int(sum(each[name] for each in gauges))
+
+        memory = {gateway.name: resident_bytes(gateway.pid) for gateway in self._gateways}
+        memory[ENGINE_NAME] = resident_bytes(self._engine.pid)
+        memory[REDIS] = int((await self._redis.info("memory"))["used_memory"])
+        return Sample(
+            requests=requests,
+            seconds=time.monotonic() - self._started,
+            memory=memory,
+            descriptors=sum(descriptors(gateway.pid) for gateway in self._gateways),
+            tasks=total("tasks"),
+            leases=total("leases"),
+            nodes=total("index_nodes"),
+            blocks=total("index_blocks"),
+            pages=total("worker_pages"),
+        )
+
+    async def still_held(self) -> list[str]:
+        """What no request needs any more, and is held all the same; it is waited for."""
+        names = ("leases", "worker_streams", "worker_queued_tokens", "worker_kv_tokens", "waiting_requests")
+        deadline = time.monotonic() + IDLE_SECONDS_MAX
+        while True:
+            gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
+            held = [f"{name} {sum(each.get(name, 0) for each in gauges):g}" for name in names]
+            held = [each for each in held if not each.endswith(" 0")]
+            if not held or time.monotonic() > deadline:
+                return held
+            await asyncio.sleep(0.2)
+
+    async def close(self) -> None:
+        await self.http.close()
+        await self._redis.aclose()
+
+
+async def run(options: argparse.Namespace, console: Console) -> bool:
+    """Starts all, soaks, prints. Is all well? Raises ChildFailed."""
+    keys = {f"tenant-{at:03}": new_key(pepper(SECRET.encode())) for at in range(TENANTS)}
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="radixgate-soak-")))
+        valkey = ValkeyServer(directory)
+        stack.callback(valkey.kill)
+        valkey.start()
+        checkpoint = directory / ENGINE
+        await run_to_its_end(
+            "the checkpoint", sys.executable, "-m", "workers.engine.tiny_checkpoint", str(checkpoint)
+        )
+        fast = fast_workers(directory, (TEXT, TOKENS))
+        engine = EmbeddedProcess(ENGINE_NAME, directory, checkpoint, kv_tokens=8192)
+        for process in (fast, engine):
+            stack.push_async_callback(process.stop)
+        await asyncio.gather(fast.start(), engine.start())
+        workers = [
+            {"id": f"fast-{n}", "kind": "sglang", "url": url} for n, url in enumerate(fast.url.split(","))
+        ]
+        workers.append({"id": ENGINE_NAME, "kind": "embedded", "url": engine.url})
+        tree = settings(valkey, checkpoint, workers, keys)
+        gateways = [GatewayProcess(f"gateway-{n}", directory, tree) for n in range(options.gateways)]
+        for gateway in gateways:
+            stack.push_async_callback(gateway.stop)
+        await asyncio.gather(*(gateway.start() for gateway in gateways))
+        soak = Soak(gateways, engine, valkey)
+        stack.push_async_callback(soak.close)
+        for gateway in gateways:
+            await gateway.all_up(soak.http)
+
+        tally, samples = await soaked(options, soak, gateways, {t: key.text for t, key in keys.items()})
+        held = await soak.still_held()
+        names = [*(gateway.name for gateway in gateways), REDIS, ENGINE_NAME]
+        return report(console, options, samples, tally, held, [verdict(name, samples) for name in names])
+
+
+async def soaked(
+    options: argparse.Namespace, soak: Soak, gateways: Sequence[GatewayProcess], keys: dict[str, str]
+) -> tuple[Tally, list[Sample]]:
+    """All requests, and a sample after every so many of them."""
+    tally = Tally()
+    asks = islice(Traffic(keys, options.seed), options.requests)
+    callers = [
+        asyncio.create_task(call(asks, gateway.host, gateway.port, tally))
+        for at in range(options.connections)
+        for gateway in [gateways[at % len(gateways)]]
+    ]
+    samples = [await soak.sample(0)]
+    while not all(caller.done() for caller in callers):
+        await asyncio.sleep(0.05)
+        if tally.requests >= len(samples) * options.requests // SAMPLES:
+            samples.append(await soak.sample(tally.requests))
+            print(f"\r{tally.requests:,} requests", end="", file=sys.stderr, flush=True)
+    print("\r", end="", file=sys.stderr)
+    await asyncio.gather(*callers)
+    samples.append(await soak.sample(tally.requests))
+    return tally, samples
+
+
+def report(
+    console: Console,
+    options: argparse.Namespace,
+    samples: Sequence[Sample],
+    tally: Tally,
+    held: Sequence[str],
+    verdicts: Sequence[Verdict],
+) -> bool:
+    names = [each.name for each in verdicts]
+    drawn = new_table(
+        f"{tally.requests:,} requests, {options.gateways} gateway(s), {TENANTS} tenants, seed {options.seed}",
+        (),
+        (
+            "requests",
+            "seconds",
+            *(f"{name} MiB" for name in names),
+            "fds",
+            "tasks",
+            "leases",
+            "nodes",
+            "blocks",
+            "pages",
+        ),
+    )
+    first_counted = counted(samples)[0]
+    for at, sample in enumerate(samples):
+        if at % max(1, len(samples) // ROWS_SHOWN) == 0 or sample is samples[-1]:
+            drawn.add_row(
+                f"{sample.requests:,}",
+                f"{sample.seconds:,.0f}",
+                *(f"{sample.memory[name] / 1024**2:,.1f}" for name in names),
+                *(f"{n:,}" for n in (sample.descriptors, sample.tasks, sample.leases)),
+                *(f"{n:,}" for n in (sample.nodes, sample.blocks, sample.pages)),
+            )
+    console.print(drawn)
+    seconds = samples[-1].seconds - samples[0].seconds
+    console.print(
+        f"answered {tally.answered:,}, left by their client {tally.left:,}, refused as they should "
+        f"{tally.refused:,}, failed {tally.failed:,}; {tally.requests / seconds:,.0f} requests/s"
+    )
+    for why, count in tally.troubles.items():
+        console.print(f"  {count} x {why}", markup=False)
+    for each in verdicts:
+        console.print(
+            f"{each.name}: {'flat' if each.flat else 'NOT FLAT'}: {each.growth / 1024**2:+.1f} MiB from request "
+            f"{first_counted.requests:,} on ({each.bytes_per_request:+.1f} bytes a request); "
+            f"allowed {each.allowed / 1024**2:.1f} MiB"
+        )
+    if held:
+        console.print(f"STILL HELD after {IDLE_SECONDS_MAX:g} s without requests: {', '.join(held)}")
+    if options.json is not None:
+        result = {"samples": [asdict(s) for s in samples], "verdicts": [asdict(v) for v in verdicts]}
+        options.json.write_text(json.dumps(result, indent=1))
+    return not tally.failed and not held and all(each.flat for each in verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(0 if uvloop.run(run(arguments(), Console(width=max(Console().width, 140)))) else 1)

@@ -1,0 +1,115 @@
+"""What the clients of a soak send: the same for the same seed, and nothing that could stay small by itself.
+
+Every tenant has a conversation with each model; it grows for some turns and is then another one, now and then under
+another system prompt. So prefixes are shared, split, left behind and evicted, in every namespace. Beside it come
+clients that leave, in the middle of a stream or with their request hardly sent, and requests that are refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+import orjson
+
+from tests.benchmarks.wire import Texts
+
+TEXT, TOKENS, ENGINE = "soak-text", "soak-tokens", "soak-engine"
+"""Without a tokenizer; with one; and served by a real engine, which publishes KV events."""
+
+TURNS_MAX = 6
+SYSTEM_CHARACTERS = 1200
+TURN_CHARACTERS = 300
+CHUNKS = 8
+LEFT_CHUNKS, LEFT_GAP_MS = 64, 5
+
+STREAMS = 0.35
+LEAVING = 0.02
+REFUSED = 0.01
+ON_THE_ENGINE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. `leave_after`: its client hangs up after so many reads of the answer (0: once it is sent)."""
+
+    data: bytes
+    status: int = 200
+    leave_after: int | None = None
+
+
+@dataclass(slots=True)
+class _Conversation:
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+
+class Traffic:
+    """An endless iterator. `keys`: of all tenants."""
+
+    def __init__(self, keys: Mapping[str, str], seed: int) -> None:
+        self._random = Random(seed)
+        self._texts = Texts()
+        self._keys = list(keys.values())
+        self._systems: dict[str, str] = {}
+        self._conversations: dict[tuple[str, str], _Conversation] = {}
+
+    def __iter__(self) -> Iterator[Ask]:
+        return self
+
+    def __next__(self) -> Ask:
+        chance, key = self._random.random(), self._random.choice(self._keys)
+        if chance < REFUSED:
+            return self._refused(key)
+        if chance < REFUSED + LEAVING:
+            return self._leaving(key)
+        if chance < REFUSED + LEAVING + ON_THE_ENGINE:
+            return Ask(_bytes(key, self._body(key, ENGINE, max_tokens=4, stream=True)))
+        model = TEXT if self._random.random() < 0.5 else TOKENS
+        if chance < REFUSED + LEAVING + ON_THE_ENGINE + STREAMS:
+            return Ask(_bytes(key, self._body(key, model, max_tokens=CHUNKS, stream=True)))
+        return Ask(_bytes(key, self._body(key, model, max_tokens=16)))
+
+    def _leaving(self, key: str) -> Ask:
+        model = self._random.choice((TEXT, TOKENS))
+        body = self._body(key, model, max_tokens=LEFT_CHUNKS, seed=LEFT_GAP_MS, stream=True)
+        return Ask(_bytes(key, body), leave_after=self._random.choice((0, 1, 3)))
+
+    def _refused(self, key: str) -> Ask:
+        body = orjson.dumps(self._body(key, TEXT))
+        kind = self._random.randrange(3)
+        if kind == 0:
+            return Ask(_head(f"{key[:-4]}{self._random.randrange(10**4):04}", len(body)) + body, 401)
+        if kind == 1:
+            return Ask(_head(key, len(body) - 1) + body[:-1], 400)
+        return Ask(_bytes(key, self._body(key, f"unknown-{self._random.getrandbits(32):x}")), 404)
+
+    def _body(self, key: str, model: str, **more: object) -> dict[str, object]:
+        # What an engine takes of a request stands first; see fast_worker.
+        return {"model": model, **more, "messages": self._messages(key, model)}
+
+    def _messages(self, key: str, model: str) -> list[dict[str, str]]:
+        if model not in (TEXT, TOKENS, ENGINE):
+            return [{"role": "user", "content": "hello"}]
+        conversation = self._conversations.setdefault((key, model), _Conversation())
+        messages = conversation.messages
+        if len(messages) > 2 * TURNS_MAX:
+            messages.clear()
+        if not messages:
+            if key not in self._systems or self._random.random() < 0.25:
+                self._systems[key] = self._texts.new(SYSTEM_CHARACTERS)
+            messages.append({"role": "system", "content": self._systems[key]})
+        else:
+            messages.append({"role": "assistant", "content": self._texts.new(TURN_CHARACTERS // 3)})
+        messages.append({"role": "user", "content": self._texts.new(TURN_CHARACTERS)})
+        return messages
+
+
+def _bytes(key: str, body: dict[str, object]) -> bytes:
+    data = orjson.dumps(body)
+    return _head(key, len(data)) + data
+
+
+def _head(key: str, length: int) -> bytes:
+    return (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\n"
+        f"authorization: Bearer {key}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    ).encode()

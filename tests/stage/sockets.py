@@ -1,0 +1,58 @@
+"""Cuts connections of another process, as a network does: it keeps its sockets and finds them dead. Linux.
+
+pidfd_getfd(2) gives us a copy of its descriptor; shutting that down shuts down the connection itself.
+"""
+
+import ctypes
+import os
+import socket
+from collections.abc import Collection
+
+SYS_PIDFD_GETFD = 438
+"""The same number on every architecture."""
+
+
+class CannotCut(Exception):
+    """The kernel, or what we may do, does not allow it."""
+
+
+def cut(pid: int, ports: Collection[int]) -> int:
+    """Shuts down its TCP connections to these ports, and gives their number. Raises CannotCut."""
+    count = 0
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError) as err:
+        raise CannotCut(f"pidfd_open: {err}") from err
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            connection = _copied(handle, pid, int(name))
+            if connection is None:
+                continue
+            with connection:
+                if connection.family == socket.AF_INET and _port(connection) in ports:
+                    connection.shutdown(socket.SHUT_RDWR)
+                    count += 1
+    finally:
+        os.close(handle)
+    return count
+
+
+def _copied(handle: int, pid: int, number: int) -> socket.socket | None:
+    """None if that is no socket, or closed by now."""
+    try:
+        if not os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+            return None
+    except OSError:
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    copy = libc.syscall(SYS_PIDFD_GETFD, handle, number, 0)
+    if copy < 0:
+        raise CannotCut(f"pidfd_getfd: {os.strerror(ctypes.get_errno())}")
+    return socket.socket(fileno=copy)
+
+
+def _port(connection: socket.socket) -> int | None:
+    try:
+        return int(connection.getpeername()[1])
+    except OSError:
+        return None

@@ -1,0 +1,47 @@
+"""A real Valkey on a unix socket, that tests may stall, kill and start again."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from gateway.processes import die_with_parent
+from tests.fakes.redis_cluster import server_binary
+
+READY_SECONDS_MAX = 10.0
+
+
+class ValkeyServer:
+    """`keeps`: what it was told outlives it, in its directory."""
+
+    def __init__(self, directory: Path, *, keeps: bool = False) -> None:
+        self.directory = directory
+        self.socket = directory / "s"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._keeps = keeps
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket}"
+
+    def start(self) -> None:
+        options = ["--port", "0", "--unixsocket", str(self.socket), "--save", ""]
+        options += ["--appendonly", "yes" if self._keeps else "no"]
+        options += ["--dir", str(self.directory), "--logfile", "log"]
+        self.process = subprocess.Popen([server_binary(), *options], preexec_fn=die_with_parent)
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while not self.socket.exists():
+            assert time.monotonic() < deadline, "Valkey does not start"
+            time.sleep(0.01)
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            # What is stalled is killed all the same.
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        self.socket.unlink(missing_ok=True)

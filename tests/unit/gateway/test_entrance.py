@@ -1,0 +1,134 @@
+"""Who comes in, who does not and why, and who is kept waiting."""
+
+import pytest
+
+from gateway.entrance import Entrance
+from gateway.errors import (
+    AccountDisabled,
+    AddressNotAllowed,
+    KeysUnavailable,
+    ScopeNotAllowed,
+    TooManyFailures,
+    Unauthenticated,
+)
+from gateway.settings_types import Network, address_of
+from gateway.tenants.directory import DirectoryAway, UnknownKey
+from gateway.tenants.penalties import ADDRESSES_MAX, Penalties
+from gateway.tenants.tenant import Plan, Tenant
+
+TENANT = Tenant(id="acme", organisation="acme", key_id="k", plan=Plan(), group="")
+HERE = address_of("192.0.2.1")
+
+
+class Directory:
+    """One key opens a tenant, one raises what it is told."""
+
+    def __init__(self, tenant=TENANT, error=UnknownKey):
+        self.tenant, self.error = tenant, error
+
+    def by_key(self, presented):
+        if presented != "right":
+            raise self.error
+        return self.tenant
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def entrance(failures=3, clock=None, **tenant):
+    return Entrance(
+        Directory(**tenant) if "error" in tenant else Directory(Tenant(**{**_fields(TENANT), **tenant})),
+        Penalties(failures, clock or Clock()),
+    )
+
+
+def _fields(tenant):
+    return {name: getattr(tenant, name) for name in tenant.__slots__}
+
+
+def nobody_asks():
+    raise AssertionError("the address matters to nobody here")
+
+
+def test_a_right_key_comes_in_and_nobody_asks_from_where():
+    assert entrance().admit("right", nobody_asks) == TENANT
+
+
+def test_a_wrong_key_is_refused():
+    with pytest.raises(Unauthenticated):
+        entrance().admit("wrong", lambda: HERE)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "error", "code"),
+    [
+        ({"disabled": True}, AccountDisabled, "account_disabled"),
+        ({"networks": ((Network("198.51.100.0/24"),),)}, AddressNotAllowed, "address_not_allowed"),
+        ({"may": frozenset({"usage"})}, ScopeNotAllowed, "scope_not_allowed"),
+    ],
+)
+def test_a_right_key_that_may_not_is_told_why(tenant, error, code):
+    with pytest.raises(error) as refused:
+        entrance(**tenant).admit("right", lambda: HERE)
+    assert (refused.value.status, refused.value.code) == (403, code)
+
+
+def test_a_key_for_usage_reads_usage():
+    assert entrance(may=frozenset({"usage"})).admit("right", nobody_asks, "usage").id == "acme"
+
+
+def test_a_directory_that_cannot_tell_is_no_refusal_of_the_key():
+    with pytest.raises(KeysUnavailable) as refused:
+        entrance(error=DirectoryAway).admit("wrong", lambda: HERE)
+    assert refused.value.status == 503
+
+
+def test_too_many_failures_are_told_to_wait_until_the_next_one_is_borne():
+    clock = Clock()
+    at = entrance(failures=3, clock=clock)
+    for _ in range(3):
+        with pytest.raises(Unauthenticated):
+            at.admit("wrong", lambda: HERE)
+    with pytest.raises(TooManyFailures) as refused:
+        at.admit("wrong", lambda: HERE)
+    assert refused.value.headers()["retry-after"] == "20"
+    assert refused.value.headers()["x-should-retry"] == "false"
+    clock.now = 20.1
+    with pytest.raises(Unauthenticated):
+        at.admit("wrong", lambda: HERE)
+
+
+def test_failures_of_a_neighbour_keep_no_right_key_out():
+    at = entrance(failures=1)
+    with pytest.raises(Unauthenticated):
+        at.admit("wrong", lambda: HERE)
+    assert at.admit("right", lambda: HERE).id == "acme"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::192.0.2.1", "192.0.2.1", False),
+    ],
+)
+def test_an_ipv4_address_and_an_ipv6_network_are_one_caller(one, other, same):
+    penalties = Penalties(1, Clock())
+    assert penalties.failed(address_of(one)) == 0.0
+    assert (penalties.failed(address_of(other)) > 0.0) is same
+
+
+def test_the_table_of_failures_is_bounded_and_forgets_the_oldest():
+    penalties = Penalties(1, Clock())
+    for number in range(ADDRESSES_MAX + 1):
+        penalties.failed(address_of(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))
+    assert len(penalties) == ADDRESSES_MAX
+    assert penalties.failed(address_of("10.0.0.0")) == 0.0
+    assert penalties.failed(address_of("10.0.0.9")) > 0.0

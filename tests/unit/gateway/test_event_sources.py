@@ -1,0 +1,35 @@
+"""Where a worker publishes its KV events, as the settings have it."""
+
+import pytest
+
+from gateway.dispatch.event_sources import event_sources
+from gateway.settings_sources import load
+from workers.kv_events.source import EventSource
+
+
+def sources(tmp_path, kv_events):
+    file = tmp_path / "radixgate.yaml"
+    file.write_text(
+        f"workers:\n  - {{id: w, kind: vllm, url: 'http://gpu-7:8000', kv_events: {kv_events}}}\n",
+        encoding="utf-8",
+    )
+    return event_sources(load(file, {}).settings.workers[0])
+
+
+def test_auto_asks_the_worker_and_off_does_not_follow_it(tmp_path):
+    assert sources(tmp_path, "auto") is None
+    # Also without quotes: older YAML would read false.
+    assert sources(tmp_path, "off") == sources(tmp_path, "'off'") == ()
+
+
+def test_every_rank_has_the_next_ports_at_the_workers_host(tmp_path):
+    at = "{endpoint: 'tcp://*:5557', replay_endpoint: 'tcp://*:6557', topic: kv, ranks: 2}"
+    assert sources(tmp_path, at) == (
+        EventSource(endpoint="tcp://gpu-7:5557", replay="tcp://gpu-7:6557", topic="kv"),
+        EventSource(endpoint="tcp://gpu-7:5558", replay="tcp://gpu-7:6558", topic="kv"),
+    )
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://10.0.0.1:5557", "ipc:///run/kv", "tcp://[::1]:5557"])
+def test_an_address_of_its_own_stays_as_it_is(tmp_path, endpoint):
+    assert sources(tmp_path, f"{{endpoint: '{endpoint}'}}") == (EventSource(endpoint=endpoint),)

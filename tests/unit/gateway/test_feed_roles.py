@@ -1,0 +1,115 @@
+"""Who follows whose feed: gateways that come, go, and know different workers, until nothing changes any more."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dispatch.feed_roles import DEAF_PATIENCE, PATIENCE_MAX, SETTLED_ROUNDS, Stand, claim, ranking
+from radix_cache.shared.feed_leases import NOBODY, FeedLease, Known
+
+A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
+WARM = Stand(wanted=True, follows=True, warm=True, known=Known.WHOLE)
+COLD = Stand(wanted=True)
+
+
+def settle(lease, gateways, stands, *, worker="w", rounds=60):
+    """Round after round each gateway claims in its turn; gives the lease, and how often it changed hands."""
+    still, hands = 0, 0
+    for _ in range(rounds):
+        for me in sorted(gateways):
+            follows = me in (lease.writer, lease.second)
+            stand = stands.get(me, WARM)
+            mine = stand if follows or not stand.wanted else COLD
+            wanted = claim(worker, lease, frozenset(gateways), me, mine, still)
+            if wanted != lease:
+                hands += (wanted.writer, wanted.second) != (lease.writer, lease.second)
+                still = 0 if (wanted.writer, wanted.second) != (lease.writer, lease.second) else still
+                lease = wanted
+        still += 1
+    return lease, hands
+
+
+@given(
+    st.sets(st.binary(min_size=8, max_size=8).filter(lambda name: name != NOBODY), min_size=1, max_size=12),
+    st.data(),
+)
+def test_in_the_end_the_first_two_of_the_ranking_have_it(gateways, data):
+    anybody = st.sampled_from([*sorted(gateways), NOBODY, b"\xffgone!!\xff"])
+    lease = FeedLease(data.draw(anybody), data.draw(anybody))
+    if lease.writer == lease.second:
+        lease = FeedLease(lease.writer)
+    settled, _ = settle(lease, gateways, {})
+    order = ranking("w", frozenset(gateways))
+    assert (settled.writer, settled.second) == (order[0], order[1] if len(order) > 1 else NOBODY)
+    assert settle(settled, gateways, {})[1] == 0
+
+
+def test_the_warm_second_writes_at_once_when_the_writer_is_gone():
+    wanted = claim("w", FeedLease(A, B), frozenset({B, C}), B, WARM, 0)
+    assert (wanted.writer, wanted.second, wanted.known) == (B, NOBODY, Known.WHOLE)
+    # Nobody else takes what falls to it.
+    assert claim("w", FeedLease(A, B), frozenset({B, C}), C, COLD, PATIENCE_MAX) == FeedLease(A, B)
+
+
+def test_who_takes_over_without_having_listened_promises_nothing():
+    before = FeedLease(A, NOBODY, Known.WHOLE)
+    assert claim("w", before, frozenset({B}), B, COLD, 0) == FeedLease(B, NOBODY, Known.NOTHING)
+
+
+def test_a_better_gateway_that_knows_less_does_not_take_the_pen():
+    first, other = ranking("w", frozenset({A, B}))
+    lease = FeedLease(other, first, Known.WHOLE)
+    less = Stand(wanted=True, follows=True, warm=True, known=Known.UNCERTAIN)
+    assert claim("w", lease, frozenset({A, B}), first, less, 100) == lease
+    assert claim("w", lease, frozenset({A, B}), first, WARM, SETTLED_ROUNDS).writer == first
+
+
+def test_a_worker_that_the_preferred_gateway_does_not_know_is_followed_by_others():
+    gateways = {A, B, C}
+    first = ranking("w", frozenset(gateways))[0]
+    settled, _ = settle(FeedLease(), gateways, {first: Stand(wanted=False)})
+    assert first not in (settled.writer, settled.second)
+    assert NOBODY not in (settled.writer, settled.second)
+
+
+def test_who_follows_no_more_gives_its_lease_back():
+    assert claim("w", FeedLease(A, B), frozenset({A, B}), A, Stand(wanted=False), 0).writer == NOBODY
+    assert claim("w", FeedLease(A), frozenset({A}), A, Stand(wanted=False), 0).packed() == b""
+
+
+DEAF = Stand(wanted=True, follows=True, deaf=True)
+
+
+def test_who_cannot_hear_the_worker_leaves_it_to_others_and_keeps_it_if_there_are_none():
+    assert claim("w", FeedLease(A, B), frozenset({A, B}), A, DEAF, 9) == FeedLease(NOBODY, B)
+    assert claim("w", FeedLease(A, B), frozenset({A, B}), B, DEAF, 9) == FeedLease(A, NOBODY)
+    assert claim("w", FeedLease(A), frozenset({A}), A, DEAF, 9) == FeedLease(A)
+
+
+def test_who_could_not_hear_it_takes_only_what_nobody_else_wants():
+    deaf = Stand(wanted=True, deaf=True)
+    gateways = frozenset({A, B})
+    first, _ = ranking("w", gateways)
+    assert claim("w", FeedLease(), gateways, first, deaf, DEAF_PATIENCE - 1) == FeedLease()
+    assert claim("w", FeedLease(), gateways, first, deaf, DEAF_PATIENCE).writer == first
+    third = next(name for name in (A, B, C) if ranking("w", frozenset({A, B, C}))[0] == name)
+    writer, second = {A, B, C} - {third}
+    # Nor does it take the place of one that hears.
+    assert claim("w", FeedLease(writer, second), frozenset({A, B, C}), third, deaf, 100).second == second
+
+
+def test_a_gateway_that_was_missed_itself_claims_nothing():
+    assert claim("w", FeedLease(), frozenset({A}), B, WARM, 100) == FeedLease()
+
+
+@pytest.mark.parametrize("gateways", [2, 10, 100])
+def test_writers_are_spread_evenly(gateways):
+    names = frozenset(number.to_bytes(8, "big") for number in range(1, gateways + 1))
+    workers = 1000
+    pairs = [ranking(f"gpu-{number}", names)[:2] for number in range(workers)]
+    shares = Counter(pair[0] for pair in pairs) + Counter(pair[1] for pair in pairs)
+    mean = 2 * workers / gateways
+    assert max(shares.values()) < mean + 5 * mean**0.5
+    assert len(shares) == gateways

@@ -1,0 +1,107 @@
+"""Keys in a database: made, replaced, ended. On SQLite; the tables are tested on both."""
+
+import pytest
+
+from gateway.database import schema
+from gateway.database.database import Database
+from gateway.database.tenant_store import TenantStore
+from gateway.settings_tenants import ApiKey, Limit, TenantSettings
+from gateway.settings_types import Moment
+from gateway.tenants.directory import UnknownKey
+from gateway.tenants.key_life import KeyLife, KeyProblem
+from gateway.tenants.keys import HASH_PREFIX, pepper
+from gateway.tenants.register import Register
+from gateway.tenants.sql_directory import SqlDirectory
+
+PEPPER = pepper(b"secret")
+RULES = ApiKey(id="new", hash=HASH_PREFIX + "0" * 64, name="robot", limits=(Limit(requests=5),))
+
+
+class Desk:
+    """Keys of the tenant acme, and what a directory makes of them at a moment."""
+
+    def __init__(self, store):
+        self.now = 1_800_000_000.0
+        self.store = store
+        self.life = KeyLife(store, PEPPER, lambda: self.now)
+
+    async def opens(self, made):
+        register = Register(PEPPER, lambda: self.now)
+        directory = SqlDirectory(register, self.store, known_seconds_max=1.0, wall=lambda: self.now)
+        await directory.refresh()
+        try:
+            return directory.by_key(made.text)
+        except UnknownKey:
+            return None
+
+
+@pytest.fixture
+async def desk(tmp_path):
+    database = Database("sqlite:///t.db", tmp_path)
+    await schema.upgrade(database)
+    store = TenantStore(database)
+    async with store.change() as change:
+        await change.put_tenant(TenantSettings(id="acme"))
+    yield Desk(store)
+    await database.close()
+
+
+async def test_a_key_is_kept_as_a_hash_and_opens_its_tenant(desk, tmp_path):
+    made = await desk.life.create("acme", RULES)
+    assert (await desk.opens(made)).id == "acme"
+    (stored,) = await desk.life.of("acme")
+    assert (stored.key.name, stored.key.hash) == ("robot", made.hash)
+    assert all(made.text.encode() not in file.read_bytes() for file in tmp_path.iterdir())
+
+
+async def test_after_a_rotation_both_keys_are_good_until_the_grace_period_ends(desk):
+    old = await desk.life.create("acme", RULES)
+    new = await desk.life.rotate(old.id, grace_seconds=60.0)
+    assert await desk.opens(old)
+    assert await desk.opens(new)
+    desk.now += 60.0
+    assert await desk.opens(old) is None
+    assert await desk.opens(new)
+
+
+async def test_a_rotated_key_keeps_its_rules_its_end_and_its_account(desk):
+    end = Moment.at(desk.now + 1000)
+    first = await desk.life.create("acme", RULES)
+    await desk.life.expire(first.id, end)
+    second = await desk.life.rotate(first.id)
+    third = await desk.life.rotate(second.id)
+    assert (await desk.opens(third)).scopes[-1].name == f"key:{first.id}"
+    newest = (await desk.life.of("acme", active=True))[-1]
+    assert (newest.key.id, newest.key.name, newest.key.expires) == (third.id, "robot", end)
+
+
+async def test_a_grace_period_prolongs_no_key(desk):
+    old = await desk.life.create("acme")
+    await desk.life.expire(old.id, Moment.at(desk.now + 10))
+    await desk.life.rotate(old.id, grace_seconds=1000.0)
+    desk.now += 10
+    assert await desk.opens(old) is None
+
+
+async def test_a_revoked_key_is_revoked_for_ever(desk):
+    made = await desk.life.create("acme")
+    await desk.life.revoke([made.id])
+    assert await desk.opens(made) is None
+    for again in (desk.life.rotate(made.id), desk.life.expire(made.id, Moment.at(desk.now + 100))):
+        with pytest.raises(KeyProblem):
+            await again
+    assert await desk.life.of(active=True) == []
+    assert len(await desk.life.of()) == 1
+
+
+async def test_of_several_keys_all_are_revoked_or_none(desk):
+    made = await desk.life.create("acme")
+    with pytest.raises(KeyProblem, match="no key 'nobodys'"):
+        await desk.life.revoke([made.id, "nobodys"])
+    assert await desk.opens(made)
+
+
+async def test_a_key_needs_a_tenant(desk):
+    with pytest.raises(KeyProblem, match="no tenant 'nobody'"):
+        await desk.life.create("nobody")
+    assert await desk.life.of() == []

@@ -1,0 +1,244 @@
+"""The planner's arithmetic, held to figures that were worked out by hand or published."""
+
+from typing import Any
+
+import pytest
+
+from workers.capacity import (
+    Deployment,
+    DoesNotFit,
+    context_per_user,
+    kv_bytes_per_token,
+    kv_heads_per_gpu,
+    prefill_flops,
+    seconds_per_token,
+)
+from workers.gpus import GPUS
+from workers.model_shape import read_shape
+
+LLAMA_70B: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+LLAMA_8B = LLAMA_70B | {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+LLAMA_2_7B = LLAMA_8B | {
+    "intermediate_size": 11008,
+    "num_key_value_heads": 32,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+}
+SEVENTY = {"layers": 80, "kv_heads": 8, "head_dim": 128}
+
+
+def deployment(config: dict[str, Any] = LLAMA_8B, gpu: str = "h100", **settings: Any) -> Deployment:
+    return Deployment(shape=read_shape(config), gpu=GPUS[gpu], **settings)
+
+
+def test_a_70b_model_with_eight_kv_heads_keeps_4096_tokens_in_1_34_gb():
+    per_token = kv_bytes_per_token(**SEVENTY, dtype="fp16")
+    assert (per_token, 4096 * per_token) == (327_680, 1_342_177_280)
+
+
+def test_the_same_without_grouped_queries_takes_10_7_gb():
+    assert 4096 * kv_bytes_per_token(layers=80, kv_heads=64, head_dim=128, dtype="fp16") == 10_737_418_240
+
+
+def test_32_layers_of_32_heads_keep_4096_tokens_in_two_gibibytes():
+    assert 4096 * kv_bytes_per_token(layers=32, kv_heads=32, head_dim=128, dtype="fp16") == 2 * 2**30
+
+
+def test_180_gb_for_fifty_users_are_11_000_tokens_each_and_not_110_000():
+    tokens = context_per_user(memory=320e9, weights=140e9, users=50, kv_bytes_per_token=327_680)
+    assert tokens == 10_986
+    # 110,000 tokens for each of fifty would take ten times the memory that is left.
+    needed = 50 * 110_000 * 327_680
+    assert needed / 180e9 == pytest.approx(10.0, abs=0.02)
+
+
+def test_140_gb_of_weights_at_3_35_tb_s_are_42_ms_per_token():
+    assert seconds_per_token(bytes_read=140e9, bandwidth=GPUS["h100"].bandwidth) == pytest.approx(
+        0.0418, abs=1e-4
+    )
+
+
+def test_int8_keys_and_values_are_1_97_times_smaller_with_their_scales():
+    full, small = (kv_bytes_per_token(layers=32, kv_heads=8, head_dim=128, dtype=d) for d in ("bf16", "int8"))
+    assert (full, small) == (131_072, 66_560)
+    assert full / small == pytest.approx(1.97, abs=0.005)
+
+
+@pytest.mark.parametrize(("head_dim", "expected"), [(128, 36_864), (64, 18_432), (96, 30_720), (32, 10_240)])
+def test_int4_adds_a_scale_and_a_minimum_for_each_group_of_64(head_dim: int, expected: int):
+    assert kv_bytes_per_token(layers=32, kv_heads=8, head_dim=head_dim, dtype="int4") == expected
+
+
+def test_96_heads_are_4_7_mb_per_token_and_48_kib_is_the_figure_of_one_head():
+    shape = {"layers": 96, "head_dim": 128, "dtype": "fp16"}
+    assert kv_bytes_per_token(kv_heads=96, **shape) == 4_718_592
+    assert kv_bytes_per_token(kv_heads=8, **shape) == 393_216
+    assert kv_bytes_per_token(kv_heads=1, **shape) == 49_152 == 48 * 1024
+
+
+def test_an_h100_has_990_dense_teraflops_and_no_gpu_is_listed_with_sparsity():
+    assert GPUS["h100"].flops == pytest.approx(990e12, rel=0.01)
+    # Twice the dense rate stands in every source, beside the word.
+    for gpu in GPUS.values():
+        assert "sparsity" in gpu.source or "dense" in gpu.source
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "parallel", "held"), [(8, 1, 8), (8, 4, 2), (8, 8, 1), (8, 16, 1), (3, 2, 2), (1, 4, 1)]
+)
+def test_tensor_parallelism_divides_kv_heads_but_not_below_one(kv_heads: int, parallel: int, held: int):
+    assert kv_heads_per_gpu(kv_heads, parallel) == held
+
+
+def test_beyond_its_kv_heads_a_model_gains_no_kv_memory_from_more_gpus():
+    eight, sixteen = (
+        deployment(LLAMA_70B, gpus=n, tensor_parallel=n).kv_bytes_per_token_per_gpu for n in (8, 16)
+    )
+    assert eight == sixteen == 327_680 // 8
+    alone = deployment(LLAMA_8B)
+    assert alone.kv_bytes_per_token == alone.kv_bytes_per_token_per_gpu == 131_072
+
+
+def test_weights_are_two_bytes_a_parameter_and_quantised_ones_spare_embedding_and_head():
+    shape = read_shape(LLAMA_8B)
+    assert deployment().weights == 2 * 8_030_261_248
+    int8 = deployment(weight_dtype="int8")
+    assert int8.weights == shape.linear + 2 * (shape.embedding + shape.head + shape.small)
+    assert deployment(weight_dtype="int4").weights < 0.6 * int8.weights + 1e9
+
+
+def test_decode_reads_the_weights_once_without_an_embedding_that_is_only_looked_up():
+    one = deployment(gpu="h200")
+    assert one.decode_bytes(1, 0) == 2 * (8_030_261_248 - 128256 * 4096)
+    # 15.0 GB at 4.8 TB/s, as published rooflines of this model have it.
+    assert one.decode_tokens_per_second(1, 1024) == pytest.approx(317, abs=1)
+    assert one.decode_tokens_per_second(32, 1024) == pytest.approx(7960, rel=0.01)
+    assert one.decode_tokens_per_second(256, 4096) == pytest.approx(8060, rel=0.01)
+    tied = deployment(LLAMA_8B | {"tie_word_embeddings": True}, gpu="h200")
+    assert tied.decode_bytes(1, 0) == tied.weights
+
+
+def test_a_large_enough_batch_is_bound_by_compute():
+    one = deployment(gpu="h200")
+    few, many = (one.step_seconds(batch, 0) for batch in (1, 4096))
+    assert few == one.decode_bytes(1, 0) / one.gpu.bandwidth
+    assert many > 1.5 * one.decode_bytes(4096, 0) / one.gpu.bandwidth
+
+
+def test_prefill_takes_two_flop_a_parameter_and_token_and_attention_grows_with_the_square():
+    shape = read_shape(LLAMA_8B)
+    assert prefill_flops(shape, 1000) == pytest.approx(
+        2 * shape.linear * 1000 + 2 * 32 * 4096 * 1000**2 + 2 * 128256 * 4096
+    )
+    whole = prefill_flops(shape, 1000)
+    parts = prefill_flops(shape, 600) + prefill_flops(shape, 400, cached=600)
+    # Two chunks cost what one does, but for a second row of scores.
+    assert parts - whole == pytest.approx(2 * 128256 * 4096)
+
+
+def test_ttft_is_queue_and_uncached_prefill_and_a_step():
+    one = deployment()
+    assert one.ttft_seconds(4096, cached=4000, queue_seconds=0.1) == pytest.approx(
+        0.1 + one.prefill_seconds(96, 4000) + one.step_seconds(1, 4096)
+    )
+    # A whole hit still computes its last token.
+    assert one.ttft_seconds(4096, cached=4096) > one.step_seconds(1, 4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "gpus", "users", "tokens"),
+    [
+        (LLAMA_8B, "h200", 1, 32, 29_800),
+        (LLAMA_2_7B, "a100-80", 1, 16, 7_900),
+        (LLAMA_70B, "h100", 2, 8, 7_200),
+    ],
+)
+def test_the_longest_context_is_what_memory_leaves(
+    config: dict[str, Any], gpu: str, gpus: int, users: int, tokens: int
+):
+    plan = deployment(config, gpu, gpus=gpus, tensor_parallel=gpus)
+    assert plan.context_max(users) == pytest.approx(tokens, rel=0.01)
+    by_hand = context_per_user(
+        memory=gpus * plan.gpu.memory_bytes,
+        weights=plan.weights,
+        users=users,
+        kv_bytes_per_token=plan.kv_bytes_per_token,
+    )
+    assert by_hand - 2 * plan.block_size < plan.context_max(users) <= by_hand
+
+
+def test_users_and_context_are_inverse_to_a_block():
+    plan = deployment(LLAMA_70B, gpus=8, tensor_parallel=4)
+    for users in (1, 2, 7, 100):
+        context = plan.context_max(users)
+        assert plan.users_max(context) >= users > plan.users_max(context + plan.block_size)
+
+
+def test_two_replicas_hold_twice_the_users_of_one():
+    one, two = (deployment(gpus=n) for n in (1, 2))
+    assert (one.replicas, two.replicas) == (1, 2)
+    assert two.users_max(8192) == 2 * one.users_max(8192)
+    assert two.decode_tokens_per_second(8, 1024) == 2 * one.decode_tokens_per_second(8, 1024)
+
+
+def test_layers_with_a_window_keep_its_blocks_and_one_more():
+    mistral = LLAMA_8B | {"model_type": "mistral", "sliding_window": 4096, "vocab_size": 32000}
+    plan, full = deployment(mistral), deployment(mistral | {"sliding_window": None})
+    assert plan.sequence_bytes(4096) == full.sequence_bytes(4096)
+    assert plan.sequence_bytes(100_000) == full.sequence_bytes(4096 + 16)
+    assert plan.decode_bytes(1, 100_000) == full.decode_bytes(1, 4096)
+
+
+def test_a_mixture_reads_more_experts_the_more_sequences_there_are():
+    mixtral = LLAMA_8B | {
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32000,
+    }
+    shape = read_shape(mixtral)
+    assert shape.experts_read(1) == shape.experts / 4
+    assert shape.experts_read(2) == pytest.approx(shape.experts * 7 / 16)
+    assert shape.experts_read(1000) == pytest.approx(shape.experts)
+    assert shape.multiplied == shape.linear + shape.experts / 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"config": LLAMA_70B}, "141.1 GB of weights"),
+        ({"gpus": 3, "tensor_parallel": 2}, "3 GPUs"),
+        ({"gpus": 3, "tensor_parallel": 3}, "32 heads"),
+        ({"reserve_bytes": 70e9}, "no room"),
+        ({"utilisation": 0.15}, "no room"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_with_the_figures(settings: dict[str, Any], named: str):
+    with pytest.raises(DoesNotFit, match=named):
+        deployment(**settings)
+
+
+def test_a_sequence_that_does_not_fit_leaves_no_users_and_no_context():
+    tight = deployment(reserve_bytes=63.9e9)
+    assert (tight.users_max(131_072), tight.context_max(1000)) == (0, 0)
+
+
+def test_the_pool_in_tokens_is_whole_blocks_less_one():
+    plan = deployment(reserve_bytes=60e9)
+    assert plan.kv_tokens % 16 == 0
+    assert 0 < plan.kv_room - plan.kv_tokens * 131_072 <= 2 * 16 * 131_072

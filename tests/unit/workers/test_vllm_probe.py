@@ -1,0 +1,74 @@
+"""What vLLM says of its KV cache, and how often it is asked."""
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from workers.adapter import WorkerTarget, WorkerUnreachable
+from workers.adapters.vllm import VllmAdapter, kv_tokens_in
+
+METRICS = """\
+# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="100",sliding_window="None"} 1.0
+"""
+
+
+class Vllm:
+    def __init__(self):
+        self.healthy, self.metrics, self.asked = True, METRICS, 0
+        self.app = web.Application()
+        self.app.router.add_get("/health", self._health)
+        self.app.router.add_get("/metrics", self._metrics)
+        self.app.router.add_get("/v1/models", _models)
+
+    async def _health(self, request):
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _metrics(self, request):
+        self.asked += 1
+        return web.Response(text=self.metrics) if self.metrics else web.Response(status=404)
+
+
+async def _models(request):
+    return web.json_response({"data": [{"id": "m"}]})
+
+
+@pytest.fixture
+async def vllm():
+    engine = Vllm()
+    async with TestServer(engine.app) as server:
+        engine.adapter = VllmAdapter(WorkerTarget(id="w", url=str(server.make_url("")).rstrip("/")))
+        yield engine
+        engine.adapter.close()
+
+
+async def test_the_size_of_the_cache_is_read_from_the_metrics_once(vllm):
+    assert (await vllm.adapter.probe()).kv_tokens_max == 1600
+    assert (await vllm.adapter.probe()).kv_tokens_max == 1600
+    assert vllm.asked == 1
+
+
+async def test_after_a_failure_the_size_is_asked_for_again(vllm):
+    await vllm.adapter.probe()
+    vllm.healthy = False
+    with pytest.raises(WorkerUnreachable):
+        await vllm.adapter.probe()
+    vllm.healthy, vllm.metrics = True, METRICS.replace('"100"', '"200"')
+    assert (await vllm.adapter.probe()).kv_tokens_max == 3200
+
+
+async def test_a_server_without_metrics_serves_all_the_same(vllm):
+    vllm.metrics = None
+    report = await vllm.adapter.probe()
+    assert (report.models, report.kv_tokens_max) == (("m",), None)
+
+
+def test_caches_of_several_engines_add_up():
+    second = METRICS.replace('engine="0"', 'engine="1"').replace('"100"', '"50"')
+    assert kv_tokens_in((METRICS + second).encode()) == 2400
+
+
+@pytest.mark.parametrize("text", ["", "vllm:cache_config_info{} 1.0", METRICS.replace('"100"', '"None"')])
+def test_a_cache_of_no_told_size_is_unknown(text):
+    assert kv_tokens_in(text.encode()) is None

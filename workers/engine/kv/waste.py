@@ -1,0 +1,65 @@
+"""What of the KV pool holds tokens, and what is lost: how paging won (Kwon et al., SOSP 2023, figure 2).
+
+pool  |  used  | reserved | internal |        free         |
+                                     |  external  |  rest  |
+
+used       slots of tokens that are computed, each block counted once however many share it
+reserved   taken for output that may still come
+internal   taken, and of no use to anybody: the rest of a last block
+external   free, yet too scattered for the request that waits first
+"""
+
+from dataclasses import dataclass
+
+from workers.engine.kv.baselines import ContiguousTable
+from workers.engine.kv.pool import BlockPool
+from workers.engine.sched.scheduler import Scheduler
+from workers.engine.sched.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waste:
+    """Slots for one token each, at one moment."""
+
+    pool: int
+    used: int
+    reserved: int
+    internal: int
+    external: int
+
+    @property
+    def lost_share(self) -> float:
+        """Of the slots that are taken or cannot be taken, how many hold no token."""
+        lost = self.reserved + self.internal + self.external
+        return lost / (self.used + lost) if lost else 0.0
+
+
+def waste_of(scheduler: Scheduler, pool: BlockPool) -> Waste:
+    """The waste at this moment, of what is running."""
+    size = pool.block_size
+    used: dict[int, int] = {}
+    reserved = 0
+    for sequence in scheduler.running:
+        for index, block in enumerate(sequence.blocks.ids):
+            if block:
+                filled = min(size, max(0, sequence.num_computed - index * size))
+                used[block] = max(filled, used.get(block, 0))
+        if isinstance(sequence.table, ContiguousTable):
+            reserved += sequence.num_prompt + sequence.params.max_tokens - sequence.num_computed
+    taken = len(used) * size
+    return Waste(
+        pool=pool.capacity * size,
+        used=sum(used.values()),
+        reserved=reserved,
+        internal=taken - sum(used.values()) - reserved,
+        external=_scattered(scheduler.waiting, scheduler, pool) * size,
+    )
+
+
+def _scattered(waiting: list[Sequence], scheduler: Scheduler, pool: BlockPool) -> int:
+    """Free blocks that would be enough for the first who waits, if they lay side by side."""
+    contiguous = any(isinstance(sequence.table, ContiguousTable) for sequence in scheduler.running)
+    if not waiting or not contiguous:
+        return 0
+    needed = -(-(waiting[0].num_prompt + waiting[0].params.max_tokens) // pool.block_size)
+    return pool.free if pool.longest_run < needed <= pool.free else 0

@@ -1,0 +1,97 @@
+"""How a model turns positions into angles, read from its config.json.
+
+Two generations of that file are in use: the old one has `rope_theta` and `rope_scaling` at the top, the new one
+(transformers 5) has both in `rope_parameters`.
+
+    default   theta alone          linear   all positions / factor          Chen et al. 2023, arXiv 2306.15595
+    llama3    slow pairs stretched          Llama 3.1; the blend is between two frequency factors
+    yarn      slow pairs stretched, and cosine and sine scaled              Peng et al. 2023, arXiv 2309.00071
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from workers.engine.checkpoint import integer, number
+from workers.engine.errors import CheckpointInvalid
+
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """The base, and for stretched contexts how the frequencies are scaled; each kind reads its own fields."""
+
+    kind: RopeKind = "default"
+    theta: float = 10_000.0
+    factor: float = 1.0
+    original_context: int = 0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    beta_fast: float = 32.0
+    """yarn: pairs that turn more often than this within the original context stay as they are."""
+    beta_slow: float = 1.0
+    """yarn: pairs that turn less often than this are stretched by the whole factor."""
+    truncate: bool = True
+    """yarn: the borders between those are whole pairs."""
+    attention_factor: float = 1.0
+    """Cosine and sine are multiplied by this."""
+
+
+def rope_spec(config: Mapping[str, Any], context: int) -> RopeSpec:
+    """The rope of a parsed config.json; CheckpointInvalid names what cannot be computed."""
+    values = dict(config.get("rope_scaling") or {}) | dict(config.get("rope_parameters") or {})
+    values.setdefault("rope_theta", config.get("rope_theta"))
+    kind = values.get("rope_type") or values.get("type") or "default"
+    theta = number(values, "rope_theta", 10_000.0)
+    partial = values.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if partial not in (None, 1, 1.0):
+        raise CheckpointInvalid("config.json: partial rotary embeddings are not supported")
+    if kind == "default":
+        return RopeSpec(theta=theta)
+    if kind == "linear":
+        return RopeSpec(kind="linear", theta=theta, factor=number(values, "factor"))
+    # Some files have the original length beside the rope instead of in it; then that one counts.
+    outside = integer(values, "original_max_position_embeddings", context)
+    original = integer(config, "original_max_position_embeddings", outside)
+    if kind == "llama3":
+        return RopeSpec(
+            kind="llama3",
+            theta=theta,
+            factor=number(values, "factor"),
+            low_frequency_factor=number(values, "low_freq_factor"),
+            high_frequency_factor=number(values, "high_freq_factor"),
+            original_context=original,
+        )
+    if kind == "yarn":
+        return _yarn(values, theta, original, context)
+    raise CheckpointInvalid(
+        f"config.json: rope type {kind!r} is not supported (default, linear, llama3, yarn)"
+    )
+
+
+def _yarn(values: Mapping[str, Any], theta: float, original: int, context: int) -> RopeSpec:
+    factor = number(values, "factor", context / original)
+    return RopeSpec(
+        kind="yarn",
+        theta=theta,
+        factor=factor,
+        original_context=original,
+        beta_fast=number(values, "beta_fast", 32.0),
+        beta_slow=number(values, "beta_slow", 1.0),
+        truncate=bool(values.get("truncate", True)),
+        attention_factor=number(values, "attention_factor", _temperature(values, factor)),
+    )
+
+
+def _temperature(values: Mapping[str, Any], factor: float) -> float:
+    """What yarn scales cosine and sine by when the file does not say: 0.1 ln(factor) + 1, equation 22 there."""
+
+    def scale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    weights = values.get("mscale"), values.get("mscale_all_dim")
+    if all(weights):
+        return scale(number(values, "mscale")) / scale(number(values, "mscale_all_dim"))
+    return scale(1.0)

@@ -1,0 +1,52 @@
+"""From a request's fields to the engine's sampling settings; ApiError or RequestRefused name the field."""
+
+from workers.engine.errors import RequestRefused
+from workers.engine.sample.params import TOP_LOGPROBS_MAX, SamplingParams
+from workers.engine_server.errors import bad_request
+from workers.engine_server.requests import ChatBody, CompletionBody
+
+# Each is looked at for every token of its request, by the one thread that computes for all.
+STOPS_MAX = 32
+STOP_CHARS_MAX = 256
+
+
+def sampling_params(body: ChatBody | CompletionBody, max_tokens: int) -> SamplingParams:
+    """What is absent has its default, as in OpenAI's API."""
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if len(stop) > STOPS_MAX or any(len(text) > STOP_CHARS_MAX for text in stop):
+        raise bad_request(
+            f"stop has at most {STOPS_MAX} strings of at most {STOP_CHARS_MAX} characters.", param="stop"
+        )
+    logprobs = _top_logprobs(body) if isinstance(body, ChatBody) else body.logprobs
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens or 0,
+        temperature=_or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=body.top_k or 0,
+        min_p=_or(body.min_p, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        logit_bias=body.logit_bias or {},
+        logprobs=logprobs,
+        seed=body.seed,
+        stop=tuple(stop),
+        stop_token_ids=frozenset(body.stop_token_ids or ()),
+        ignore_eos=bool(body.ignore_eos),
+    )
+
+
+def _top_logprobs(body: ChatBody) -> int | None:
+    top = body.top_logprobs or 0
+    if not 0 <= top <= TOP_LOGPROBS_MAX:
+        raise RequestRefused(
+            f"top_logprobs must be between 0 and {TOP_LOGPROBS_MAX}, not {top}", param="top_logprobs"
+        )
+    if top and not body.logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", param="top_logprobs")
+    return top if body.logprobs else None
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
