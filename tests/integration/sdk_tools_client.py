@@ -38,7 +38,7 @@ class Reply(BaseModel):
 
 def expect(what: object) -> None:
     if not what:
-        raise SystemExit("not as expected")
+        raise AssertionError("not as expected")
 
 
 def valid(call: object) -> None:
