@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from xxhash import xxh3_64_intdigest
+
 from policies.admission import has_window
 from policies.queueing.protocol import QueueCounters, QueuePolicy, Ticket
 from policies.routing.protocol import Ranking, Route, RouteQuery, RoutingPolicy
-from policies.simulation.trace import TraceRequest
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.view import GatewayView
 
 OUTPUT_TOKENS_EXPECTED = 256
@@ -59,6 +61,9 @@ class SimulatedGateway:
             output_tokens=self._lengths.expected(request.tenant),
             sequence=self._sequence - 1,
             draw=self._random.random(),
+            blocks=request.blocks,
+            block_tokens=BLOCK_TOKENS,
+            session=xxh3_64_intdigest(f"{request.tenant} {request.session}".encode()) if request.session else None,
         )
 
     def ranked(
