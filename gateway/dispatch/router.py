@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Collection
 from random import Random
 
+from xxhash import xxh3_64_intdigest
+
 from gateway.context import RequestContext
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
@@ -63,8 +65,20 @@ class Router:
             output_tokens=output_tokens,
             sequence=sequence,
             draw=self._random.random(),
+            blocks=prompt.hashes,
+            block_tokens=prompt.namespace.block_size,
+            session=_session(ctx),
         )
         return self._policy.rank(query, candidates, self._clock())
+
+
+def _session(ctx: RequestContext) -> int | None:
+    """What the client says the turns of a conversation have in common, among those of its tenant."""
+    fields = ctx.request.fields
+    named = fields.get("prompt_cache_key") or fields.get("user")
+    if named is None:
+        return None
+    return xxh3_64_intdigest(bytes(named), seed=xxh3_64_intdigest(ctx.tenant.id.encode()))
 
 
 def _candidate(worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, counted: int) -> Candidate:

@@ -1,10 +1,10 @@
 """Estimates that several policies start from, in milliseconds. Plain functions of one candidate.
 
-    wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
-    own    = b + s N                        its own prefill
+wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
+own    = b + s N                        its own prefill
 
-    s  ms per uncached token      Q  uncached tokens sent there, first token still out      C  chunk budget
-    b  ms per request             N  uncached tokens of this prompt, at least 1             d  ms per step
+s  ms per uncached token      Q  uncached tokens sent there, first token still out      C  chunk budget
+b  ms per request             N  uncached tokens of this prompt, at least 1             d  ms per step
 """
 
 from math import ceil

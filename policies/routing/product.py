@@ -25,7 +25,8 @@ class Product:
         first = int(query.draw * count)
         routes = [_route(query, candidate) for candidate in candidates]
         return tuple(
-            routes[at] for at in sorted(range(count), key=lambda at: (routes[at].cost_ms, (at - first) % count))
+            routes[at]
+            for at in sorted(range(count), key=lambda at: (routes[at].cost_ms, (at - first) % count))
         )
 
 

@@ -32,7 +32,9 @@ def contender(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
         except PolicyError as err:
             if name in routing_names():
                 raise
-            raise PolicyError(f"there is no policy {name!r}; there are {', '.join(contender_names())}") from err
+            raise PolicyError(
+                f"there is no policy {name!r}; there are {', '.join(contender_names())}"
+            ) from err
     try:
         policy: RoutingPolicy = rule(msgspec.convert(dict(options), rule.options_type, strict=False))
     except msgspec.ValidationError as err:

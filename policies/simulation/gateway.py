@@ -63,7 +63,9 @@ class SimulatedGateway:
             draw=self._random.random(),
             blocks=request.blocks,
             block_tokens=BLOCK_TOKENS,
-            session=xxh3_64_intdigest(f"{request.tenant} {request.session}".encode()) if request.session else None,
+            session=xxh3_64_intdigest(f"{request.tenant} {request.session}".encode())
+            if request.session
+            else None,
         )
 
     def ranked(

@@ -92,7 +92,9 @@ def figures(result: RunResult) -> dict[str, Any]:
         tenants.setdefault(outcome.tenant, []).append(outcome)
     whole = summary(result.outcomes) | {
         "imbalance": imbalance(result.computed_tokens),
-        "busy": sum(result.busy_seconds) / len(result.busy_seconds) / result.seconds if result.seconds else None,
+        "busy": sum(result.busy_seconds) / len(result.busy_seconds) / result.seconds
+        if result.seconds
+        else None,
         "retries": sum(max(0, outcome.attempts - 1) for outcome in result.outcomes),
         "seconds": result.seconds,
     }

@@ -92,7 +92,9 @@ def _request(line: _Line) -> TraceRequest:
     if line.input_length < 1 or line.output_length < 0 or line.timestamp < 0:
         raise ValueError("lengths and timestamps must not be negative, and a prompt has a token")
     if len(line.hash_ids) != blocks:
-        raise ValueError(f"a prompt of {line.input_length} tokens has {blocks} blocks, not {len(line.hash_ids)}")
+        raise ValueError(
+            f"a prompt of {line.input_length} tokens has {blocks} blocks, not {len(line.hash_ids)}"
+        )
     return TraceRequest(
         at=line.timestamp / 1000,
         prompt_tokens=line.input_length,

@@ -43,5 +43,6 @@ class Dynamo:
                 )
             )
         return tuple(
-            routes[at] for at in sorted(range(count), key=lambda at: (routes[at].cost_ms, (at - first) % count))
+            routes[at]
+            for at in sorted(range(count), key=lambda at: (routes[at].cost_ms, (at - first) % count))
         )
