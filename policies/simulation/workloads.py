@@ -126,7 +126,10 @@ def _rag(random: Random, tenant: int, session: int, at: float) -> Turns:
 
 def _prompts(random: Random, tenant: int, session: int, at: float) -> Turns:
     prompt = (tenant * 7 + _geometric(random, 3)) % SYSTEM_PROMPTS
-    segments = [(f"prompt {prompt}", 1500 + prompt * 2741 % 6000), (f"call {session}", _tokens(random, 400, 1.3))]
+    segments = [
+        (f"prompt {prompt}", 1500 + prompt * 2741 % 6000),
+        (f"call {session}", _tokens(random, 400, 1.3)),
+    ]
     yield _request(at, tenant, "", segments, _tokens(random, 120, 1.0))
 
 
