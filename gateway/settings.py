@@ -190,7 +190,7 @@ class ShadowPolicy(Branch, frozen=True, kw_only=True):
 class Routing(Branch, frozen=True, kw_only=True):
     """Which worker serves a request."""
 
-    policy: Annotated[str, Meta(description="Name of a routing policy.")] = "prefix_affinity"
+    policy: Annotated[str, Meta(description="Name of a routing policy.")] = "cost"
     options: Annotated[
         dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
     ] = field(default_factory=dict)

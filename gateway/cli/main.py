@@ -20,6 +20,7 @@ from gateway.cli import (
     ladder,
     plan,
     serve,
+    simulate,
     tenants,
     worker,
 )
@@ -44,6 +45,7 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("ladder", context_settings=ladder.CONTEXT)(ladder.ladder)
 app.command("plan")(plan.plan)
+app.command("simulate")(simulate.simulate)
 app.command("check-config")(config.check_config)
 app.command("explain-config")(config.explain_config)
 app.add_typer(keys.app, name="keys")

@@ -1,13 +1,14 @@
-"""What every registered RoutingPolicy promises."""
+"""What every registered RoutingPolicy promises, and every rule of others that the simulator knows."""
 
+from array import array
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.registry import routing_names, routing_policy
 from policies.routing.protocol import Candidate, RouteQuery
+from policies.simulation.contenders import contender, contender_names
 from radix_cache.match import WorkerId
 from workers.worker import Speed, WorkerSnapshot
 
@@ -23,6 +24,9 @@ queries = st.builds(
     output_tokens=st.integers(0, 10_000),
     sequence=st.integers(0, 10**9),
     draw=st.floats(0, 1, exclude_max=True),
+    blocks=st.lists(st.integers(0, 2**64 - 1), max_size=8).map(lambda hashes: array("Q", hashes)),
+    block_tokens=st.integers(1, 512),
+    session=st.one_of(st.none(), st.integers(0, 2**64 - 1)),
 )
 
 
@@ -46,9 +50,9 @@ def fleets(draw):
     ]
 
 
-@pytest.fixture(scope="module", params=routing_names())
+@pytest.fixture(scope="module", params=contender_names())
 def policy(request):
-    return routing_policy(request.param, {})
+    return contender(request.param, {})
 
 
 @given(query=queries, candidates=fleets())

@@ -39,7 +39,7 @@ def refusal(path, environment=None, *assignments):
 
 def test_the_smallest_useful_file_names_one_worker(file):
     settings = load(file(SMALLEST), {}).settings
-    assert (settings.listen.port, settings.routing.policy) == (8000, "prefix_affinity")
+    assert (settings.listen.port, settings.routing.policy) == (8000, "cost")
 
 
 def test_later_sources_win(file):
