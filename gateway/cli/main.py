@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import (
+    bench,
     config,
     database,
     demo,
@@ -45,6 +46,7 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("ladder", context_settings=ladder.CONTEXT)(ladder.ladder)
 app.command("plan")(plan.plan)
+app.command("bench")(bench.bench)
 app.command("simulate")(simulate.simulate)
 app.command("check-config")(config.check_config)
 app.command("explain-config")(config.explain_config)
