@@ -18,6 +18,9 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.sources import sources_of
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.event_sources import event_sources
@@ -82,6 +85,7 @@ class Gateway:
     feeds: Feeds
     valkey: EmbeddedValkey | None
     database: SqlDirectory | None
+    discovery: Discovery
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -155,6 +159,15 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
         )
+        registered = WorkerRegistry(scripts, settings.redis.prefix)
+        discovery = Discovery(
+            reservations.fleet,
+            settings.workers,
+            sources_of(settings.discovery, registered),
+            registered,
+            _worker,
+            drain_seconds=settings.drain.seconds,
+        )
         gateway = Gateway(
             settings=settings,
             services=services,
@@ -166,6 +179,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             database=database,
+            discovery=discovery,
         )
         registry.register(
             StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database))
@@ -175,11 +189,13 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         if database is not None:
             supervisor.start("database", database.run)
             await database.whole()
+        await discovery.look()
         supervisor.start("index", shared_index.reader.follow)
         await shared_index.whole()
         for name, loop in (
             ("index keeper", shared_index.keeper.run),
             ("probes", reservations.fleet.run),
+            ("discovery", discovery.run),
             ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
@@ -195,18 +211,21 @@ def _dispatch(
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
-    told = {WorkerId(worker.id): event_sources(worker) for worker in settings.workers}
-
     def reported(worker: Worker) -> None:
         catalogue.found(worker.models)
         index.enrol(worker.id, worker.report.instance or "")
-        sources = told[worker.id]
-        feeds.follow(worker.id, worker.report.events if sources is None else sources)
+        feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
-    events = FleetEvents(room=lambda: reservations.room_made(), emptied=index.forget, reported=reported)
+    def gone(worker: WorkerId) -> None:
+        feeds.follow(worker, ())
+        index.forget(worker)
+
+    events = FleetEvents(
+        room=lambda: reservations.room_made(), emptied=index.forget, reported=reported, gone=gone
+    )
     fleet = Fleet(map(_worker, settings.workers), events)
     if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
         fleet.warn_of_shared_caches()
@@ -269,6 +288,7 @@ def _worker(settings: WorkerSettings) -> Worker:
         adapter=adapters()[settings.kind](target),
         models=frozenset(settings.models),
         models_fixed=bool(settings.models),
+        told=event_sources(settings),
     )
 
 

@@ -5,6 +5,7 @@ the README's reference is generated from it. Nothing else reads the environment.
 a new tree.
 """
 
+import re
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 
@@ -175,6 +176,43 @@ class Worker(Branch, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class Discovery(Branch, frozen=True, kw_only=True):
+    """Somewhere else that workers are found, beside `workers`."""
+
+    kind: Annotated[
+        Literal["file", "dns", "kubernetes", "redis"],
+        Meta(
+            description="Where they are found. `redis`: those that register, or that `radixgate workers add` adds."
+        ),
+    ]
+    name: Annotated[
+        str, Meta(description="The file, the DNS name, or the Service of Kubernetes.", max_length=1000)
+    ] = ""
+    namespace: Annotated[str | None, Meta(description="Of the Service; by default the gateway's own.")] = None
+    worker_kind: Annotated[str, Meta(description="What they speak (dns, kubernetes).")] = "vllm"
+    port: Annotated[
+        Port | None, Meta(description="Their port (dns, kubernetes); by default 8000, or the Service's.")
+    ] = None
+    port_name: Annotated[str | None, Meta(description="Name of the port in the EndpointSlice.")] = None
+    models: Annotated[
+        tuple[Name, ...], Meta(description="Models they serve; by default those they report.")
+    ] = ()
+    api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
+    every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
+
+    def worker(self, address: str, port: int, *, name: str | None = None) -> Worker:
+        """The settings of the worker at an address. `name`: what it is called; by default after its address."""
+        host = f"[{address}]" if ":" in address else address
+        called = name or f"{self.name}-{address.replace(':', '-')}"
+        return Worker(
+            id=re.sub(r"[^A-Za-z0-9._-]", "-", called)[-64:].lstrip("._-"),
+            kind=self.worker_kind,
+            url=f"http://{host}:{port}",
+            models=self.models,
+            api_key=self.api_key,
+        )
+
+
 class ShadowPolicy(Branch, frozen=True, kw_only=True):
     """A second policy that ranks every request too; see gateway/dispatch/shadow.py."""
 
@@ -292,6 +330,9 @@ class Settings(Branch, frozen=True, kw_only=True):
     ] = None
     models: Annotated[tuple[Model, ...], Meta(description="Models; others are found at the workers.")] = ()
     workers: Annotated[tuple[Worker, ...], Meta(description="Workers.")] = ()
+    discovery: Annotated[
+        tuple[Discovery, ...], Meta(description="Where further workers are found, as they come and go.")
+    ] = ()
     plans: Annotated[tuple[Plan, ...], Meta(description="Plans.")] = ()
     organisations: Annotated[
         tuple[OrganisationSettings, ...], Meta(description="Organisations that have limits of their own.")
@@ -317,7 +358,6 @@ UNBUILT = {
     "models.prices": "prices",
     "models.fallbacks": "fallback models",
     "workers.role": "prefill and decode workers",
-    "discovery": "discovery of workers",
     "plans.weight": "fair queueing",
     "plans.classes": "service classes",
     "plans.limits.input_tokens": "limits by kind of token",

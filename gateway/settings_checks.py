@@ -32,8 +32,9 @@ def first_problem(settings: Settings) -> str | None:
 
 
 def _problems(settings: Settings) -> Iterator[str]:
-    if not settings.workers:
-        yield "$.workers: at least one worker is needed"
+    if not settings.workers and not settings.discovery:
+        yield "$.workers: at least one worker is needed, or discovery"
+    yield from _discovery(settings)
     yield from _named_twice(settings)
     yield from _names_of_nothing(settings)
     yield from _listeners(settings)
@@ -78,6 +79,20 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:
             yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
+
+
+def _discovery(settings: Settings) -> Iterator[str]:
+    seen = set()
+    for at, one in enumerate(settings.discovery):
+        path = f"$.discovery[{at}]"
+        if (one.kind == "redis") == bool(one.name):
+            yield f"{path}.name: " + ("redis has none" if one.name else f"{one.kind} needs one")
+        if one.worker_kind not in adapters():
+            there = ", ".join(sorted(adapters()))
+            yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
+        if (one.kind, one.name) in seen:
+            yield f"{path}: is named twice"
+        seen.add((one.kind, one.name))
 
 
 def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ from gateway.cli import (
     simulate,
     tenants,
     worker,
+    workers,
 )
 from gateway.cli.failure import Failure
 from gateway.settings_types import SettingsProblem
@@ -57,6 +58,7 @@ app.add_typer(tenants.tenants, name="tenants")
 app.add_typer(database.app, name="database")
 app.add_typer(import_.app, name="import")
 app.add_typer(index.app, name="index")
+app.add_typer(workers.app, name="workers")
 
 
 def _show_version(wanted: bool) -> None:

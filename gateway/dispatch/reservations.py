@@ -220,7 +220,7 @@ class Held:
         progress.answered = True
         for worker, cause in self._tried.items():
             # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
-            if cause.failure is Failure.UNCLEAR:
+            if cause.failure is Failure.UNCLEAR and worker in by.fleet:
                 by.fleet.at_fault(by.fleet[worker], cause)
         by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         if self._ctx.request.stream:
