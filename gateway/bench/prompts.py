@@ -12,6 +12,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
+from gateway.dispatch.prompts import read_tokenizer
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 BLOCKS_REMEMBERED = 4096
@@ -35,14 +36,14 @@ COMMON = COMMON_TEXT.split()
 
 
 class Prompts:
-    """`tokenizer`: a directory with tokenizer.json, or None. `seed`: other seeds, other texts."""
+    """`tokenizer`: a directory with tokenizer.json, or None. `seed`: other seeds, other texts. Raises ValueError."""
 
     def __init__(self, tokenizer: Path | None = None, *, seed: int = 0) -> None:
         self._seed = seed
         self._words = COMMON
         self._tokenizer = None
         if tokenizer is not None:
-            self._tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+            self._tokenizer = read_tokenizer(tokenizer)
             self._words = _single_tokens(self._tokenizer) or COMMON
         self._block = lru_cache(BLOCKS_REMEMBERED)(self._made)
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.bench.callers import Caller, CallersInvalid, read_callers
+from gateway.bench.callers import Caller, read_callers
 from gateway.bench.client import Endpoint
 from gateway.bench.machine import machine, versions
 from gateway.bench.prompts import Prompts
@@ -21,7 +21,7 @@ from gateway.bench.simulated import CannotDraw
 from gateway.cli.failure import Failure
 from gateway.cli.serve import run_loop
 from gateway.urls import url_problem
-from policies.simulation.trace import TraceInvalid, TraceRequest, ideal_hit_ratio
+from policies.simulation.trace import TraceRequest, ideal_hit_ratio
 from policies.simulation.trial import Source
 from policies.simulation.workloads import WORKLOADS, Load
 
@@ -106,11 +106,8 @@ def bench(
         )
         replayed = [_cut(one, prompt_tokens_max, output_tokens_max) for one in source.trace(seed)]
         prompts = Prompts(tokenizer, seed=seed)
-    except (TraceInvalid, CallersInvalid) as err:
+    except ValueError as err:
         raise Failure(f"bench: {err}", 2) from err
-    # tokenizers has no exception of its own for files that it cannot read.
-    except Exception as err:
-        raise Failure(f"--tokenizer: {tokenizer} has no tokenizer.json that can be read", 2) from err
     target = Target(
         url=url,
         model=model,

@@ -68,6 +68,14 @@ class TextEncoder:
         ]
 
 
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """From its tokenizer.json. Raises ValueError."""
+    try:
+        return Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except Exception as err:  # tokenizers raises nothing more precise
+        raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
+
+
 class TokenizerEncoder:
     """For models whose tokenizer directory is known: the worker's own token ids.
 
@@ -91,10 +99,7 @@ class TokenizerEncoder:
     @classmethod
     def from_directory(cls, directory: Path, threads: EncoderThreads, key: int) -> "TokenizerEncoder":
         """Reads tokenizer.json and, if there is one, the chat template. Raises OSError or ValueError."""
-        try:
-            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        except Exception as err:  # tokenizers raises nothing more precise
-            raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
+        tokenizer = read_tokenizer(directory)
         # Some files ask for a length of their own; a prompt is as long as it is.
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -65,7 +65,7 @@ async def test_a_server_that_refuses_everything_is_a_failure_that_says_why():
         (["http://localhost:1", "--workload", "none"], "--workload: 'none' is not one of"),
         (["http://localhost:1", "--trace", "none.jsonl"], "none.jsonl cannot be read"),
         (["http://localhost:1", "--body", "[]"], "--body: must be a JSON object"),
-        (["http://localhost:1", "--tokenizer", "/nowhere"], "has no tokenizer.json that can be read"),
+        (["http://localhost:1", "--tokenizer", "/nowhere"], "tokenizer.json cannot be read"),
     ],
 )
 def test_wrong_use_is_refused_before_anything_is_sent(arguments, says):
