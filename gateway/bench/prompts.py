@@ -36,7 +36,7 @@ COMMON = COMMON_TEXT.split()
 
 
 class Prompts:
-    """`tokenizer`: a directory with tokenizer.json, or None. `seed`: other seeds, other texts. Raises ValueError."""
+    """`tokenizer`: a directory with tokenizer.json, or None. `seed`: of the texts. Raises ValueError."""
 
     def __init__(self, tokenizer: Path | None = None, *, seed: int = 0) -> None:
         self._seed = seed
