@@ -31,7 +31,7 @@ def uncached_tokens(
 
 def wait_ms(worker: WorkerSnapshot, uncached: float) -> float:
     """Until its own prefill begins, and what running streams take of its steps."""
-    ahead = worker.tokens_queued
+    ahead = worker.tokens_queued - worker.tokens_computed
     wait = worker.speed.ms_per_token * ahead
     if worker.streams:
         wait += worker.speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)

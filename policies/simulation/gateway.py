@@ -76,7 +76,7 @@ class SimulatedGateway:
         up: Sequence[int],
         now: float,
     ) -> Ranking:
-        candidates = self.view.candidates(confirmed, request.blocks, request.prompt_tokens, up)
+        candidates = self.view.candidates(confirmed, request.blocks, request.prompt_tokens, up, now)
         return self._policy.rank(query, candidates, now)
 
     def answered(self, request: TraceRequest) -> None:
@@ -88,7 +88,8 @@ class SimulatedGateway:
             return ranking[0]
         for route in ranking:
             ahead = self.view.queued(places[route.worker])
-            if has_window(ahead, prompt_tokens - route.matched_tokens, self._window_tokens):
+            uncached = prompt_tokens - route.matched_tokens
+            if has_window(ahead, uncached, self._window_tokens) and self.view.has_room(places[route.worker], uncached):
                 return route
         return None
 

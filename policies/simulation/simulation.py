@@ -191,7 +191,7 @@ class Simulation:
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._tell(sent, lambda view, then: view.enter(worker, sent.uncached_tokens, sent.kv_tokens), now)
+        self._tell(sent, lambda view, then: view.enter(worker, sent.uncached_tokens, sent.kv_tokens, then), now)
         self._tell(sent, lambda view, then: view.predict(worker, number, request.blocks, then), now)
         engine = self._engines[worker]
         before = engine.ends_at
@@ -254,7 +254,7 @@ class Simulation:
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
         worker, tokens = sent.worker, sent.uncached_tokens
-        self._tell(sent, lambda view, then: view.first_token(worker, tokens), now)
+        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
         sent.uncached_tokens = 0
         # A prediction stands until the event that confirms it has come.
         settled = partial(self._tell, sent, lambda view, then: view.settle(worker, number))
@@ -325,7 +325,7 @@ class Simulation:
         """Its worker died. What has not begun to answer is sent again."""
         number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
         worker, tokens, kv_tokens = sent.worker, sent.uncached_tokens, sent.kv_tokens
-        self._tell(sent, lambda view, then: view.first_token(worker, tokens), now)
+        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
         self._tell(sent, lambda view, then: view.leave(worker, kv_tokens), now)
         self._tell(sent, lambda view, then: view.settle(worker, number), now)
         if outcome.first_at is not None:
