@@ -26,12 +26,11 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.routing.estimate import fits, matched_tokens, own_ms, uncached_tokens, wait_ms
+from policies.routing.estimate import kv_wait_ms, matched_tokens, own_ms, uncached_tokens, wait_ms
 from policies.routing.lots import two_of
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 from workers.worker import WorkerSnapshot
 
-KVMODE = 0
 DECODE_SLOWDOWN_MS = 54.0
 """Milliseconds a step gains between empty and full KV (8B-class model on one GPU; only the ranking matters)."""
 
@@ -108,10 +107,4 @@ class Cost:
             return 0.0
         full = min(1.0, worker.kv_tokens / worker.kv_tokens_max)
         cost = self.options.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * full
-        if KVMODE:
-            deficit = worker.kv_tokens + tokens_new - KVMODE * worker.kv_tokens_max
-            if deficit > 0:
-                cost += output_tokens * worker.speed.step_ms * deficit / max(1,worker.kv_tokens)
-        elif not fits(worker, tokens_new):
-            cost += worker.speed.ms_per_token * worker.kv_tokens
-        return cost
+        return cost + kv_wait_ms(worker, tokens_new, output_tokens)

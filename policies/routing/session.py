@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.routing.estimate import fits, matched_tokens, ttft_ms
+from policies.routing.estimate import matched_tokens, ttft_ms
 from policies.routing.lots import affinity
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 
@@ -42,8 +42,7 @@ class Session:
             session = query.session
             at = max(range(len(ordered)), key=lambda at: affinity(ordered[at].worker.id, session))
             home = ordered[at].worker.id
-            tokens = query.prompt_tokens - matched_tokens(query, ordered[at]) + query.output_tokens
-            if costs[home] <= least + self.options.patience_ms and fits(ordered[at].worker, tokens):
+            if costs[home] <= least + self.options.patience_ms:
                 ordered.insert(0, ordered.pop(at))
         return tuple(
             Route(

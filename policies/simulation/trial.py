@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from policies.registry import PolicyError, queue_policy
+from policies.registry import PolicyError
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
 from policies.simulation.limits import HeldByAll, SharedCache
@@ -56,7 +56,6 @@ class Trial:
             simulation = Simulation(
                 trace,
                 policy_of(self.subject),
-                queue_policy(scenario.queue),
                 scenario,
                 seed=self.seed,
                 paths=paths,
@@ -67,7 +66,6 @@ class Trial:
         simulation = Simulation(
             trace,
             contender("cost", LEAST_TTFT),
-            queue_policy("fifo"),
             # One gateway that knows everything, and workers that stay.
             replace(scenario, gateways=1, event_seconds=0.0, event_loss=0.0, window_tokens=None, changes=()),
             seed=self.seed,

@@ -8,7 +8,7 @@ exact), or each has its own that hears of the others' dispatches later, or never
 from array import array
 from collections.abc import Mapping, Sequence
 
-from policies.latency_model import learn_step
+from policies.latency_model import computed_tokens, learn_step
 from policies.routing.protocol import Candidate
 from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS
@@ -16,9 +16,6 @@ from radix_cache.match import WorkerId
 from radix_cache.tree import RadixTree
 from workers.worker import Speed, WorkerSnapshot
 
-KVF = 1e9
-PACE = 0.85
-PART = 0.8
 Prediction = tuple[int, int]
 """Worker and number of the request that brings a path there."""
 
@@ -40,7 +37,12 @@ class GatewayView:
         self._predicted: RadixTree[Prediction] = RadixTree()
 
     def candidates(
-        self, confirmed: Mapping[int, int], blocks: "array[int]", prompt_tokens: int, up: Sequence[int], now: float
+        self,
+        confirmed: Mapping[int, int],
+        blocks: "array[int]",
+        prompt_tokens: int,
+        up: Sequence[int],
+        now: float,
     ) -> list[Candidate]:
         """The workers in `up`, each with what it holds of the prompt or is about to hold."""
         held = dict(confirmed)
@@ -74,7 +76,7 @@ class GatewayView:
 
     def has_room(self, worker: int, tokens: int) -> bool:
         """Does so much fit into its KV, as far as is known?"""
-        return self._streams[worker] == 0 or self._kv_tokens[worker] + tokens <= KVF * self._kv_tokens_max
+        return self._streams[worker] == 0 or self._kv_tokens[worker] + tokens <= self._kv_tokens_max
 
     def queued(self, worker: int) -> int:
         """Uncached tokens sent there whose first token is still out."""
@@ -121,7 +123,7 @@ class GatewayView:
 
     def _computed(self, worker: int, now: float) -> int:
         ms = 1000 * (now - self._since[worker])
-        return int(min(ms / self._speeds[worker].ms_per_token*PACE, PART * self._queued[worker]))
+        return computed_tokens(ms, self._queued[worker], self._speeds[worker])
 
     def _changed(self, worker: int) -> None:
         self._snapshots[worker] = self._bare[worker] = None
