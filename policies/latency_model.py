@@ -105,11 +105,12 @@ def learn_step(speed: Speed, tpot_ms: float) -> Speed:
 
 
 def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
-    """How many of the tokens ahead have been computed, `since_ms` after the last first token or since there are any.
+    """How many of the tokens ahead have been computed, `since_ms` after the last first token or since there are
+    any.
 
-    A first token tells only that a whole prompt is done, so between two of them progress is estimated from the speed.
-    Running streams and unfull steps slow a worker, and what is expected to be done but has not answered is not done:
-    both are allowed for, the first by a sixth of the pace, the second by a fifth of the tokens.
+    A first token tells only that a whole prompt is done, so between two of them progress is estimated from the
+    speed. Running streams and unfull steps slow a worker, and what is expected to be done but has not answered
+    is not done: both are allowed for, the first by a sixth of the pace, the second by a fifth of the tokens.
     """
     return int(min(since_ms / speed.ms_per_token * PACE, tokens_queued * COMPUTED_MAX))
 

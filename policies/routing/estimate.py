@@ -51,7 +51,8 @@ def ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
 def kv_wait_ms(worker: WorkerSnapshot, tokens_new: int, output_tokens: int) -> float:
     """Until streams that end have made room in its KV for so many tokens more.
 
-    Streams live for `output_tokens` steps, so that all they hold comes free in that time, and a part in its share of it.
+    Streams live for `output_tokens` steps, so that all they hold comes free in that time, and a part in its
+    share of it.
     """
     if not worker.kv_tokens_max or not worker.kv_tokens:
         return 0.0

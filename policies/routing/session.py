@@ -1,8 +1,9 @@
 """Sticky sessions: the same worker for all turns of a session, unless that costs too much.
 
-A session's home is the first worker in its own order of all of them, so that every gateway knows it without being told,
-and a worker that comes or goes moves only its own share of the sessions. The home is left for the worker with the least
-estimated TTFT when it is more than `patience_ms` behind it. A request without a session goes there at once.
+A session's home is the first worker in its own order of all of them, so that every gateway knows it without
+being told, and a worker that comes or goes moves only its own share of the sessions. The home is left for the
+worker with the least estimated TTFT when it is more than `patience_ms` behind it. A request without a session
+goes there at once.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """A simulated engine: continuous batching, chunked prefill, a block cache with LRU eviction.
 
-One step, as vLLM and SGLang take it: waiting requests are admitted while their blocks fit, prompts get what of the
-token budget running streams leave over, in order of admission, and every running stream gets a token. A prompt whose
-last chunk was computed has its first token at the end of that step.
+One step, as vLLM and SGLang take it: waiting requests are admitted while their blocks fit, prompts get what of
+the token budget running streams leave over, in order of admission, and every running stream gets a token. A
+prompt whose last chunk was computed has its first token at the end of that step.
 
 Steps that only decode are all alike, so they are taken in one go, up to the first stream that ends. A request that
 arrives in between cuts such a run at the end of the step under way:
@@ -24,6 +24,8 @@ from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 class Cache(Protocol):
     """What an engine asks of its KV memory; see BlockCache."""
 
+    evicted: list[int]
+
     def match(self, blocks: Sequence[int]) -> int: ...
 
     def acquire(self, blocks: Sequence[int], total: int) -> int | None: ...
@@ -36,8 +38,8 @@ class Cache(Protocol):
 
 
 class Job:
-    """One request inside an engine. `number` is the caller's. `computed`: prompt tokens that need not be computed any
-    more, cached ones included."""
+    """One request inside an engine. `number` is the caller's. `computed`: prompt tokens that need not be
+    computed any more, cached ones included."""
 
     __slots__ = ("arrived_at", "cached_tokens", "computed", "number", "private", "published", "request")
 

@@ -1,7 +1,7 @@
 """One simulated gateway: ranks with a real policy, and lets requests wait until their best worker has room.
 
-Late binding: a request that is held is ranked again whenever a worker has made room, with the loads and the prefixes of
-that moment; what is sent at once cannot be taken back.
+Late binding: a request that is held is ranked again whenever a worker has made room, with the loads and the
+prefixes of that moment; what is sent at once cannot be taken back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.order import Order
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.view import GatewayView
+from radix_cache.match import WorkerId
 
 OUTPUT_TOKENS_EXPECTED = 256
 """Of a tenant's answers before any has been seen."""
@@ -83,7 +84,7 @@ class SimulatedGateway:
         request: TraceRequest,
         confirmed: Mapping[int, int],
         up: Sequence[int],
-        places: Mapping[str, int],
+        places: Mapping[WorkerId, int],
         now: float,
     ) -> Route | None:
         """Where it goes now; None: it waits. `up`: workers that may get it; `places`: where in the fleet they are.

@@ -1,7 +1,7 @@
 """Plays a trace against a fleet of simulated engines, with the real policies deciding. Discrete events.
 
     arrival --> policy ranks what this gateway knows --> engine --> first token --> end
-                   ^                                       |  stored, evicted          (events, perhaps late or lost)
+                   ^                                       |  stored, evicted     (events, perhaps late or lost)
                    +---------- loads, predictions ---------+------------------> index
 
 Nothing depends on anything but the arguments: the same seed, the same outcomes.

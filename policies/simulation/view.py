@@ -51,11 +51,11 @@ class GatewayView:
                 held[worker] = count
         found = []
         for worker in up:
-            count = held.get(worker)
-            if count is None:
+            blocks_held = held.get(worker)
+            if blocks_held is None:
                 found.append(self._bare[worker] or self._unmatched(worker, now))
             else:
-                matched = min(count * BLOCK_TOKENS, prompt_tokens)
+                matched = min(blocks_held * BLOCK_TOKENS, prompt_tokens)
                 found.append(Candidate(worker=self.snapshot(worker, now), matched_tokens=matched))
         return found
 
