@@ -25,11 +25,8 @@ A session stays where it is by what is held there; a prefix on its way counts on
 that a stampede follows its first request as long as the queue there costs less than computing it again, and a hot
 prefix is copied as soon as it does not.
 
-Measured in `make bench-routing`, on a public trace and generated ones. What paid: Q without what has been computed by
-now (3 % of mean TTFT), `room` instead of a whole backlog as a punishment for a full KV (half of the TTFT of agents),
-equal costs by lot and not those within 3 % (a tenth less TPOT near saturation). What did not, within noise: other
-values of `harm` and `price_max` by a factor of two, `backlog_ms` of 50 or 200; `decode_weight` of 0.1 trades 3 % of
-TTFT for goodput near saturation, and loses both where KV is scarce.
+Measured by `make bench-routing`, on a public trace and on generated ones. What paid: Q without what has been
+saturation with 3 % of TTFT, and loses both where KV is scarce.
 """
 
 from collections.abc import Sequence

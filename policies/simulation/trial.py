@@ -41,13 +41,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """`subject`: `name` or `name:option=value,option=value`, or one of LIMITS. `group`: what to print it under."""
+    """`subject`: `name` or `name:option=value,option=value`, or one of LIMITS. `group`, `name`: what
+    to print it under."""
 
     subject: str
     source: Source
     scenario: Scenario
     seed: int = 0
     group: str = ""
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.subject
 
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
         scenario = self.scenario
