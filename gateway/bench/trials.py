@@ -47,7 +47,7 @@ def by_subject(trials: Sequence[Trial], results: Sequence[Figures]) -> dict[str,
     """Of each group the mean figures of each subject over its seeds, in the order of the trials."""
     found: dict[str, dict[str, list[Figures]]] = {}
     for trial, result in zip(trials, results, strict=True):
-        found.setdefault(trial.group, {}).setdefault(trial.subject, []).append(result)
+        found.setdefault(trial.group, {}).setdefault(trial.label, []).append(result)
     return {
         group: {subject: averaged(runs) for subject, runs in subjects.items()}
         for group, subjects in found.items()

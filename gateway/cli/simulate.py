@@ -15,9 +15,9 @@ from gateway.bench.machine import machine, versions
 from gateway.bench.simulated import CannotDraw, plot, policies_table, tenants_table
 from gateway.bench.trials import by_subject, cores, run_trials
 from gateway.cli.failure import Failure
-from policies.registry import PolicyError, queue_names
+from policies.registry import PolicyError
 from policies.simulation.contenders import contender_names
-from policies.simulation.engine import ORDERS
+from policies.simulation.order import ORDERS
 from policies.simulation.scenario import Happening, Scenario
 from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
 from policies.simulation.trace import BLOCK_TOKENS, TraceInvalid
@@ -79,9 +79,9 @@ def simulate(
     window_tokens: Annotated[
         int, typer.Option(help="Release window of a worker; 0: all is sent at once.", min=0, max=10**9)
     ] = 0,
-    queue: Annotated[
-        str, typer.Option(help=f"Who goes next in the gateway: {', '.join(queue_names())}.")
-    ] = "fifo",
+    hold: Annotated[
+        str, typer.Option(help=f"Order of those who wait in the gateway: {', '.join(ORDERS)}.")
+    ] = "hrrn",
     restart_every: Annotated[
         float, typer.Option(help="Kill a worker every so many seconds; 0: none.", min=0, max=1e6)
     ] = 0.0,
@@ -125,7 +125,7 @@ def simulate(
             event_seconds=events_ms / 1000,
             event_loss=event_loss,
             window_tokens=window_tokens or None,
-            queue=_one_of("--queue", queue, tuple(queue_names())),
+            hold=_one_of("--hold", hold, tuple(ORDERS)),
             changes=restarts(
                 workers, every_seconds=restart_every, for_seconds=restart_seconds, until=first[-1].at
             )
@@ -208,7 +208,7 @@ def _write(
         "workers": scenario.workers,
         "kv_tokens": scenario.kv_tokens,
         "order": scenario.order,
-        "queue": scenario.queue,
+        "hold": scenario.hold,
         "window_tokens": scenario.window_tokens,
         "sync_seconds": scenario.sync_seconds,
         "event_seconds": scenario.event_seconds,

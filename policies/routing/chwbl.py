@@ -1,8 +1,9 @@
 """Consistent hashing with bounded loads: equal beginnings go to the same worker, unless it has more than its share.
 
-The first `prefix_tokens` of the prompt are the key. For each key the workers stand in an order of their own, and the
-request goes to the first of them whose streams are below `load_max` times the mean (Mirrokni, Thorup and Zadimoghaddam,
-2018; KubeAI's default is 1.25 too). It asks no index, so it is what works when there is none.
+The first `prefix_tokens` of the prompt are the key. For each key the workers stand in an order of their own,
+and the request goes to the first of them whose streams are below `load_max` times the mean (Mirrokni, Thorup
+and Zadimoghaddam, 2018; KubeAI's default is 1.25 too). It asks no index, so it is what works when there is
+none.
 
 The order is a rendezvous instead of a ring: as stable when workers come and go, even without virtual nodes, and
 without anything to keep. A key shorter than what all prompts have in common would send all of them to one worker;

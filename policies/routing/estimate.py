@@ -12,8 +12,6 @@ from math import ceil
 from policies.routing.protocol import Candidate, RouteQuery
 from workers.worker import WorkerSnapshot
 
-KV_FULL = 0.9
-
 
 def matched_tokens(query: RouteQuery, candidate: Candidate) -> int:
     """Prompt tokens that need no prefill there."""
@@ -31,7 +29,7 @@ def uncached_tokens(
 
 def wait_ms(worker: WorkerSnapshot, uncached: float) -> float:
     """Until its own prefill begins, and what running streams take of its steps."""
-    ahead = worker.tokens_queued
+    ahead = worker.tokens_queued - worker.tokens_computed
     wait = worker.speed.ms_per_token * ahead
     if worker.streams:
         wait += worker.speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
@@ -45,10 +43,18 @@ def own_ms(worker: WorkerSnapshot, uncached: float) -> float:
 
 def ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
     """Wait and own prefill."""
-    uncached = uncached_tokens(query, candidate)
-    return wait_ms(candidate.worker, uncached) + own_ms(candidate.worker, uncached)
+    worker, uncached = candidate.worker, uncached_tokens(query, candidate)
+    ms = wait_ms(worker, uncached) + own_ms(worker, uncached)
+    return ms + kv_wait_ms(worker, int(uncached) + query.output_tokens, query.output_tokens)
 
 
-def fits(worker: WorkerSnapshot, tokens_new: int) -> bool:
-    """Is there room in its KV for so many tokens more, with a tenth to spare?"""
-    return not worker.kv_tokens_max or worker.kv_tokens + tokens_new <= KV_FULL * worker.kv_tokens_max
+def kv_wait_ms(worker: WorkerSnapshot, tokens_new: int, output_tokens: int) -> float:
+    """Until streams that end have made room in its KV for so many tokens more.
+
+    Streams live for `output_tokens` steps, so that all they hold comes free in that time, and a part in its
+    share of it.
+    """
+    if not worker.kv_tokens_max or not worker.kv_tokens:
+        return 0.0
+    lacking = max(0, worker.kv_tokens + tokens_new - worker.kv_tokens_max)
+    return output_tokens * worker.speed.step_ms * lacking / worker.kv_tokens

@@ -12,6 +12,6 @@ def two_of(draw: float, count: int) -> tuple[int, int]:
 
 
 def affinity(name: str, key: int) -> float:
-    """Rendezvous weight in [0, 1): for each key another order of names, in which a name that joins or leaves moves no
-    other (Thaler and Ravishankar, 1998)."""
+    """Rendezvous weight in [0, 1): for each key another order of names, in which a name that joins or leaves
+    moves no other (Thaler and Ravishankar, 1998)."""
     return xxh3_64_intdigest(name.encode(), seed=key) / TWO_TO_64

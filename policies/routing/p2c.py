@@ -1,7 +1,8 @@
 """Power of two choices: of two workers that are drawn, the one with less prefill ahead.
 
-Two draws bring the longest queue from log n / log log n to log log n (Mitzenmacher, 2001), and however stale the loads
-are, not everybody runs to the same worker. The others follow by the same measure, for the case that those two fail.
+Two draws bring the longest queue from log n / log log n to log log n (Mitzenmacher, 2001), and however stale
+the loads are, not everybody runs to the same worker. The others follow by the same measure, for the case that
+those two fail.
 """
 
 from collections.abc import Sequence

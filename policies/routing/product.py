@@ -2,8 +2,8 @@
 
     score = (Q + N) (R + 1)      Q: uncached tokens ahead   N: of this prompt   R: streams that run there
 
-The first factor is how long its prefill takes, the second how many it delays, so their product needs no weights (LMETRIC,
-OSDI'26). Here it is in milliseconds of prefill, so that workers of unequal speed compare.
+The first factor is how long its prefill takes, the second how many it delays, so their product needs no weights
+(LMETRIC, OSDI'26). Here it is in milliseconds of prefill, so that workers of unequal speed compare.
 """
 
 from collections.abc import Sequence

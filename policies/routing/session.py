@@ -1,8 +1,9 @@
 """Sticky sessions: the same worker for all turns of a session, unless that costs too much.
 
-A session's home is the first worker in its own order of all of them, so that every gateway knows it without being told,
-and a worker that comes or goes moves only its own share of the sessions. The home is left for the worker with the least
-estimated TTFT when it is more than `patience_ms` behind it. A request without a session goes there at once.
+A session's home is the first worker in its own order of all of them, so that every gateway knows it without
+being told, and a worker that comes or goes moves only its own share of the sessions. The home is left for the
+worker with the least estimated TTFT when it is more than `patience_ms` behind it. A request without a session
+goes there at once.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.routing.estimate import fits, matched_tokens, ttft_ms
+from policies.routing.estimate import matched_tokens, ttft_ms
 from policies.routing.lots import affinity
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 
@@ -42,8 +43,7 @@ class Session:
             session = query.session
             at = max(range(len(ordered)), key=lambda at: affinity(ordered[at].worker.id, session))
             home = ordered[at].worker.id
-            tokens = query.prompt_tokens - matched_tokens(query, ordered[at]) + query.output_tokens
-            if costs[home] <= least + self.options.patience_ms and fits(ordered[at].worker, tokens):
+            if costs[home] <= least + self.options.patience_ms:
                 ordered.insert(0, ordered.pop(at))
         return tuple(
             Route(

@@ -42,7 +42,8 @@ class BlockCache:
         return held
 
     def acquire(self, blocks: Sequence[int], total: int) -> int | None:
-        """Room for `total` blocks of a sequence, leading ones shared; how many were here, or None: it does not fit."""
+        """Room for `total` blocks of a sequence, leading ones shared; how many were here, or None: it does not
+        fit."""
         references, kept = self._references, self._kept
         held = self.match(blocks)
         revived = [block for block in blocks[:held] if block in kept]
@@ -60,7 +61,8 @@ class BlockCache:
         return held
 
     def publish(self, blocks: Sequence[int]) -> None:
-        """Private blocks of a sequence have been computed. One that is here already is dropped for the older copy."""
+        """Private blocks of a sequence have been computed. One that is here already is dropped for the older
+        copy."""
         references, kept = self._references, self._kept
         for block in blocks:
             if block in kept:

@@ -1,8 +1,8 @@
 """A simulated engine: continuous batching, chunked prefill, a block cache with LRU eviction.
 
-One step, as vLLM and SGLang take it: waiting requests are admitted while their blocks fit, prompts get what of the
-token budget running streams leave over, in order of admission, and every running stream gets a token. A prompt whose
-last chunk was computed has its first token at the end of that step.
+One step, as vLLM and SGLang take it: waiting requests are admitted while their blocks fit, prompts get what of
+the token budget running streams leave over, in order of admission, and every running stream gets a token. A
+prompt whose last chunk was computed has its first token at the end of that step.
 
 Steps that only decode are all alike, so they are taken in one go, up to the first stream that ends. A request that
 arrives in between cuts such a run at the end of the step under way:
@@ -12,16 +12,19 @@ arrives in between cuts such a run at the end of the step under way:
     |--|--|--|--|                    cut: admitted here
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
+from policies.simulation.order import ORDERS, Order
 from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 
 class Cache(Protocol):
     """What an engine asks of its KV memory; see BlockCache."""
+
+    evicted: list[int]
 
     def match(self, blocks: Sequence[int]) -> int: ...
 
@@ -35,8 +38,8 @@ class Cache(Protocol):
 
 
 class Job:
-    """One request inside an engine. `number` is the caller's. `computed`: prompt tokens that need not be computed any
-    more, cached ones included."""
+    """One request inside an engine. `number` is the caller's. `computed`: prompt tokens that need not be
+    computed any more, cached ones included."""
 
     __slots__ = ("arrived_at", "cached_tokens", "computed", "number", "private", "published", "request")
 
@@ -50,29 +53,12 @@ class Job:
         self.private = 0
 
 
-Order = Callable[[Job, int, float], float]
-"""Of a waiting job, its uncached tokens, and now: the least is admitted first."""
-
-
-def shortest_first(job: Job, uncached: int, now: float) -> float:
-    """Shortest uncached prompt first."""
-    return uncached
-
-
-def response_ratio(job: Job, uncached: int, now: float) -> float:
-    """Highest response ratio next: (waiting + own time) / own time, at 20,000 tokens a second."""
-    return -(now - job.arrived_at) * 20_000.0 / (uncached + 1)
-
-
-ORDERS: dict[str, Order | None] = {"fcfs": None, "shortest": shortest_first, "hrrn": response_ratio}
-
-
 class Engine:
     """Times are seconds. `ends_at`: when what it does now is done; None when idle. Whoever drives it calls `finish`
     then, takes `first_tokens`, `finished`, `published` and the cache's evictions, and calls `begin`."""
 
     def __init__(
-        self, *, cache: Cache, capacity_tokens: int, times: StepTime, order: Order | None = None
+        self, *, cache: Cache, capacity_tokens: int, times: StepTime, order: Order = ORDERS["fcfs"]
     ) -> None:
         self.cache = cache
         self.ends_at: float | None = None
@@ -167,13 +153,14 @@ class Engine:
             self._prefilling.append(job)
 
     def _next(self, now: float) -> int:
-        if self._order is None or len(self._waiting) == 1:
+        if self._order is ORDERS["fcfs"] or len(self._waiting) == 1:
             return 0
         order, match = self._order, self.cache.match
 
         def rank(at: int) -> float:
             job = self._waiting[at]
-            return order(job, job.request.prompt_tokens - match(job.request.blocks) * BLOCK_TOKENS, now)
+            uncached = job.request.prompt_tokens - match(job.request.blocks) * BLOCK_TOKENS
+            return order(now - job.arrived_at, uncached, job.arrived_at)
 
         return min(range(len(self._waiting)), key=rank)
 

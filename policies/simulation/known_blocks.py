@@ -1,7 +1,7 @@
 """The prefix index of a simulated deployment: the gateway's radix tree, fed by the engines' KV events.
 
-An engine reports what it has computed as a path, and what it has evicted as single blocks. A block's path is that of
-any request that had it, since ids are chained.
+An engine reports what it has computed as a path, and what it has evicted as single blocks. A block's path is
+that of any request that had it, since ids are chained.
 """
 
 from array import array

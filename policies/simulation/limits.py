@@ -1,7 +1,8 @@
 """What no routing rule can pass by much: the same fleet with one cache for all of its workers.
 
-*infinite*: the cache never forgets. *pooled*: it has the fleet's total size, and forgets what was used least recently.
-Both without admission limits, and routed by minimum TTFT: as all workers hold the same, only load decides.
+*infinite*: the cache never forgets. *pooled*: it has the fleet's total size, and forgets what was used least
+recently. Both without admission limits, and routed by minimum TTFT: as all workers hold the same, only load
+decides.
 """
 
 from array import array

@@ -1,8 +1,8 @@
 """What became of the requests, and the figures that everybody in the field asks for.
 
-TTFT: arrival at the gateway to first token. TPOT: (last - first) / (output tokens - 1). Goodput: the share of requests
-with TTFT <= 2 s and TPOT <= 60 ms. Hit ratio: cached prompt tokens of all prompt tokens. Imbalance: the prompt tokens
-that the busiest worker computed, over the mean of all.
+TTFT: arrival at the gateway to first token. TPOT: (last - first) / (output tokens - 1). Goodput: the share of
+requests with TTFT <= 2 s and TPOT <= 60 ms. Hit ratio: cached prompt tokens of all prompt tokens. Imbalance:
+the prompt tokens that the busiest worker computed, over the mean of all.
 """
 
 from collections.abc import Iterable, Sequence

@@ -27,12 +27,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`kv_tokens`: KV capacity of each worker. `order`: of the engines' queues (engine.ORDERS).
+    """`kv_tokens`: KV capacity of each worker. `order`: of the engines' queues (order.ORDERS).
 
     `sync_seconds`: how much later a gateway hears of what another one has sent; None: never.
     `event_seconds`: how much later KV events are known; `event_loss`: the share that never is.
-    `window_tokens`: uncached tokens that a worker may have ahead before requests wait in the gateway, by the queue
-    policy named `queue`; None: everything is sent at once.
+    `window_tokens`: uncached tokens that a worker may have ahead before requests wait in the gateway, in the order
+    `hold`; None: everything is sent at once.
     """
 
     workers: int
@@ -44,6 +44,6 @@ class Scenario:
     event_seconds: float = 0.0
     event_loss: float = 0.0
     window_tokens: int | None = None
-    queue: str = "fifo"
+    hold: str = "hrrn"
     attempts_max: int = 3
     changes: tuple[Change, ...] = ()

@@ -1,7 +1,7 @@
 """Plays a trace against a fleet of simulated engines, with the real policies deciding. Discrete events.
 
     arrival --> policy ranks what this gateway knows --> engine --> first token --> end
-                   ^                                       |  stored, evicted          (events, perhaps late or lost)
+                   ^                                       |  stored, evicted     (events, perhaps late or lost)
                    +---------- loads, predictions ---------+------------------> index
 
 Nothing depends on anything but the arguments: the same seed, the same outcomes.
@@ -14,12 +14,12 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
-from policies.queueing.protocol import QueuePolicy
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
-from policies.simulation.engine import ORDERS, Cache, Engine, Job
+from policies.simulation.engine import Cache, Engine, Job
 from policies.simulation.gateway import SimulatedGateway
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks
+from policies.simulation.order import ORDERS
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import Change, Happening, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
@@ -60,7 +60,6 @@ class Simulation:
         self,
         trace: Sequence[TraceRequest],
         policy: RoutingPolicy,
-        queue: QueuePolicy,
         scenario: Scenario,
         *,
         seed: int = 0,
@@ -96,8 +95,8 @@ class Simulation:
             SimulatedGateway(
                 view=views[at % len(views)],
                 policy=policy,
-                queue=queue,
                 window_tokens=scenario.window_tokens,
+                hold=ORDERS[scenario.hold],
                 random=self._random,
             )
             for at in range(scenario.gateways)
@@ -160,24 +159,22 @@ class Simulation:
 
     def _place(self, number: int, now: float) -> None:
         """Sends it, or lets it wait."""
-        at, _ = self._queries[number]
         if not self._up:
             self._end(number, "no_worker")
             return
         route = self._route(number, now)
-        # Who came before and waits goes before.
-        if route is not None and not self._gateways[at].waiting:
+        if route is not None:
             self._send(number, route, now)
             return
         request = self._trace[number]
         held = max(self._known.match(request.blocks).values(), default=0) * BLOCK_TOKENS
-        self._gateways[at].wait(number, request, max(1, request.prompt_tokens - held), now)
+        self._gateways[self._queries[number][0]].wait(number, max(1, request.prompt_tokens - held), now)
 
     def _route(self, number: int, now: float) -> Route | None:
         at, query = self._queries[number]
-        request, gateway = self._trace[number], self._gateways[at]
-        ranking = gateway.ranked(query, request, self._known.match(request.blocks), self._up, now)
-        return gateway.placed(ranking, self._places, request.prompt_tokens)
+        request = self._trace[number]
+        known = self._known.match(request.blocks)
+        return self._gateways[at].route(query, request, known, self._up, self._places, now)
 
     def _send(self, number: int, route: Route, now: float) -> None:
         at, query = self._queries[number]
@@ -191,7 +188,9 @@ class Simulation:
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._tell(sent, lambda view, then: view.enter(worker, sent.uncached_tokens, sent.kv_tokens), now)
+        self._tell(
+            sent, lambda view, then: view.enter(worker, sent.uncached_tokens, sent.kv_tokens, then), now
+        )
         self._tell(sent, lambda view, then: view.predict(worker, number, request.blocks, then), now)
         engine = self._engines[worker]
         before = engine.ends_at
@@ -216,13 +215,14 @@ class Simulation:
 
     def _room_made(self, now: float) -> None:
         """Gives out what room there is now."""
+        if not self._up:
+            return
         for gateway in self._gateways:
-            while (number := gateway.next(now)) is not None:
-                route = self._route(number, now) if self._up else None
-                if route is None:
-                    break
-                gateway.leave(number, now)
-                self._send(number, route, now)
+            for number in gateway.turns(now):
+                route = self._route(number, now)
+                if route is not None:
+                    gateway.leave(number)
+                    self._send(number, route, now)
 
     # Engines
 
@@ -254,7 +254,7 @@ class Simulation:
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
         worker, tokens = sent.worker, sent.uncached_tokens
-        self._tell(sent, lambda view, then: view.first_token(worker, tokens), now)
+        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
         sent.uncached_tokens = 0
         # A prediction stands until the event that confirms it has come.
         settled = partial(self._tell, sent, lambda view, then: view.settle(worker, number))
@@ -325,7 +325,7 @@ class Simulation:
         """Its worker died. What has not begun to answer is sent again."""
         number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
         worker, tokens, kv_tokens = sent.worker, sent.uncached_tokens, sent.kv_tokens
-        self._tell(sent, lambda view, then: view.first_token(worker, tokens), now)
+        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
         self._tell(sent, lambda view, then: view.leave(worker, kv_tokens), now)
         self._tell(sent, lambda view, then: view.settle(worker, number), now)
         if outcome.first_at is not None:

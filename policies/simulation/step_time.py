@@ -1,12 +1,12 @@
 """How long a step of an engine takes, in milliseconds: polynomials that a file can replace.
 
     prefill of t tokens    a0 + a1 t + a2 t^2
-    decode                 b0 + b1 p + b2 p^2      p: tokens in the KV of running streams, of its capacity; at most 1
+    decode                 b0 + b1 p + b2 p^2      p: tokens of running streams over the KV capacity, at most 1
     both in one step       the sum
 
-The defaults are those of the mock engine in NVIDIA's Dynamo: a model of 8B class on one GPU. A worker of another
-kind is described by a JSON or YAML file with these fields, fitted to its own steps. A model ranks policies; it is no
-measurement of a GPU.
+The defaults are those of the mock engine in NVIDIA's Dynamo: a model of 8B class on one GPU. A worker of
+another kind is described by a JSON or YAML file with these fields, fitted to its own steps. A model ranks
+policies; it is no measurement of a GPU.
 """
 
 from pathlib import Path

@@ -10,6 +10,7 @@ the time to the next possible one, by lot, or every replay would be a series of 
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -130,7 +131,7 @@ def _bucket_seconds(requests: Sequence[TraceRequest]) -> float:
     times = sorted({request.at for request in requests})
     if len(times) < 2 or len(times) == len(requests):
         return 0.0
-    width = min(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+    width = min(later - earlier for earlier, later in pairwise(times))
     # Where only a few coincide they did so by chance.
     return width if len(times) < 0.9 * len(requests) else 0.0
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from policies.registry import PolicyError, queue_policy
+from policies.registry import PolicyError
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
 from policies.simulation.limits import HeldByAll, SharedCache
@@ -41,13 +41,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """`subject`: `name` or `name:option=value,option=value`, or one of LIMITS. `group`: what to print it under."""
+    """`subject`: `name` or `name:option=value,option=value`, or one of LIMITS. `group`, `name`: what
+    to print it under."""
 
     subject: str
     source: Source
     scenario: Scenario
     seed: int = 0
     group: str = ""
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.subject
 
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
         scenario = self.scenario
@@ -56,7 +62,6 @@ class Trial:
             simulation = Simulation(
                 trace,
                 policy_of(self.subject),
-                queue_policy(scenario.queue),
                 scenario,
                 seed=self.seed,
                 paths=paths,
@@ -67,7 +72,6 @@ class Trial:
         simulation = Simulation(
             trace,
             contender("cost", LEAST_TTFT),
-            queue_policy("fifo"),
             # One gateway that knows everything, and workers that stay.
             replace(scenario, gateways=1, event_seconds=0.0, event_loss=0.0, window_tokens=None, changes=()),
             seed=self.seed,

@@ -8,7 +8,7 @@ exact), or each has its own that hears of the others' dispatches later, or never
 from array import array
 from collections.abc import Mapping, Sequence
 
-from policies.latency_model import learn_step
+from policies.latency_model import computed_tokens, learn_step
 from policies.routing.protocol import Candidate
 from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS
@@ -29,6 +29,7 @@ class GatewayView:
         self._chunk_tokens = times.chunk_tokens
         self._speeds = [Speed(ms_per_token=times.ms_per_token)] * len(workers)
         self._queued = [0] * len(workers)
+        self._since = [0.0] * len(workers)
         self._streams = [0] * len(workers)
         self._kv_tokens = [0] * len(workers)
         self._snapshots: list[WorkerSnapshot | None] = [None] * len(workers)
@@ -36,7 +37,12 @@ class GatewayView:
         self._predicted: RadixTree[Prediction] = RadixTree()
 
     def candidates(
-        self, confirmed: Mapping[int, int], blocks: "array[int]", prompt_tokens: int, up: Sequence[int]
+        self,
+        confirmed: Mapping[int, int],
+        blocks: "array[int]",
+        prompt_tokens: int,
+        up: Sequence[int],
+        now: float,
     ) -> list[Candidate]:
         """The workers in `up`, each with what it holds of the prompt or is about to hold."""
         held = dict(confirmed)
@@ -45,20 +51,21 @@ class GatewayView:
                 held[worker] = count
         found = []
         for worker in up:
-            count = held.get(worker)
-            if count is None:
-                found.append(self._bare[worker] or self._unmatched(worker))
+            blocks_held = held.get(worker)
+            if blocks_held is None:
+                found.append(self._bare[worker] or self._unmatched(worker, now))
             else:
-                matched = min(count * BLOCK_TOKENS, prompt_tokens)
-                found.append(Candidate(worker=self.snapshot(worker), matched_tokens=matched))
+                matched = min(blocks_held * BLOCK_TOKENS, prompt_tokens)
+                found.append(Candidate(worker=self.snapshot(worker, now), matched_tokens=matched))
         return found
 
-    def snapshot(self, worker: int) -> WorkerSnapshot:
+    def snapshot(self, worker: int, now: float) -> WorkerSnapshot:
         found = self._snapshots[worker]
-        if found is None:
+        if found is None or self._queued[worker]:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
                 tokens_queued=self._queued[worker],
+                tokens_computed=self._computed(worker, now),
                 streams=self._streams[worker],
                 kv_tokens=self._kv_tokens[worker],
                 kv_tokens_max=self._kv_tokens_max,
@@ -67,12 +74,18 @@ class GatewayView:
             )
         return found
 
+    def has_room(self, worker: int, tokens: int) -> bool:
+        """Does so much fit into its KV, as far as is known?"""
+        return self._streams[worker] == 0 or self._kv_tokens[worker] + tokens <= self._kv_tokens_max
+
     def queued(self, worker: int) -> int:
         """Uncached tokens sent there whose first token is still out."""
         return self._queued[worker]
 
-    def enter(self, worker: int, uncached_tokens: int, kv_tokens: int) -> None:
+    def enter(self, worker: int, uncached_tokens: int, kv_tokens: int, now: float) -> None:
         """A request is sent."""
+        if not self._queued[worker]:
+            self._since[worker] = now
         self._queued[worker] += uncached_tokens
         self._kv_tokens[worker] += kv_tokens
         self._streams[worker] += 1
@@ -82,7 +95,8 @@ class GatewayView:
         """It brings this path there."""
         self._predicted.record(blocks, (worker, number), now)
 
-    def first_token(self, worker: int, uncached_tokens: int) -> None:
+    def first_token(self, worker: int, uncached_tokens: int, now: float) -> None:
+        self._since[worker] = now
         self._queued[worker] -= uncached_tokens
         self._changed(worker)
 
@@ -101,9 +115,15 @@ class GatewayView:
         self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
         self._changed(worker)
 
-    def _unmatched(self, worker: int) -> Candidate:
-        bare = self._bare[worker] = Candidate(worker=self.snapshot(worker))
+    def _unmatched(self, worker: int, now: float) -> Candidate:
+        bare = Candidate(worker=self.snapshot(worker, now))
+        if not self._queued[worker]:
+            self._bare[worker] = bare
         return bare
+
+    def _computed(self, worker: int, now: float) -> int:
+        ms = 1000 * (now - self._since[worker])
+        return computed_tokens(ms, self._queued[worker], self._speeds[worker])
 
     def _changed(self, worker: int) -> None:
         self._snapshots[worker] = self._bare[worker] = None

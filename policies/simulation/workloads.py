@@ -1,7 +1,7 @@
 """Generated traces: conversations, agents, retrieval, shared system prompts. Deterministic by seed.
 
-A prompt is a row of segments, each known by a name and so long; two prompts have in common what their first segments
-have. Blocks are cut across segments and chained as everywhere:
+A prompt is a row of segments, each known by a name and so long; two prompts have in common what their first
+segments have. Blocks are cut across segments and chained as everywhere:
 
     chat      [system of the tenant][question 1]                            turns come after a pause for reading
               [system of the tenant][question 1][answer 1][question 2]

@@ -1,7 +1,7 @@
 """AIBrix, `prefix-cache`: the longest match among workers that do not run much more than the others.
 
-If max - min of streams exceeds `imbalance_max`, the fewest streams. Else by match, then by streams: the first that runs
-no more than mean + `deviations` standard deviations. Else the fewest streams. Defaults: of its code.
+If max - min of streams exceeds `imbalance_max`, the fewest streams. Else by match, then by streams: the first
+that runs no more than mean + `deviations` standard deviations. Else the fewest streams. Defaults: of its code.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
 """llm-d's newest: a filter by affinity, then the fewest uncached tokens in flight.
 
-Workers with at least `affinity_min` of the prompt stay alone in the choice, unless the best of them is expected to take
-`break_ms` longer to the first token than the best of the others; once in a while (`exploration`) all are looked at. Of
-those that stay, the fewest tokens in flight. Without its calibrated peak rate: the worker's rated one.
+Workers with at least `affinity_min` of the prompt stay alone in the choice, unless the best of them is expected
+to take `break_ms` longer to the first token than the best of the others; once in a while (`exploration`) all
+are looked at. Of those that stay, the fewest tokens in flight. Without its calibrated peak rate: the worker's
+rated one.
 """
 
 from collections.abc import Sequence

@@ -2,9 +2,10 @@
 
     cost = load + eviction + own prefill
 
-load: prefill ahead, and what running streams have still to decode. eviction: what has to be computed again because the
-prompt pushes it out of a full KV. Without its rebalancing of nodes over windows of minutes, which needs memory: the load
-of this moment stands in for that of three minutes, and every evicted token is taken to be asked for again.
+load: prefill ahead, and what running streams have still to decode. eviction: what has to be computed again
+because the prompt pushes it out of a full KV. Without its rebalancing of nodes over windows of minutes, which
+needs memory: the load of this moment stands in for that of three minutes, and every evicted token is taken to
+be asked for again.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """SGLang's gateway, `cache_aware`: the best match if it is long enough, unless streams are out of balance.
 
-If max - min > balance_abs and max > balance_rel * min, the worker with the fewest streams. Else the longest match, if its
-share of the prompt exceeds `cache_threshold`. Else the fewest streams again. Defaults: of its library.
+If max - min > balance_abs and max > balance_rel * min, the worker with the fewest streams. Else the longest
+match, if its share of the prompt exceeds `cache_threshold`. Else the fewest streams again. Defaults: of its
+library.
 """
 
 from collections.abc import Sequence
