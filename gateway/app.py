@@ -34,6 +34,7 @@ from gateway.embedded_valkey import EmbeddedValkey
 from gateway.entrance import Entrance
 from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
+from gateway.ledger.ledger import Ledger
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
 from gateway.quotas.guarded_store import GuardedQuotaStore
@@ -81,6 +82,7 @@ class Gateway:
     feeds: Feeds
     valkey: EmbeddedValkey | None
     database: SqlDirectory | None
+    ledger: Ledger | None
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -119,6 +121,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         shared_index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(shared_index.close)
         database = _sql_directory(settings, secret, stack)
+        ledger = _ledger(settings, stack)
         tenants, prefixes = _tenants(settings, secret, database), Prefixes(secret)
         salted = lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret))
 
@@ -150,7 +153,11 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             reservations=reservations,
             tracing=tracing,
             cache_salt=salted,
-            observers=(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+            observers=(
+                # First of all: nothing that goes wrong elsewhere keeps a request out of the accounts.
+                *((ledger.observe,) if ledger is not None else ()),
+                *(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+            ),
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
         )
@@ -165,9 +172,10 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             database=database,
+            ledger=ledger,
         )
         registry.register(
-            StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database))
+            StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database, ledger))
         )
 
         stack.push_async_callback(supervisor.close)
@@ -186,6 +194,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             supervisor.start(name, loop)
         if valkey is not None:
             supervisor.start("valkey", valkey.run)
+        if ledger is not None:
+            for name, loop in ledger.loops():
+                supervisor.start(name, loop)
         yield gateway
 
 
@@ -282,7 +293,32 @@ def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -
 
 def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:
     """What the settings' tenants and the database's are in together; None without a database."""
-    url, upgrade = settings.database.url, settings.database.upgrade
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    return SqlDirectory(
+        yaml_directory(settings, pepper(secret)),
+        TenantStore(database),
+        known_seconds_max=settings.database.known_keys_seconds_max,
+        upgrades=_upgrades(settings, database),
+    )
+
+
+def _ledger(settings: Settings, stack: AsyncExitStack) -> Ledger | None:
+    """With connections of its own: what it writes keeps nobody's keys waiting. None without a database."""
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    try:
+        ledger = Ledger(settings, database, upgrades=_upgrades(settings, database))
+    except OSError as err:
+        raise SettingsProblem(f"$.state_directory: the usage journal cannot be made: {err.strerror}") from err
+    stack.push_async_callback(ledger.close)
+    return ledger
+
+
+def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:
+    url = settings.database.url
     if url == NONE:
         return None
     try:
@@ -290,12 +326,13 @@ def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> 
     except DatabaseDown as err:
         raise SettingsProblem(f"$.database.url: {err}") from err
     stack.push_async_callback(database.close)
-    return SqlDirectory(
-        yaml_directory(settings, pepper(secret)),
-        TenantStore(database),
-        known_seconds_max=settings.database.known_keys_seconds_max,
-        upgrades=upgrade == "always" or (upgrade == "auto" and database.file is not None),
-    )
+    return database
+
+
+def _upgrades(settings: Settings, database: Database) -> bool:
+    """May a gateway bring its tables up to date?"""
+    upgrade = settings.database.upgrade
+    return upgrade == "always" or (upgrade == "auto" and database.file is not None)
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -7,6 +7,7 @@ from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.reservations import Reservations
+from gateway.ledger.ledger import Ledger
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import Gauge
@@ -22,6 +23,7 @@ def gauges(
     feeds: Feeds,
     quotas: GuardedQuotaStore,
     database: SqlDirectory | None,
+    ledger: Ledger | None,
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -100,6 +102,23 @@ def gauges(
             "keys",
             "API keys in memory, where there is a database.",
             lambda: database.keys if database is not None else 0,
+        ),
+        single(
+            "usage_journal_bytes",
+            "What the usage journal holds that is not in the database.",
+            lambda: ledger.journal.bytes if ledger is not None else 0,
+        ),
+        single(
+            "usage_shipped",
+            "Requests that the database has from this gateway's journal.",
+            lambda: ledger.shipper.shipped if ledger is not None else 0,
+            counter=True,
+        ),
+        single(
+            "usage_dropped",
+            "Requests that the full journal had no room for: they are not accounted for.",
+            lambda: ledger.journal.dropped if ledger is not None else 0,
+            counter=True,
         ),
         single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),
         single(

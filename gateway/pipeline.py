@@ -21,6 +21,7 @@ from gateway.dispatch.reservations import Reservations
 from gateway.entrance import Entrance
 from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker
 from gateway.exchange import Exchange
+from gateway.ledger.attribution import attribution
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.tenant import Tenant
@@ -94,6 +95,7 @@ def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant
     """Whose key is it? Raises what Entrance.admit raises."""
     tenant = at.entrance.admit(exchange.key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
+    progress.organisation = tenant.organisation
     progress.mark("authenticate")
     return tenant
 
@@ -101,6 +103,8 @@ def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant
 async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Progress) -> RequestContext:
     """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, and what reading raises."""
     request = await exchange.request()
+    progress.asked = request.model
+    progress.user, progress.tags = attribution(request.fields)
     try:
         model = at.catalogue.find(request.model)
     except ModelNotFound:

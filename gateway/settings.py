@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from gateway.settings_ledger import UsageLedger, Webhook
 from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
 from gateway.settings_types import (
     Branch,
@@ -287,6 +288,10 @@ class Settings(Branch, frozen=True, kw_only=True):
     authentication: Annotated[Authentication, Meta(description="Who is let in.")] = field(
         default_factory=Authentication
     )
+    usage: Annotated[UsageLedger, Meta(description="The usage ledger.")] = field(default_factory=UsageLedger)
+    webhooks: Annotated[
+        tuple[Webhook, ...], Meta(description="Who is told of usage and budgets.", max_length=100)
+    ] = ()
     routing: Annotated[Routing, Meta(description="Choice of worker.")] = field(default_factory=Routing)
     queueing: Annotated[Queueing, Meta(description="Waiting.")] = field(default_factory=Queueing)
     index: Annotated[Index, Meta(description="The prefix index.")] = field(default_factory=Index)

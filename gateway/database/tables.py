@@ -21,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0001"
+REVISION = "0003"
 """Of the newest migration."""
 
 metadata = MetaData(

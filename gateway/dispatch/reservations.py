@@ -327,15 +327,11 @@ def _duration(seconds: float) -> str:
 
 def _used(progress: Progress) -> Cost | None:
     """What the request has cost; None if nothing was computed for it."""
-    usage = progress.usage
-    if usage is not None:
-        return Cost(
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens or 0,
-            output_tokens=usage.completion_tokens or 0,
-        )
-    if progress.refused:
-        return Cost(prompt_tokens=0)
-    if progress.dispatched:
-        return Cost(prompt_tokens=progress.prompt_tokens, output_tokens=progress.frames)
-    return None
+    used = progress.used()
+    if used is None:
+        return None
+    return Cost(
+        prompt_tokens=used.prompt_tokens,
+        cached_tokens=used.cached_tokens or 0,
+        output_tokens=used.output_tokens,
+    )

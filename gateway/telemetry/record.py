@@ -4,7 +4,8 @@
 the operator page) gets the record, and only that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -53,6 +54,16 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
 
 _USAGE = msgspec.json.Decoder(Usage | None)
 
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a request is charged for. `cached_tokens`: of the prompt's; None where the worker does not tell."""
+
+    prompt_tokens: int
+    cached_tokens: int | None = None
+    output_tokens: int = 0
+
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request that has ended. Times are seconds; None where it did not get that far.
@@ -61,6 +72,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     clock of `started_at`, which is seconds since 1970. `predicted_tokens`: cached tokens that routing expected.
     `cached_tokens`: those that the worker reports. `frames`: data frames that were passed on. `answered`: a worker
     began an answer. `dispatch_seconds`: from received to the last dispatch, less the time in the waiting room.
+    `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
+    what is charged; None if nothing was computed.
     """
 
     id: str
@@ -88,6 +101,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tpot_seconds: float | None
     trace: Trace | None
     steps: tuple[tuple[str, float, float], ...]
+    organisation: str = ""
+    asked: str = ""
+    user: str | None = None
+    tags: Mapping[str, str] = NO_TAGS
+    used: Used | None = None
 
 
 class Progress:
@@ -95,6 +113,7 @@ class Progress:
 
     __slots__ = (
         "answered",
+        "asked",
         "attempts",
         "clock",
         "code",
@@ -107,6 +126,7 @@ class Progress:
         "last_byte_at",
         "marks",
         "model",
+        "organisation",
         "policy_reason",
         "predicted_tokens",
         "prompt_tokens",
@@ -118,9 +138,11 @@ class Progress:
         "status",
         "stream",
         "surface",
+        "tags",
         "tenant",
         "trace",
         "usage",
+        "user",
         "worker",
     )
 
@@ -134,7 +156,10 @@ class Progress:
         self.code = OK
         self.status = 200
         self.trace: Trace | None = None
-        self.tenant = self.key_id = self.model = self.policy_reason = ""
+        self.tenant = self.organisation = self.key_id = ""
+        self.asked = self.model = self.policy_reason = ""
+        self.user: str | None = None
+        self.tags = NO_TAGS
         self.stream = False
         self.worker: str | None = None
         self.attempts = 0
@@ -178,6 +203,22 @@ class Progress:
         if self.usage is not None:
             return self.usage.completion_tokens or 0
         return self.frames
+
+    def used(self) -> Used | None:
+        """What the request is charged for: the worker's count, else what was sent and came; None if nothing was
+        computed for it."""
+        usage = self.usage
+        if usage is not None:
+            return Used(
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                output_tokens=usage.completion_tokens or 0,
+            )
+        if self.refused:
+            return Used(prompt_tokens=0)
+        if self.dispatched:
+            return Used(prompt_tokens=self.prompt_tokens, output_tokens=self.frames)
+        return None
 
     def record(self) -> RequestRecord:
         """The frozen account, as of now."""
@@ -227,6 +268,11 @@ class Progress:
             tpot_seconds=tpot,
             trace=self.trace,
             steps=self._steps(),
+            organisation=self.organisation,
+            asked=self.asked,
+            user=self.user,
+            tags=self.tags,
+            used=self.used(),
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.rows import StoredKey
-from gateway.database.tables import REVISION
 from gateway.database.tenant_store import TenantStore
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.register import Register
@@ -175,13 +174,7 @@ class SqlDirectory:
 
     async def _check_schema(self) -> None:
         if not self._right_schema:
-            found = await schema.revision(self._store.database)
-            if found != REVISION and self._upgrades:
-                await schema.upgrade(self._store.database)
-            elif found != REVISION:
-                raise DatabaseDown(
-                    f"its tables are of version {found or 'none'}, not {REVISION}: run `radixgate database upgrade`"
-                )
+            await schema.ready(self._store.database, upgrades=self._upgrades)
             self._right_schema = True
 
     def _stale(self) -> bool:
