@@ -1,6 +1,8 @@
 """A command's way into the database of tenants, and the options that describe who may use what."""
 
 import asyncio
+import getpass
+import os
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +14,12 @@ import typer
 from gateway.cli.failure import Failure
 from gateway.cli.options import Assignments, ConfigFile
 from gateway.database import schema
+from gateway.database.audit_log import chain_key
 from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.tables import REVISION
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE, database_url_problem
+from gateway.secret_store import deployment_secret
 from gateway.settings import Settings
 from gateway.settings_messages import explained
 from gateway.settings_sources import load
@@ -97,7 +101,15 @@ async def opened_store(settings: Settings) -> AsyncIterator[TenantStore]:
                 f"the database's tables are of version {found or 'none'}, not {REVISION}: "
                 "run `radixgate database upgrade`"
             )
-        yield TenantStore(database)
+        yield TenantStore(database, chain_key(deployment_secret(settings)), f"cli:{_user()}")
+
+
+def _user() -> str:
+    """Who has typed the command, as the system knows it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

@@ -20,6 +20,7 @@ ENTRIES = {
     "gateway.database.migrations.env",
     "gateway.database.migrations.versions.0001_tenants",
     "gateway.database.migrations.versions.0003_ledger",
+    "gateway.database.migrations.versions.0004_audit",
     "workers.engine.grammar.trial",
     "workers.engine.ladder.__main__",
     "workers.engine.tiny_checkpoint",
