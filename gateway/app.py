@@ -153,6 +153,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             observers=(RequestMetrics(registry).observe, overview.observe, tracing.observe),
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
+            repeats_max=settings.requests.repeats_max,
         )
         gateway = Gateway(
             settings=settings,
