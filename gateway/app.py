@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
+from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.event_sources import event_sources
@@ -36,6 +37,8 @@ from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
+from gateway.quotas.events import Events
+from gateway.quotas.gateways import Gateways
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
@@ -54,7 +57,6 @@ from gateway.tenants.penalties import Penalties
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
 from policies.registry import queue_policy, routing_policy
-from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
@@ -108,9 +110,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         redis_url = valkey.url if valkey is not None else settings.redis.url
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
-        shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix)
-        quotas = GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.check, time.monotonic)
-        leases = Leases(quotas)
+        events, gateways = Events(), Gateways(scripts, settings.redis.prefix)
+        shared = RedisQuotaStore(
+            scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix, events=events
+        )
+        quotas = GuardedQuotaStore(
+            shared,
+            LocalQuotaStore(time.monotonic, time.time, events),
+            shared.check,
+            time.monotonic,
+            gateways=lambda: gateways.count,
+            events=events,
+        )
+        leases = Leases(quotas, events)
         stack.push_async_callback(leases.close)
 
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
@@ -133,7 +145,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             up=lambda: shared_index.reader.up,
         )
         stack.push_async_callback(feeds.close)
-        reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds)
+        reservations = _dispatch(settings, catalogue, leases, shared_index, feeds)
         stack.callback(reservations.fleet.close)
         salts = Salts(tenants.groups, lambda group: cache_salt(group, secret))
         spaces = Spaces(reservations.fleet, catalogue, prefixes, salts)
@@ -183,6 +195,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
+            ("gateways", gateways.run),
         ):
             supervisor.start(name, loop)
         if valkey is not None:
@@ -191,10 +204,11 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
 
 def _dispatch(
-    settings: Settings, catalogue: Catalogue, leases: Leases, index: PrefixIndex, feeds: Feeds
+    settings: Settings, catalogue: Catalogue, leases: Leases, shared: SharedIndexParts, feeds: Feeds
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
+    index = shared.index
     told = {WorkerId(worker.id): event_sources(worker) for worker in settings.workers}
 
     def reported(worker: Worker) -> None:
@@ -237,6 +251,7 @@ def _dispatch(
         ),
         fleet=fleet,
         index=index,
+        shares=CacheShares(index.copy.namespaces, time.monotonic),
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=Bounds(

@@ -9,7 +9,7 @@ from gateway.tenants.tenant import Tenant
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`received_at`: seconds on the monotonic clock. `once`: the client's own key for it, under which it may repeat it."""
+    """`received_at`: seconds on the monotonic clock. `once`: the client's own key, under which it may repeat it."""
 
     id: str
     tenant: Tenant

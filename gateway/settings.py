@@ -113,7 +113,8 @@ class Prices(Branch, frozen=True, kw_only=True):
 
     input: Annotated[Money, Meta(description="For a million prompt tokens.")]
     cached_input: Annotated[
-        Money | None, Meta(description="For a million of those that the worker's cache had; by default `input`.")
+        Money | None,
+        Meta(description="For a million of those that the worker's cache had; by default `input`."),
     ] = None
     output: Annotated[Money, Meta(description="For a million output tokens.")]
 
@@ -237,8 +238,8 @@ class Requests(Branch, frozen=True, kw_only=True):
     repeats_max: Annotated[
         Positive,
         Meta(
-            description="How often a request may be made under one `Idempotency-Key`; it is charged once, as much as "
-            "the dearest time."
+            description="How often a request may be made under one `Idempotency-Key`; it is charged once, as much "
+            "as the dearest time."
         ),
     ] = 3
 

@@ -28,8 +28,8 @@ MICRO = 1_000_000
 class Limit(Branch, frozen=True, kw_only=True):
     """So much of one unit per period. Without `reset` it is smooth: all of it at once, refilled evenly (GCRA).
 
-    Limits of one unit, period, reset and models are of one kind: of these the smallest holds; one with `until` takes
-    the place of those without, and a tenant's that of its plan's.
+    Limits of one unit, period, reset and models are of one kind: of these the smallest holds; one with `until`
+    takes the place of those without, and a tenant's that of its plan's.
     """
 
     requests: Annotated[Positive | None, Meta(description="Requests per period.")] = None
@@ -52,8 +52,8 @@ class Limit(Branch, frozen=True, kw_only=True):
     reset: Annotated[
         Literal["smooth", "rolling", "calendar"],
         Meta(
-            description="`calendar`: all of it anew with each period of UTC, weeks from Monday; `rolling`: a period "
-            "after its first use; a month has 30 days where it is not the calendar's."
+            description="`calendar`: all of it anew with each period of UTC, weeks from Monday; `rolling`: a "
+            "period after its first use; a month has 30 days where it is not the calendar's."
         ),
     ] = "smooth"
     models: Annotated[
@@ -63,8 +63,8 @@ class Limit(Branch, frozen=True, kw_only=True):
     mode: Annotated[
         Literal["enforce", "soft", "shadow"],
         Meta(
-            description="`soft`: counts and alerts, and refuses nobody; `shadow`: tells what it would have refused, "
-            "and refuses nobody."
+            description="`soft`: counts and alerts, and refuses nobody; `shadow`: tells what it would have "
+            "refused, and refuses nobody."
         ),
     ] = "enforce"
     alert_at: Annotated[
@@ -128,8 +128,8 @@ class Plan(Branch, frozen=True, kw_only=True):
     cache_blocks_max: Annotated[
         Positive | None,
         Meta(
-            description="Blocks of the prefix index that a tenant's isolation group may have, over all models: beyond "
-            "that no further paths of its are recorded."
+            description="Blocks of the prefix index that a tenant's isolation group may have, over all models: "
+            "beyond that no further paths of its are recorded."
         ),
     ] = None
     without_redis: Annotated[
@@ -205,16 +205,16 @@ class TenantSettings(Branch, frozen=True, kw_only=True):
     ] = None
     plan: Annotated[Name | None, Meta(description="Name of a plan; without one nothing is limited.")] = None
     limits: Annotated[
-        tuple[Limit, ...], Meta(description="In place of the plan's of the same kind, and besides all others.")
+        tuple[Limit, ...],
+        Meta(description="In place of the plan's of the same kind, and besides all others."),
     ] = ()
     concurrency: Annotated[
         Positive | None, Meta(description="Requests at one time, in place of the plan's.")
     ] = None
-    context_length_max: Annotated[
-        Positive | None, Meta(description="In place of the plan's.")
-    ] = None
+    context_length_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
     context_lengths: Annotated[
-        tuple[ContextLength, ...], Meta(description="For some models; in place of the plan's, if there are any.")
+        tuple[ContextLength, ...],
+        Meta(description="For some models; in place of the plan's, if there are any."),
     ] = ()
     cache_blocks_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
     without_redis: Annotated[

@@ -42,7 +42,7 @@ TOLERANCE = 1e-6
 
 
 class Meter(NamedTuple):
-    """What is used. `mark`: of a smooth window, when that was so; of others, when the window ends; 0: none is open."""
+    """What is used. `mark`: of a smooth window, when that was so; of others, when they end, 0 if none is open."""
 
     used: float = 0.0
     mark: float = 0.0

@@ -19,6 +19,7 @@ import msgspec
 
 from gateway.context import RequestContext
 from gateway.dispatch import costs
+from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet, Worker
@@ -38,9 +39,9 @@ from gateway.errors import (
     WorkerError,
     WorkerTimeout,
 )
-from gateway.quotas.leases import Leases
 from gateway.quotas import quota
 from gateway.quotas.headers import openai_headers
+from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
 from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.telemetry.record import Progress
@@ -89,6 +90,7 @@ class Reservations:
         router: Router,
         fleet: Fleet,
         index: PrefixIndex,
+        shares: CacheShares,
         feedback: Feedback,
         estimates: OutputEstimates,
         bounds: Bounds,
@@ -99,6 +101,7 @@ class Reservations:
         self.router = router
         self.fleet = fleet
         self.index = index
+        self.shares = shares
         self.feedback = feedback
         self.estimates = estimates
         self.bounds = bounds
@@ -188,6 +191,7 @@ class Held:
         self._sequence = by.router.arrival(ctx.model.name)
         self._output_tokens = by.estimates.expected(ctx)
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
+        self._recorded = False
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Placed]:
@@ -202,7 +206,9 @@ class Held:
         progress.mark("queue" if progress.queued_at is not None else "route")
         progress.sent_to(placed.worker.id, placed.route.reason, placed.route.matched_tokens)
         expected = self._by.feedback.sent(placed.worker.id, self._prompt)
-        index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
+        if self._recorded:
+            index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
             yield placed
         finally:
@@ -224,7 +230,8 @@ class Held:
             # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
             if cause.failure is Failure.UNCLEAR:
                 by.fleet.at_fault(by.fleet[worker], cause)
-        by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        if self._recorded:
+            by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         if self._ctx.request.stream:
             ttft_ms = (by.clock() - placed.since) * 1000
             by.fleet.first_token(placed.worker, tokens=placed.tokens_ahead, ttft_ms=ttft_ms)
@@ -243,6 +250,13 @@ class Held:
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
             raise self._nobody_left() from cause
+
+    def _new_blocks(self, index: PrefixIndex) -> int:
+        """Of the prompt, those that nobody is known to hold; asked only where it matters."""
+        if self._ctx.tenant.cache_blocks_max is None:
+            return 0
+        match, hashes = index.match(self._prompt.namespace, self._prompt.hashes), self._prompt.hashes
+        return len(hashes) - max((match.blocks(worker.id) for worker in self._by.fleet), default=0)
 
     def _nobody_left(self) -> WorkerError | Overloaded:
         """Nobody is left to be asked: were all of them busy?"""

@@ -5,8 +5,8 @@ Whoever wants to know adds a plain callable. It is called in the event loop a mo
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -63,8 +63,12 @@ class Events:
     def __init__(self) -> None:
         self.on_alert: list[Callable[[Alert], None]] = [_log_alert]
         self.on_shadowed: list[Callable[[Shadowed], None]] = [_log_shadowed]
+        self.alerts: Counter[tuple[str, str]] = Counter()
+        """By scope and limit; and so for `shadows`."""
+        self.shadows: Counter[tuple[str, str]] = Counter()
 
     def alert(self, alert: Alert) -> None:
+        self.alerts[alert.scope, alert.limit] += 1
         for tell in self.on_alert:
             asyncio.get_running_loop().call_soon(tell, alert)
 
@@ -78,6 +82,7 @@ class Events:
                 limit=standing.limit.name,
                 amount=standing.amount,
             )
+            self.shadows[event.scope, event.limit] += 1
             for tell in self.on_shadowed:
                 asyncio.get_running_loop().call_soon(tell, event)
 
@@ -94,6 +99,4 @@ def _log_alert(alert: Alert) -> None:
 
 
 def _log_shadowed(event: Shadowed) -> None:
-    log.info(
-        "request %s: the limit %s of %s would have refused it", event.request, event.limit, event.scope
-    )
+    log.info("request %s: the limit %s of %s would have refused it", event.request, event.limit, event.scope)

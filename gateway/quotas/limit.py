@@ -1,4 +1,4 @@
-"""Limit: so much of one unit per window, for some models or for all; and Scope, the account that limits hold for."""
+"""Limit: so much of one unit per window, for some models or for all; and Scope, the account that it holds for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ CONCURRENCY = "concurrency"
 TOKEN_UNITS = (TOTAL_TOKENS, INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS)
 
 Mode = Literal["enforce", "soft", "shadow"]
-"""`soft`: counts everything, refuses nothing. `shadow`: as if it were enforced, but nobody is refused: what it would
-have refused is told, and does not count."""
+"""`soft`: counts everything, refuses nothing. `shadow`: as if it were enforced, but nobody is refused: what it
+would have refused is told, and does not count."""
 
 AT_ONE_TIME = Window(seconds=0.0)
 
@@ -47,7 +47,7 @@ class Limit:
 
     @property
     def name(self) -> str:
-        """Tells limits of a scope apart; it stays the same where only the amount changes, and so does what is used."""
+        """Tells limits of a scope apart. It stays where only the amount changes, and so does what is used."""
         return _name(self.unit, self.window, self.models, self.mode == "shadow")
 
     @property
@@ -88,7 +88,12 @@ def scopes_for(scopes: Sequence[Scope], model: str) -> tuple[Scope, ...]:
 
 @lru_cache(maxsize=4096)
 def _name(unit: str, window: Window, models: tuple[str, ...], shadow: bool) -> str:
-    parts = [unit, *([window.name] if unit != CONCURRENCY else []), *models, *(["(shadow)"] if shadow else [])]
+    parts = [
+        unit,
+        *([window.name] if unit != CONCURRENCY else []),
+        *models,
+        *(["(shadow)"] if shadow else []),
+    ]
     return "/".join(parts)
 
 

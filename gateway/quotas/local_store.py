@@ -135,7 +135,10 @@ class LocalQuotaStore:
                 raise RepeatRefused("running")
             if known.attempt >= once.attempts_max:
                 raise RepeatRefused("used up")
-            attempt, paid = known.attempt + 1, known.paid if not known.ends else _larger(known.paid, known.cost)
+            attempt, paid = (
+                known.attempt + 1,
+                known.paid if not known.ends else _larger(known.paid, known.cost),
+            )
         ends = now + LEASE_SECONDS
         return Held(
             owner=reservation.id,
@@ -147,10 +150,8 @@ class LocalQuotaStore:
             cost=reservation.cost.units,
         )
 
-    def _judge(
-        self, reservation: Reservation, held: Held, now: float, shadowed: list[int]
-    ) -> Refusal | None:
-        """The limit that makes this reservation wait longest; None if all of them hold. Notes what is due to each."""
+    def _judge(self, reservation: Reservation, held: Held, now: float, shadowed: list[int]) -> Refusal | None:
+        """The limit that makes this reservation wait longest; None if all of them hold. Notes what each is due."""
         worst: tuple[float, int] | None = None
         for at, (account, limit) in enumerate(self._limits(reservation)):
             if limit.unit == CONCURRENCY:
@@ -219,7 +220,9 @@ class LocalQuotaStore:
                 self._tell(reservation, at, account, meter, now)
         self._note_end(reservation, held, actual, now)
 
-    def _note_end(self, reservation: Reservation, held: Held | None, actual: Units | None, now: float) -> None:
+    def _note_end(
+        self, reservation: Reservation, held: Held | None, actual: Units | None, now: float
+    ) -> None:
         once = reservation.once
         self._leases[_name(reservation)] = Held(
             owner=reservation.id,
@@ -243,18 +246,14 @@ class LocalQuotaStore:
 
     def _standings(self, reservation: Reservation, now: float) -> tuple[Standing, ...]:
         found = []
-        for (scope, limit), (account, _) in zip(
-            reservation.limits(), self._limits(reservation), strict=True
-        ):
+        for (scope, limit), (account, _) in zip(reservation.limits(), self._limits(reservation), strict=True):
             if limit.unit == CONCURRENCY:
                 remaining, reset = max(0, limit.amount - _running(account, limit, now)), 0.0
             else:
                 meter = self._meter(account, limit, now)
                 remaining = limit.window.remaining(meter, limit.amount)
                 reset = limit.window.reset_seconds(meter, limit.amount, now)
-            found.append(
-                Standing(scope=scope.name, limit=limit, remaining=remaining, reset_seconds=reset)
-            )
+            found.append(Standing(scope=scope.name, limit=limit, remaining=remaining, reset_seconds=reset))
         return tuple(found)
 
     def _meter(self, account: Account, limit: Limit, now: float) -> Meter:

@@ -1,7 +1,7 @@
 """Prices: what a request costs, in whole millionths of the currency, whichever that is.
 
-A price is kept in millionths per million tokens, so that a request's cost is a sum of whole numbers, divided once and
-rounded up.
+A price is kept in millionths per million tokens, so that a request's cost is a sum of whole numbers, divided once
+and rounded up.
 """
 
 from dataclasses import dataclass

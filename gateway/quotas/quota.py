@@ -39,6 +39,9 @@ ONCE_SECONDS = 600.0
 """How long a client's key for a repeated request is known after its last attempt began or ended."""
 
 
+WhyNot = Literal["running", "different", "used up"]
+
+
 class QuotaUnavailable(Exception):
     """The store cannot be reached, or not in time."""
 
@@ -46,7 +49,7 @@ class QuotaUnavailable(Exception):
 class RepeatRefused(Exception):
     """A request may not be repeated under this key of the client's, for this reason."""
 
-    def __init__(self, why: Literal["running", "different", "used up"]) -> None:
+    def __init__(self, why: WhyNot) -> None:
         super().__init__(why)
         self.why = why
 

@@ -25,6 +25,7 @@ from gateway.quotas.quota import (
     RepeatRefused,
     Reservation,
     Standing,
+    WhyNot,
 )
 from gateway.within import within
 from radix_cache.redis.call import Answer, RedisDown, Script, lua
@@ -33,7 +34,7 @@ from radix_cache.redis.scripts import ScriptCaller
 LEASE_MS = int(LEASE_SECONDS * 1000)
 ONCE_MS = int(ONCE_SECONDS * 1000)
 GRANTED, TOO_LATE = 1, -1
-REPEATS = {-2: "running", -3: "different", -4: "used up"}
+REPEATS: dict[int, WhyNot] = {-2: "running", -3: "different", -4: "used up"}
 CLOCK_FORGETTING = 0.01
 NOTHING = Cost(prompt_tokens=0, requests=0)
 
@@ -103,7 +104,7 @@ class RedisQuotaStore:
         keys, limits = self._layout(reservation)
         running = [keys[number - 1] for number, limit in limits if limit.unit == CONCURRENCY]
         fingerprint = reservation.once.fingerprint if reservation.once is not None else ""
-        arguments = [reservation.id, LEASE_MS, fingerprint, ONCE_MS]
+        arguments: list[Argument] = [reservation.id, LEASE_MS, fingerprint, ONCE_MS]
         return self._scripts.call(self._renew, [keys[0], *running], arguments)
 
     def _decision(self, reservation: Reservation, answer: Answer) -> Lease | Refusal:

@@ -57,10 +57,11 @@ _USAGE = msgspec.json.Decoder(Usage | None)
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request that has ended. Times are seconds; None where it did not get that far.
 
-    `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on the
-    clock of `started_at`, which is seconds since 1970. `predicted_tokens`: cached tokens that routing expected.
-    `cached_tokens`: those that the worker reports. `frames`: data frames that were passed on. `answered`: a worker
-    began an answer. `spend`: millionths of the currency. `dispatch_seconds`: from received to the last dispatch, less the time in the waiting room.
+    `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on
+    the clock of `started_at`, which is seconds since 1970. `predicted_tokens`: cached tokens that routing
+    expected. `cached_tokens`: those that the worker reports. `frames`: data frames that were passed on.
+    `answered`: a worker began an answer. `spend`: millionths of the currency. `dispatch_seconds`: from received
+    to the last dispatch, less the time in the waiting room.
     """
 
     id: str

@@ -8,7 +8,9 @@ from gateway.settings_tenants import Limit as LimitSettings
 from policies.windows import Window
 
 
-def limits_at(now: float, given: Sequence[LimitSettings], at_one_time: int | None = None) -> tuple[Limit, ...]:
+def limits_at(
+    now: float, given: Sequence[LimitSettings], at_one_time: int | None = None
+) -> tuple[Limit, ...]:
     """Of each kind the smallest; but one with an end, which is still to come, before those without."""
     lasting = [_limit(limit) for limit in given if limit.until is None]
     if at_one_time is not None:

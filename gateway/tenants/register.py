@@ -31,8 +31,8 @@ from gateway.tenants.tenant import Access, ContextBounds, Plan, Tenant
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One key. `plain`: its digest is SHA-256 without the pepper. `tenant`: put together under `generation`, and good
-    until a limit of it ends."""
+    """One key. `plain`: its digest is SHA-256 without the pepper. `tenant`: put together under `generation`, and
+    good until a limit of it ends."""
 
     key: ApiKey
     tenant_id: str
@@ -110,11 +110,7 @@ class Register:
 
     def tenant_of(self, entry: Entry) -> Tenant:
         """The tenant as this key presents it. Raises UnknownKey for one whose tenant has gone."""
-        if (
-            entry.tenant is None
-            or entry.generation != self._generation
-            or entry.good_until <= self._wall()
-        ):
+        if entry.tenant is None or entry.generation != self._generation or entry.good_until <= self._wall():
             entry.tenant, entry.good_until = self._put_together(entry, self._wall())
             entry.generation = self._generation
         return entry.tenant

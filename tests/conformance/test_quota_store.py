@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.limit import Limit, Scope, concurrency
+from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.windows import Window

@@ -20,8 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.limit import Limit, Scope, concurrency
+from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaStore, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.windows import Window

@@ -8,8 +8,8 @@ import pytest
 from gateway.quotas import guarded_store
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
-from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.limit import Limit, Scope
+from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from policies.windows import Window
 from radix_cache.redis.call import RedisDown
