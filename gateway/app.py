@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
+from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.event_sources import event_sources
@@ -37,6 +38,8 @@ from gateway.gauges import gauges
 from gateway.ledger.ledger import Ledger
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
+from gateway.quotas.events import Events
+from gateway.quotas.gateways import Gateways
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
@@ -55,7 +58,6 @@ from gateway.tenants.penalties import Penalties
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
 from policies.registry import queue_policy, routing_policy
-from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
@@ -110,9 +112,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         redis_url = valkey.url if valkey is not None else settings.redis.url
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
-        shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix)
-        quotas = GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.check, time.monotonic)
-        leases = Leases(quotas)
+        events, gateways = Events(), Gateways(scripts, settings.redis.prefix)
+        shared = RedisQuotaStore(
+            scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix, events=events
+        )
+        quotas = GuardedQuotaStore(
+            shared,
+            LocalQuotaStore(time.monotonic, time.time, events),
+            shared.check,
+            time.monotonic,
+            gateways=lambda: gateways.count,
+            events=events,
+        )
+        leases = Leases(quotas, events)
         stack.push_async_callback(leases.close)
 
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
@@ -136,7 +148,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             up=lambda: shared_index.reader.up,
         )
         stack.push_async_callback(feeds.close)
-        reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds)
+        reservations = _dispatch(settings, catalogue, leases, shared_index, feeds)
         stack.callback(reservations.fleet.close)
         salts = Salts(tenants.groups, lambda group: cache_salt(group, secret))
         spaces = Spaces(reservations.fleet, catalogue, prefixes, salts)
@@ -160,6 +172,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             ),
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
+            repeats_max=settings.requests.repeats_max,
         )
         gateway = Gateway(
             settings=settings,
@@ -190,21 +203,23 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
+            ("gateways", gateways.run),
         ):
             supervisor.start(name, loop)
         if valkey is not None:
             supervisor.start("valkey", valkey.run)
         if ledger is not None:
-            for name, loop in ledger.loops():
-                supervisor.start(name, loop)
+            for loop_name, run in ledger.loops():
+                supervisor.start(loop_name, run)
         yield gateway
 
 
 def _dispatch(
-    settings: Settings, catalogue: Catalogue, leases: Leases, index: PrefixIndex, feeds: Feeds
+    settings: Settings, catalogue: Catalogue, leases: Leases, shared: SharedIndexParts, feeds: Feeds
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
+    index = shared.index
     told = {WorkerId(worker.id): event_sources(worker) for worker in settings.workers}
 
     def reported(worker: Worker) -> None:
@@ -247,6 +262,7 @@ def _dispatch(
         ),
         fleet=fleet,
         index=index,
+        shares=CacheShares(index.copy.namespaces, time.monotonic),
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=Bounds(

@@ -6,11 +6,15 @@ the log (`raise ... from err`). The metric label of an error is its `code`, so l
 SDKs retry 408, 409, 429 and 5xx; `x-should-retry` overrides that where retrying is known to be of no use.
 """
 
-from collections.abc import Mapping
 from math import ceil
 from typing import ClassVar
 
 import orjson
+
+from gateway.quotas.headers import openai_headers
+from gateway.quotas.limit import CONCURRENCY, SPEND, Limit
+from gateway.quotas.quota import Refusal
+from gateway.settings_tenants import MICRO
 
 
 class GatewayError(Exception):
@@ -53,12 +57,30 @@ class GatewayError(Exception):
         }
 
 
-def _limit(unit: str, amount: int) -> str:
-    """2 total tokens, 1 request at one time."""
-    many = "" if amount == 1 else "s"
-    if unit == "concurrency":
-        return f"{amount} request{many} at one time"
-    return f"{amount} {unit.removesuffix('s').replace('_', ' ')}{many}"
+def _limit(limit: Limit) -> str:
+    """2 total tokens per minute, 1 request at one time, 20.5 of spend per calendar month for the models qwen*."""
+    many = "" if limit.amount == 1 else "s"
+    if limit.unit == CONCURRENCY:
+        text = f"{limit.amount} request{many} at one time"
+    else:
+        unit = f"{limit.unit.removesuffix('s').replace('_', ' ')}{many}"
+        amount = f"{limit.amount / MICRO:.10g} of spend" if limit.unit == SPEND else f"{limit.amount} {unit}"
+        text = f"{amount} per {limit.window.name}"
+    return text + (f" for the models {', '.join(limit.models)}" if limit.models else "")
+
+
+def _owner(scope: str) -> str:
+    """tenant 'acme'"""
+    kind, _, name = scope.partition(":")
+    return f"{kind} {name!r}"
+
+
+def _long(seconds: float) -> str:
+    """12 seconds, 5 minutes, 3 hours, 2 days: whole ones, so that it is not too early."""
+    for name, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds > 2 * length:
+            return f"{ceil(seconds / length)} {name}s"
+    return f"{ceil(seconds)} second{'' if ceil(seconds) == 1 else 's'}"
 
 
 def _as_text(text: str) -> str:
@@ -190,23 +212,41 @@ class TooManyFailures(GatewayError):
 
 
 class QuotaExceeded(GatewayError):
-    """Refused by a limit, for now; nothing was charged. `owner`: whose limit it is."""
+    """Refused by a limit, for now; nothing was charged. `refusal`: for who has header names of another API."""
 
     status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
 
-    def __init__(
-        self, *, unit: str, amount: int, retry_after_seconds: float, owner: str, headers: Mapping[str, str]
-    ) -> None:
-        seconds = f"{retry_after_seconds:.3g}"
+    def __init__(self, refusal: Refusal) -> None:
+        seconds = refusal.retry_after_seconds or 0.0
+        text = f"{seconds:.3g}"
         super().__init__(
-            f"The limit of {_limit(unit, amount)} of {owner} is used up. "
-            f"Try again in {seconds} second{'' if seconds == '1' else 's'}.",
-            retry_after_seconds=retry_after_seconds,
+            f"The limit of {_limit(refusal.limit)} of {_owner(refusal.scope)} is used up. "
+            f"Try again in {text} second{'' if text == '1' else 's'}.",
+            retry_after_seconds=seconds,
         )
-        self.limit_headers = headers
+        self.refusal = refusal
 
     def headers(self) -> dict[str, str]:
-        return {**self.limit_headers, **super().headers()}
+        return {**openai_headers(self.refusal.standings, self.refusal), **super().headers()}
+
+
+class BudgetExhausted(GatewayError):
+    """Refused by a budget, until its window ends: trying again before that is of no use."""
+
+    status, code, type = 429, "insufficient_quota", "insufficient_quota"
+
+    def __init__(self, refusal: Refusal) -> None:
+        seconds = refusal.retry_after_seconds or 0.0
+        super().__init__(
+            f"The budget of {_limit(refusal.limit)} of {_owner(refusal.scope)} does not suffice. "
+            f"It begins anew in {_long(seconds)}.",
+            retry_after_seconds=seconds,
+        )
+        self.refusal = refusal
+
+    def headers(self) -> dict[str, str]:
+        told = openai_headers(self.refusal.standings, self.refusal)
+        return {**told, **super().headers(), "x-should-retry": "false"}
 
 
 class RequestExceedsLimit(GatewayError):
@@ -214,14 +254,43 @@ class RequestExceedsLimit(GatewayError):
 
     status, code, type = 429, "request_exceeds_limit", "rate_limit_error"
 
-    def __init__(self, *, unit: str, amount: int, owner: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, refusal: Refusal) -> None:
         super().__init__(
-            f"The request needs more than the limit of {_limit(unit, amount)} of {owner} ever allows."
+            f"The request needs more than the limit of {_limit(refusal.limit)} of {_owner(refusal.scope)} "
+            "ever allows."
         )
-        self.limit_headers = headers
+        self.refusal = refusal
 
     def headers(self) -> dict[str, str]:
-        return {**self.limit_headers, **super().headers(), "x-should-retry": "false"}
+        told = openai_headers(self.refusal.standings, self.refusal)
+        return {**told, **super().headers(), "x-should-retry": "false"}
+
+
+class RepeatRunning(GatewayError):
+    """Another request under the same `Idempotency-Key` has not ended yet."""
+
+    status, code, type = 409, "idempotency_key_in_use", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A request with this Idempotency-Key is still being answered.", retry_after_seconds=1.0
+        )
+
+
+class RepeatRefused(GatewayError):
+    """Under this `Idempotency-Key` there was another request, or this one too often."""
+
+    status, code, type = 422, "idempotency_key_reused", "invalid_request_error"
+
+    def __init__(self, *, different: bool) -> None:
+        super().__init__(
+            "This Idempotency-Key was used for another request."
+            if different
+            else "This Idempotency-Key was used too often; a new one begins a new request."
+        )
+
+    def headers(self) -> dict[str, str]:
+        return {"x-should-retry": "false"}
 
 
 class TenantQueueFull(GatewayError):
@@ -259,6 +328,15 @@ class KeysUnavailable(GatewayError):
 
     def __init__(self) -> None:
         super().__init__("API keys cannot be checked at present.", retry_after_seconds=1.0)
+
+
+class QuotasUnavailable(GatewayError):
+    """Limits cannot be held against those of other gateways, and the tenant wants no answer without that."""
+
+    status, code, type = 503, "quotas_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("Limits cannot be checked at present.", retry_after_seconds=1.0)
 
 
 class NoWorker(GatewayError):

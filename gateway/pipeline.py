@@ -17,6 +17,7 @@ from gateway.context import RequestContext
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
+from gateway.dispatch.repeats import repeatable
 from gateway.dispatch.reservations import Reservations
 from gateway.entrance import Entrance
 from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker
@@ -45,6 +46,7 @@ class Services:
     observers: tuple[Callable[[RequestRecord], None], ...]
     first_byte_seconds_max: float
     idle_seconds_max: float
+    repeats_max: int = 3
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -117,7 +119,12 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
         raise Forbidden(request.model)
     progress.mark("receive")
     return RequestContext(
-        id=exchange.id, tenant=tenant, model=model, request=request, received_at=progress.received_at
+        id=exchange.id,
+        tenant=tenant,
+        model=model,
+        request=request,
+        received_at=progress.received_at,
+        once=repeatable(exchange.repeat_key, tenant, request, at.repeats_max),
     )
 
 

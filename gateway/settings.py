@@ -19,6 +19,7 @@ from gateway.settings_types import (
     Host,
     HttpUrl,
     Identifier,
+    Money,
     Name,
     Network,
     NotNegativeSeconds,
@@ -108,6 +109,17 @@ class DatabaseServer(Branch, frozen=True, kw_only=True):
     ] = 3600.0
 
 
+class Prices(Branch, frozen=True, kw_only=True):
+    """What a model costs, in money per million tokens."""
+
+    input: Annotated[Money, Meta(description="For a million prompt tokens.")]
+    cached_input: Annotated[
+        Money | None,
+        Meta(description="For a million of those that the worker's cache had; by default `input`."),
+    ] = None
+    output: Annotated[Money, Meta(description="For a million output tokens.")]
+
+
 class Model(Branch, frozen=True, kw_only=True):
     """A model that tenants can ask for."""
 
@@ -127,6 +139,9 @@ class Model(Branch, frozen=True, kw_only=True):
     context_length: Annotated[
         Positive | None,
         Meta(description="Longest prompt and answer together; by default the worker decides."),
+    ] = None
+    prices: Annotated[
+        Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
     ] = None
 
 
@@ -221,6 +236,13 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 120.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+    repeats_max: Annotated[
+        Positive,
+        Meta(
+            description="How often a request may be made under one `Idempotency-Key`; it is charged once, as much "
+            "as the dearest time."
+        ),
+    ] = 3
 
 
 class Authentication(Branch, frozen=True, kw_only=True):
@@ -303,17 +325,11 @@ class Settings(Branch, frozen=True, kw_only=True):
 UNBUILT = {
     "listen.processes": "several processes on one machine",
     "listen.tls": "TLS",
-    "models.prices": "prices",
     "models.fallbacks": "fallback models",
     "workers.role": "prefill and decode workers",
     "discovery": "discovery of workers",
     "plans.weight": "fair queueing",
     "plans.classes": "service classes",
-    "plans.limits.input_tokens": "limits by kind of token",
-    "plans.limits.cached_tokens": "limits by kind of token",
-    "plans.limits.output_tokens": "limits by kind of token",
-    "plans.limits.spend": "spend budgets",
-    "plans.limits.reset": "calendar resets",
     "routing.shadow": "shadow policies",
     "queueing.within": "queue policies inside a tenant",
     "classes": "service classes",

@@ -3,8 +3,8 @@
     hash 1 = HMAC(key, hash 0, row 1)     hash 2 = HMAC(key, hash 1, row 2)     ...     hash 0 = 64 zeros
 
 Each row seals all rows before it. Whoever changes, adds or takes out a row in the middle breaks the chain there,
-and without the deployment's secret cannot mend it. What is cut off at the end leaves a whole chain: whoever noted the
-last number and hash elsewhere can hold the log against them.
+and without the deployment's secret cannot mend it. What is cut off at the end leaves a whole chain: whoever noted
+the last number and hash elsewhere can hold the log against them.
 """
 
 import hashlib
@@ -126,7 +126,7 @@ async def write_down(
         "at_ms": round(time.time() * 1000),
         "who": who,
         "action": action,
-        "kind": kind,
+        "kind": str(kind),
         "subject": subject,
         "before": _shown(before),
         "after": _shown(after),

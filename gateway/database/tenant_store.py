@@ -187,14 +187,14 @@ class TenantStore:
         """All of them, also those that are revoked; the oldest first."""
         async with self.database.begin() as connection:
             found = await connection.execute(select(operators).order_by(operators.c.created_ms))
-            return [operator_of(row) for row in found.mappings()]
+            return [operator_of(dict(row)) for row in found.mappings()]
 
     async def operator(self, identity: str) -> Operator | None:
         """None if there is none of that id."""
         async with self.database.begin() as connection:
             found = await connection.execute(select(operators).where(operators.c.id == identity))
             row = found.mappings().first()
-            return operator_of(row) if row is not None else None
+            return operator_of(dict(row)) if row is not None else None
 
     async def page(
         self, kind: str, *, after: str = "", limit: int = PAGE, **where: str

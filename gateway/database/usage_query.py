@@ -7,7 +7,7 @@
 All three say the same where they know it.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -73,7 +73,7 @@ class UsageReader:
             found = (await connection.execute(_sums(query))).all()
         return [_group(query, tuple(row)) for row in found]
 
-    async def rows(self, query: UsageQuery) -> AsyncIterator[list[Mapping[str, Any]]]:
+    async def rows(self, query: UsageQuery) -> AsyncIterator[list[dict[str, Any]]]:
         """The rows themselves, the oldest first, page by page; `by`, `limit` and `offset` mean nothing here."""
         order = (usage.c.at_ms, usage.c.request_id, usage.c.attempt)
         last: tuple[Any, ...] | None = None
@@ -99,7 +99,7 @@ def _sums(query: UsageQuery) -> Select[Any]:
     asked = select(*groups, *measures).where(_bounds(query, table, time))
     if groups:
         # By the columns' places: two texts of one expression with parameters are not the same to PostgreSQL.
-        places = [literal_column(str(at + 1)) for at in range(len(groups))]
+        places: list[ColumnElement[Any]] = [literal_column(str(at + 1)) for at in range(len(groups))]
         asked = asked.group_by(*places).order_by(*places)
     return asked.limit(query.limit).offset(query.offset)
 

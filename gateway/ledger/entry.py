@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 
 from gateway.ledger.attribution import storable
-from gateway.ledger.cost import Price, cost
 from gateway.telemetry.record import RequestRecord
 
 NAME_MAX = 200
 """As long as the names of models may be in requests."""
+
+COST_MAX = 2**53
+"""So that sums of many fit into a database's integer."""
 
 
 class UsageEntry(
@@ -24,7 +26,8 @@ class UsageEntry(
 
     `attempt`: how many workers were tried; 0 where none was. `at_ms`: when it came, milliseconds since 1970.
     `asked`: the model by the name that the client used; `model`: by its own, empty where there is none. `worker`:
-    for operators' eyes only. `cached_tokens`: None where the worker does not tell. `cost`: micro-units. `code`:
+    for operators' eyes only. `cached_tokens`: None where the worker does not tell. `cost`: millionths of
+    the currency. `code`:
     "ok", "client_closed", or that of the error.
     """
 
@@ -67,8 +70,8 @@ encode = msgspec.json.Encoder().encode
 decode: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
 
 
-def entry_of(record: RequestRecord, price: Price) -> UsageEntry:
-    """As a record tells it: charged is what quotas charge."""
+def entry_of(record: RequestRecord) -> UsageEntry:
+    """As a record tells it: what it costs is what quotas charge."""
     used = record.used
     ttft = record.ttft_seconds
     tags: Mapping[str, str] = record.tags
@@ -86,16 +89,7 @@ def entry_of(record: RequestRecord, price: Price) -> UsageEntry:
         prompt_tokens=used.prompt_tokens if used is not None else 0,
         cached_tokens=used.cached_tokens if used is not None else None,
         output_tokens=used.output_tokens if used is not None else 0,
-        cost=(
-            cost(
-                price,
-                prompt_tokens=used.prompt_tokens,
-                cached_tokens=used.cached_tokens or 0,
-                output_tokens=used.output_tokens,
-            )
-            if used is not None
-            else 0
-        ),
+        cost=min(record.spend, COST_MAX),
         ttft_ms=round(ttft * 1000) if ttft is not None else None,
         duration_ms=round(record.seconds * 1000),
         status=record.status,

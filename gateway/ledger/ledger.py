@@ -6,7 +6,6 @@ from pathlib import Path
 from gateway.database.database import Database
 from gateway.database.usage_query import UsageReader
 from gateway.database.usage_store import UsageStore
-from gateway.ledger.cost import FREE, Price
 from gateway.ledger.entry import Alert, entry_of
 from gateway.ledger.journal import DIRECTORY, Journal
 from gateway.ledger.shipper import Shipper
@@ -25,12 +24,11 @@ class Ledger:
             Path(settings.state_directory) / DIRECTORY, bytes_max=settings.usage.journal_bytes_max
         )
         self.shipper = Shipper(self.journal, UsageStore(database), upgrades=upgrades)
-        self._prices: dict[str, Price] = {}
 
     def observe(self, record: RequestRecord) -> None:
         """A request has ended. Nobody's are those that no key came with, or one that opens nothing."""
         if record.tenant:
-            self.journal.append(entry_of(record, self._prices.get(record.model, FREE)))
+            self.journal.append(entry_of(record))
 
     def alert(self, alert: Alert) -> None:
         """Something that webhooks are told: once, whoever else says so, and whatever happens to this process."""

@@ -68,12 +68,13 @@ class Used(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request that has ended. Times are seconds; None where it did not get that far.
 
-    `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on the
-    clock of `started_at`, which is seconds since 1970. `predicted_tokens`: cached tokens that routing expected.
-    `cached_tokens`: those that the worker reports. `frames`: data frames that were passed on. `answered`: a worker
-    began an answer. `dispatch_seconds`: from received to the last dispatch, less the time in the waiting room.
-    `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
-    what is charged; None if nothing was computed.
+    `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on
+    the clock of `started_at`, which is seconds since 1970. `predicted_tokens`: cached tokens that routing
+    expected. `cached_tokens`: those that the worker reports. `frames`: data frames that were passed on.
+    `answered`: a worker began an answer. `spend`: millionths of the currency. `dispatch_seconds`: from received
+    to the last dispatch, less the time in the waiting room. `asked`: the model, by
+    the name that the client used. `user`, `tags`: what the client says it is for. `used`: what is charged; None if
+    nothing was computed.
     """
 
     id: str
@@ -91,6 +92,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     predicted_tokens: int
     cached_tokens: int | None
     output_tokens: int
+    spend: int
     frames: int
     started_at: float
     seconds: float
@@ -134,6 +136,7 @@ class Progress:
         "queued_until",
         "received_at",
         "refused",
+        "spend",
         "started_at",
         "status",
         "stream",
@@ -170,6 +173,7 @@ class Progress:
         self.dispatched = False  # a worker has it
         self.dispatched_at: float | None = None
         self.answered = False  # a worker's first bytes came
+        self.spend = 0  # millionths of the currency
         self.refused = False  # by the worker, as the client's mistake
         self.queued_at: float | None = None
         self.queued_until: float | None = None
@@ -254,6 +258,7 @@ class Progress:
             predicted_tokens=self.predicted_tokens,
             cached_tokens=self.usage.cached_tokens if self.usage is not None else None,
             output_tokens=output_tokens,
+            spend=self.spend,
             frames=self.frames,
             started_at=self.started_at,
             seconds=now - self.received_at,

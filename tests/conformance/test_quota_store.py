@@ -8,10 +8,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope, tightest
+from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.gcra import Bucket
+from policies.windows import Window
 from radix_cache.redis.scripts import ScriptCaller
 
 numbers = itertools.count()
@@ -19,15 +20,15 @@ numbers = itertools.count()
 WIDE = Scope(
     name="wide",
     limits=(
-        Limit(unit="requests", bucket=Bucket(amount=10_000, period_seconds=1e6)),
-        Limit(unit="total_tokens", bucket=Bucket(amount=1_000_000, period_seconds=1e6)),
+        Limit(unit="requests", amount=10_000, window=Window(seconds=1e6)),
+        Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=1e6)),
+        concurrency(200),
     ),
-    concurrency=200,
 )
 """Wide enough for many at one time."""
 
-REQUESTS = Limit(unit="requests", bucket=Bucket(amount=5, period_seconds=3600))
-TOKENS = Limit(unit="total_tokens", bucket=Bucket(amount=1000, period_seconds=3600))
+REQUESTS = Limit(unit="requests", amount=5, window=Window(seconds=3600))
+TOKENS = Limit(unit="total_tokens", amount=1000, window=Window(seconds=3600))
 
 
 @pytest.fixture(params=["local", "redis", "cluster"])
@@ -63,7 +64,7 @@ async def left(store, ask, *scopes):
         msgspec.structs.replace(ask(*scopes, prompt=0), cost=Cost(prompt_tokens=0, requests=0))
     )
     await store.release(lease)
-    return [standing.remaining for standing in lease.standings]
+    return [s.remaining for s in lease.standings if s.unit != "concurrency"]
 
 
 async def test_a_limit_lets_through_exactly_what_it_says(store, ask):
@@ -89,8 +90,8 @@ async def test_a_refusal_names_the_limit_and_the_true_wait(store, ask):
 
 
 async def test_a_refusal_takes_nothing_from_any_scope(store, ask):
-    tenant = Scope(name="tenant", limits=(REQUESTS, TOKENS), concurrency=10)
-    poor = Scope(name="poor", limits=(Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=3600)),))
+    tenant = Scope(name="tenant", limits=(REQUESTS, TOKENS, concurrency(10)))
+    poor = Scope(name="poor", limits=(Limit(unit="requests", amount=1, window=Window(seconds=3600)),))
     assert isinstance(await store.reserve(ask(poor)), Lease)
     before = await left(store, ask, tenant)
     assert isinstance(await store.reserve(ask(tenant, poor)), Refusal)
@@ -118,7 +119,7 @@ async def test_settling_can_charge_more_than_was_reserved(store, ask):
 
 
 async def test_releasing_gives_everything_back(store, ask):
-    scope = Scope(name="t", limits=(TOKENS, REQUESTS), concurrency=1)
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS, concurrency(1)))
     lease = await store.reserve(ask(scope, prompt=100, output=400))
     await store.release(lease)
     assert await left(store, ask, scope) == [1000, 5]
@@ -134,7 +135,7 @@ async def test_ending_twice_is_ending_once(store, ask):
 
 
 async def test_a_repeated_reserve_is_granted_again_and_charged_once(store, ask):
-    scope = Scope(name="t", limits=(TOKENS, REQUESTS), concurrency=1)
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS, concurrency(1)))
     reservation = ask(scope, prompt=100, output=100)
     first, second = await store.reserve(reservation), await store.reserve(reservation)
     assert isinstance(first, Lease)
@@ -144,7 +145,7 @@ async def test_a_repeated_reserve_is_granted_again_and_charged_once(store, ask):
 
 
 async def test_a_reserve_that_comes_after_its_release_takes_nothing(store, ask):
-    scope = Scope(name="t", limits=(TOKENS,), concurrency=1)
+    scope = Scope(name="t", limits=(TOKENS, concurrency(1)))
     reservation = ask(scope, prompt=100)
     await store.release(Lease(reservation=reservation))
     with pytest.raises(QuotaUnavailable):
@@ -153,7 +154,7 @@ async def test_a_reserve_that_comes_after_its_release_takes_nothing(store, ask):
 
 
 async def test_concurrency_is_taken_by_a_lease_and_freed_by_its_end(store, ask):
-    scope = Scope(name="t", concurrency=2)
+    scope = Scope(name="t", limits=(concurrency(2),))
     first, second = await store.reserve(ask(scope)), await store.reserve(ask(scope))
     refusal = await store.reserve(ask(scope))
     assert (refusal.unit, refusal.amount) == ("concurrency", 2)
@@ -173,17 +174,17 @@ async def test_a_cost_above_the_limit_is_told_that_waiting_does_not_help(store, 
 
 
 async def test_the_longest_wait_of_several_limits_is_told(store, ask):
-    fast = Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=10))
-    scope = Scope(name="t", limits=(fast, replace(REQUESTS, bucket=Bucket(amount=1, period_seconds=1000))))
+    fast = Limit(unit="requests", amount=1, window=Window(seconds=10))
+    scope = Scope(name="t", limits=(fast, replace(REQUESTS, amount=1, window=Window(seconds=1000))))
     await store.reserve(ask(scope))
     refusal = await store.reserve(ask(scope))
     assert refusal.retry_after_seconds == pytest.approx(1000, abs=5)
 
 
-async def test_limits_of_the_same_kind_hold_at_once_and_the_tightest_is_shown(store, ask):
-    wide = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=86400))
+async def test_limits_of_the_same_kind_hold_at_once_and_each_is_shown(store, ask):
+    wide = Limit(unit="requests", amount=100, window=Window(seconds=86400))
     lease = await store.reserve(ask(Scope(name="t", limits=(wide, REQUESTS))))
-    assert tightest(lease.standings)["requests"].amount == 5
+    assert [standing.remaining for standing in lease.standings] == [99, 4]
 
 
 async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask):
@@ -195,7 +196,7 @@ async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask
 
 
 async def test_renewing_keeps_a_lease(store, ask):
-    scope = Scope(name="t", concurrency=1)
+    scope = Scope(name="t", limits=(concurrency(1),))
     lease = await store.reserve(ask(scope))
     await store.renew([lease])
     assert isinstance(await store.reserve(ask(scope)), Refusal)
@@ -212,7 +213,7 @@ async def test_a_wide_account_is_as_exact_as_a_narrow_one(store, ask):
     for number in range(150):
         leases.append(await store.reserve(ask(WIDE, prompt=100, output=50)))
         remaining = [standing.remaining for standing in leases[-1].standings]
-        assert remaining == [10_000 - number - 1, 1_000_000 - 150 * (number + 1)]
+        assert remaining == [10_000 - number - 1, 1_000_000 - 150 * (number + 1), 200 - number - 1]
     for lease in leases[:100]:
         await store.settle(lease, Cost(prompt_tokens=100, output_tokens=10))
     for lease in leases[100:]:
@@ -229,7 +230,7 @@ async def test_a_wide_account_has_no_more_places_than_it_says(store, ask):
 
 
 async def test_a_wide_account_sells_everything_and_no_more(store, ask):
-    scope = replace(WIDE, concurrency=None)
+    scope = replace(WIDE, limits=WIDE.limits[:2])
     outcomes = [await store.reserve(ask(scope, prompt=10_000)) for _ in range(110)]
     assert [type(outcome) for outcome in outcomes] == [Lease] * 100 + [Refusal] * 10
 

@@ -6,9 +6,10 @@ import signal
 import pytest
 import redis.asyncio as redis
 
-from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Reservation, Scope
+from gateway.quotas.limit import Limit, Scope, concurrency
+from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.gcra import Bucket
+from policies.windows import Window
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -70,8 +71,8 @@ async def test_too_many_waiting_calls_are_refused(scripts, monkeypatch):
 
 
 def reservation(name, organisation="late"):
-    limit = Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=3600))
-    scope = Scope(name="t", limits=(limit,), concurrency=1)
+    limit = Limit(unit="requests", amount=1, window=Window(seconds=3600))
+    scope = Scope(name="t", limits=(limit, concurrency(1)))
     return Reservation(id=name, organisation=organisation, scopes=(scope,), cost=Cost(prompt_tokens=1))
 
 
@@ -102,10 +103,10 @@ async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeyp
     """The gateway that held it has died."""
     monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
     dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
-    endless = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=3600))
+    endless = Limit(unit="requests", amount=100, window=Window(seconds=3600))
 
     def ask(name):
-        scope = Scope(name="t", limits=(endless,), concurrency=1)
+        scope = Scope(name="t", limits=(endless, concurrency(1)))
         return Reservation(id=name, organisation="died", scopes=(scope,), cost=Cost(prompt_tokens=1))
 
     lease = await dying.reserve(ask("a"))
@@ -169,8 +170,8 @@ async def test_a_password_and_a_database_are_given(own_valkey):
 
 async def test_a_lease_that_redis_has_lost_is_there_again_after_its_heartbeat(scripts, own_valkey):
     store = RedisQuotaStore(scripts, 10.0)
-    endless = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=3600))
-    scope = Scope(name="t", limits=(endless,), concurrency=1)
+    endless = Limit(unit="requests", amount=100, window=Window(seconds=3600))
+    scope = Scope(name="t", limits=(endless, concurrency(1)))
 
     def ask(name):
         return Reservation(id=name, organisation="lost", scopes=(scope,), cost=Cost(prompt_tokens=1))

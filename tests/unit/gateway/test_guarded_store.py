@@ -8,12 +8,13 @@ import pytest
 from gateway.quotas import guarded_store
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
+from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope
-from policies.gcra import Bucket
+from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from policies.windows import Window
 from radix_cache.redis.call import RedisDown
 
-LIMIT = Limit(unit="requests", bucket=Bucket(amount=3, period_seconds=3600))
+LIMIT = Limit(unit="requests", amount=3, window=Window(seconds=3600))
 
 
 class Flaky(LocalQuotaStore):

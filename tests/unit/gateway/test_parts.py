@@ -14,17 +14,17 @@ from gateway.errors import QuotaExceeded
 from gateway.lifecycle import Supervisor
 from gateway.model import Model
 from gateway.processes import Child, ChildFailed
-from gateway.quotas.quota import Limit, Scope
+from gateway.quotas.limit import Limit, Scope
 from gateway.request import InferenceRequest, Surface
 from gateway.secret_store import deployment_secret
 from gateway.settings import Settings
 from gateway.settings_types import Secret, SettingsProblem
 from gateway.tenants.tenant import Plan, Tenant
-from policies.gcra import Bucket
+from policies.windows import Window
 
 
 def context(*, limit=None, choices=1, amount=None, prompts=None):
-    limits = (Limit(unit="total_tokens", bucket=Bucket(amount=amount, period_seconds=60)),) if amount else ()
+    limits = (Limit(unit="total_tokens", amount=amount, window=Window(seconds=60)),) if amount else ()
     plan = Plan(limits=limits)
     return RequestContext(
         id="r",
