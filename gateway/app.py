@@ -164,6 +164,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             prefixes=prefixes,
             reservations=reservations,
             tracing=tracing,
+            usage=ledger.reader if ledger is not None else None,
             cache_salt=salted,
             observers=(
                 # First of all: nothing that goes wrong elsewhere keeps a request out of the accounts.

@@ -339,6 +339,15 @@ class QuotasUnavailable(GatewayError):
         super().__init__("Limits cannot be checked at present.", retry_after_seconds=1.0)
 
 
+class UsageUnavailable(GatewayError):
+    """Whoever keeps the accounts cannot be asked now."""
+
+    status, code, type = 503, "usage_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("Usage cannot be read at present.", retry_after_seconds=1.0)
+
+
 class NoWorker(GatewayError):
     status, code, type = 503, "no_worker", "server_error"
 

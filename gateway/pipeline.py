@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.context import RequestContext
+from gateway.database.usage_query import UsageReader
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
@@ -35,7 +36,8 @@ STATUS_CLIENT_CLOSED = 499
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the spine needs; filled in by app.py. `cache_salt` derives a group's salt for the engine."""
+    """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's salt
+    for the engine."""
 
     entrance: Entrance
     catalogue: Catalogue
@@ -44,6 +46,7 @@ class Services:
     tracing: Tracing
     cache_salt: Callable[[str], str]
     observers: tuple[Callable[[RequestRecord], None], ...]
+    usage: UsageReader | None
     first_byte_seconds_max: float
     idle_seconds_max: float
     repeats_max: int = 3

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import (
+    audit,
     config,
     database,
     demo,
@@ -18,9 +19,11 @@ from gateway.cli import (
     index,
     keys,
     ladder,
+    operators,
     plan,
     serve,
     tenants,
+    usage,
     worker,
 )
 from gateway.cli.failure import Failure
@@ -50,6 +53,9 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.organisations, name="organisations")
 app.add_typer(tenants.plans, name="plans")
 app.add_typer(tenants.tenants, name="tenants")
+app.add_typer(operators.app, name="operators")
+app.add_typer(usage.app, name="usage")
+app.add_typer(audit.app, name="audit")
 app.add_typer(database.app, name="database")
 app.add_typer(import_.app, name="import")
 app.add_typer(index.app, name="index")

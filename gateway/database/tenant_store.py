@@ -81,6 +81,11 @@ class Change:
             await self._connection.execute(insert(tables.keys), page)
             await self._write_down("keys", f"{len(page)} keys", None, {"ids": [row["id"] for row in page]})
 
+    async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
+        """The row of one of LISTED, as it is now; None if there is none of that name."""
+        table, column = LISTED[kind]
+        return await self._row(table, column, identity)
+
     async def put_operator(self, operator: Operator) -> None:
         await self._put(operators, "id", operator_row_of(operator))
 
@@ -115,6 +120,8 @@ class Change:
         before = await self._row(table, identity, row[identity])
         if before is None:
             await self._connection.execute(insert(table).values(row))
+        elif all(before[name] == value for name, value in row.items() if name != "changed"):
+            return  # It is so already: nothing to do, and nothing to tell.
         else:
             at = table.c[identity] == row[identity]
             await self._connection.execute(update(table).where(at).values(row))
@@ -195,6 +202,14 @@ class TenantStore:
             found = await connection.execute(select(operators).where(operators.c.id == identity))
             row = found.mappings().first()
             return operator_of(dict(row)) if row is not None else None
+
+    async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
+        """One row; None if there is none of that name."""
+        table, column = LISTED[kind]
+        async with self.database.begin() as connection:
+            found = await connection.execute(select(table).where(table.c[column] == identity))
+            row = found.mappings().first()
+            return dict(row) if row is not None else None
 
     async def page(
         self, kind: str, *, after: str = "", limit: int = PAGE, **where: str

@@ -7,8 +7,7 @@
     outbox           events for webhooks, and what has become of them
 
 Rows and hours are deleted when they are old, days stay. Times are milliseconds since 1970; a bucket is named by its
-beginning in UTC. Costs are millionths of the currency. In sums, empty text stands for what a row does not have: a key's part of
-NULL would equal nothing.
+beginning in UTC. Costs are millionths of the currency.
 """
 
 from sqlalchemy import JSON, BigInteger, Column, Index, Integer, String, Table

@@ -19,6 +19,8 @@ class Ledger:
     """Raises OSError where the journal cannot be made. `upgrades`: of tables of an older version."""
 
     def __init__(self, settings: Settings, database: Database, *, upgrades: bool) -> None:
+        self.database = database
+        self.upgrades = upgrades
         self.reader = UsageReader(database)
         self.journal = Journal(
             Path(settings.state_directory) / DIRECTORY, bytes_max=settings.usage.journal_bytes_max

@@ -18,11 +18,12 @@ from gateway.errors import (
 from gateway.model import Model
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
-from gateway.tenants.tenant import Tenant
+from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
 from gateway.web.bodies import Bodies
 from gateway.web.boundary import Handler, boundary
 from gateway.web.client_address import FindAddress
 from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
+from gateway.web.usage import own_usage
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
@@ -50,8 +51,8 @@ def tenant_app(
     """The application behind `listen`. `local_names_only`: see boundary."""
     bodies = Bodies(body_bytes_max)
 
-    def tenant_of(http: web.Request) -> Tenant:
-        return at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
+    def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
+        return at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
 
     async def inside(exchange: HttpExchange) -> None:
         task = asyncio.current_task()
@@ -105,6 +106,12 @@ def tenant_app(
             return failure(err)
         return _json(found)
 
+    async def show_usage(http: web.Request) -> web.Response:
+        try:
+            return _json(await own_usage(at.usage, tenant_of(http, USAGE), http.query.items()))
+        except GatewayError as err:
+            return failure(err)
+
     app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
     known: dict[str, str] = {}
     for prefix in PREFIXES:
@@ -114,6 +121,8 @@ def tenant_app(
         app.router.add_get(f"{prefix}/models", list_models)
         app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model)
         known[f"{prefix}/models"] = "GET, HEAD"
+        app.router.add_get(f"{prefix}/usage", show_usage)
+        known[f"{prefix}/usage"] = "GET, HEAD"
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))
