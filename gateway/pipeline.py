@@ -36,8 +36,8 @@ STATUS_CLIENT_CLOSED = 499
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's salt
-    for the engine."""
+    """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's
+    salt for the engine."""
 
     entrance: Entrance
     catalogue: Catalogue

@@ -1,4 +1,4 @@
-"""Keys: listed and shown without what opens them; made and replaced, and shown that once; ended one by one or many."""
+"""Keys: listed and shown without what opens them; made and replaced, shown that once; ended one by one or many."""
 
 import time
 from collections.abc import Mapping, Sequence
