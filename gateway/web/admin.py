@@ -1,8 +1,8 @@
 """The operators' listener: health, metrics, the page, and the API (gateway/adminapi), which has a gate of its own.
 
 /health/* and /metrics answer everybody who can connect. /ui and /admin/v1/overview need the token if there is
-one; without one they answer only while the listener is on a loopback address, and then the host must be named as loopback
-too.
+one; without one they answer only while the listener is on a loopback address, and then the host must be named
+as loopback too.
 """
 
 import hmac
