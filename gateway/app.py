@@ -134,6 +134,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         stack.push_async_callback(shared_index.close)
         database = _sql_directory(settings, secret, stack)
         ledger = _ledger(settings, stack)
+        if ledger is not None:
+            events.on_alert.append(ledger.alert)
         tenants, prefixes = _tenants(settings, secret, database), Prefixes(secret)
         salted = lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret))
 

@@ -142,6 +142,18 @@ def gauges(
             lambda: ledger.journal.dropped if ledger is not None else 0,
             counter=True,
         ),
+        single(
+            "webhooks_delivered",
+            "Events that webhooks have taken.",
+            lambda: ledger.webhooks.delivered if ledger is not None else 0,
+            counter=True,
+        ),
+        single(
+            "webhooks_failed",
+            "Attempts that they have not; each event is tried again.",
+            lambda: ledger.webhooks.failed if ledger is not None else 0,
+            counter=True,
+        ),
         single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),
         single(
             "index_memory_bytes",

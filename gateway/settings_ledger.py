@@ -1,10 +1,15 @@
 """The branches of the settings tree for the usage ledger and those who are told of it."""
 
+import base64
+import binascii
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from gateway.settings_types import Branch, HttpUrl, Identifier, Positive, Secret
+
+SIGNING_PREFIX = "whsec_"
+SIGNING_BYTES = (24, 64)
 
 Days = Annotated[int, Meta(ge=1, le=36_500)]
 
@@ -33,3 +38,13 @@ class Webhook(Branch, frozen=True, kw_only=True):
         tuple[Literal["usage", "budget"], ...],
         Meta(description="Of what: `usage` (every tenant's hour, once it is over), `budget` (alerts)."),
     ] = ("usage", "budget")
+
+
+def webhook_secret(secret: str) -> bytes | None:
+    """What events are signed with; None if this is not such a secret."""
+    try:
+        found = base64.b64decode(secret.removeprefix(SIGNING_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    least, most = SIGNING_BYTES
+    return found if secret.startswith(SIGNING_PREFIX) and least <= len(found) <= most else None

@@ -13,16 +13,17 @@ from sqlalchemy import Table, delete, func, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.database import outbox
 from gateway.database.database import Database
 from gateway.database.usage_tables import (
     DIMENSIONS,
     MEASURES,
-    outbox,
     usage,
     usage_days,
     usage_hours,
     usage_journals,
 )
+from gateway.database.usage_tables import outbox as events_out
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -70,9 +71,7 @@ class UsageStore:
         """
         async with self.database.begin() as connection:
             await self._move_on(connection, journal, position, end, now_ms)
-            if events:
-                adding = insert_of(connection, outbox).on_conflict_do_nothing()
-                await connection.execute(adding, sorted(events, key=lambda row: (row["id"], row["hook"])))
+            await outbox.put(connection, events)
             return await self._add(connection, rows)
 
     async def prune(self, *, rows_before_ms: int, hours_before_ms: int, journals_before_ms: int) -> int:
@@ -83,6 +82,7 @@ class UsageStore:
                 (usage, usage.c.at_ms, rows_before_ms),
                 (usage_hours, usage_hours.c.start_ms, hours_before_ms),
                 (usage_journals, usage_journals.c.changed_ms, journals_before_ms),
+                (events_out, events_out.c.ended_ms, rows_before_ms),
             ):
                 identity = tuple_(*table.primary_key.columns)
                 old = select(*table.primary_key.columns).where(column < before).limit(PRUNED_AT_ONCE)
