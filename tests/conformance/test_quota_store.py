@@ -20,8 +20,8 @@ numbers = itertools.count()
 WIDE = Scope(
     name="wide",
     limits=(
-        Limit(unit="requests", amount=10_000, window=Window(seconds=1e6)),
-        Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=1e6)),
+        Limit(unit="requests", amount=10_000, window=Window(seconds=1e10)),
+        Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=1e10)),
         concurrency(200),
     ),
 )
