@@ -28,8 +28,8 @@ MICRO = 1_000_000
 class Limit(Branch, frozen=True, kw_only=True):
     """So much of one unit per period. Without `reset` it is smooth: all of it at once, refilled evenly (GCRA).
 
-    Limits of one unit, period, reset and models are of one kind: of these the smallest holds; one with `until`
-    takes the place of those without, and a tenant's that of its plan's.
+    Limits of one unit, period, reset, mode and models are of one kind: of these the smallest holds; one with
+    `until` takes the place of those without, and a tenant's that of its plan's.
     """
 
     requests: Annotated[Positive | None, Meta(description="Requests per period.")] = None

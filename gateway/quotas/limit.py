@@ -43,12 +43,12 @@ class Limit:
     @property
     def kind(self) -> tuple[object, ...]:
         """Limits of one kind take the place of one another."""
-        return (self.unit, self.window, self.models, self.mode == "shadow")
+        return (self.unit, self.window, self.models, self.mode)
 
     @property
     def name(self) -> str:
         """Tells limits of a scope apart. It stays where only the amount changes, and so does what is used."""
-        return _name(self.unit, self.window, self.models, self.mode == "shadow")
+        return _name(self.unit, self.window, self.models, self.mode)
 
     @property
     def enforced(self) -> bool:
@@ -87,12 +87,12 @@ def scopes_for(scopes: Sequence[Scope], model: str) -> tuple[Scope, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _name(unit: str, window: Window, models: tuple[str, ...], shadow: bool) -> str:
+def _name(unit: str, window: Window, models: tuple[str, ...], mode: Mode) -> str:
     parts = [
         unit,
         *([window.name] if unit != CONCURRENCY else []),
         *models,
-        *(["(shadow)"] if shadow else []),
+        *([f"({mode})"] if mode != "enforce" else []),
     ]
     return "/".join(parts)
 

@@ -21,7 +21,7 @@ from gateway.quotas.quota import (
     Reservation,
     Standing,
 )
-from policies.windows import TOLERANCE, Meter
+from policies.windows import Meter
 
 CONCURRENCY_RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -241,7 +241,7 @@ class LocalQuotaStore:
         if account.told.get(limit.name, 0.0) <= now:
             smooth = limit.window.reset == "smooth"
             account.told[limit.name] = now + limit.window.seconds if smooth else meter.mark
-            used = int(meter.used + TOLERANCE)
+            used = round(meter.used)
             self._events.alert(Alert.of(reservation, scope.name, limit, used))
 
     def _standings(self, reservation: Reservation, now: float) -> tuple[Standing, ...]:

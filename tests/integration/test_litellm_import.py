@@ -120,11 +120,11 @@ def test_a_key_goes_on_as_it_is(directory):
     found = directory.by_key("sk-team")
     assert (found.id, found.organisation) == ("search-team", "Big-Org")
     assert [
-        (s.name.partition(":")[0], s.concurrency, [limit.name for limit in s.limits]) for s in found.scopes
+        (s.name.partition(":")[0], [(limit.name, limit.amount) for limit in s.limits]) for s in found.scopes
     ] == [
-        ("organisation", None, ["total_tokens/60s"]),
-        ("tenant", 4, ["requests/60s"]),
-        ("key", None, ["total_tokens/60s"]),
+        ("organisation", [("total_tokens/minute", 1000)]),
+        ("tenant", [("requests/minute", 60), ("concurrency", 4)]),
+        ("key", [("total_tokens/minute", 5)]),
     ]
 
 

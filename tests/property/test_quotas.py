@@ -187,7 +187,7 @@ def test_several_processes_never_sell_too_much(redis_url):
             await store.settle(decision, Cost(prompt_tokens=actual))
 
         await asyncio.gather(*(one(number) for number in range(600)))
-        assert granted > 150
+        assert granted > 40
         probe = Reservation(
             id=f"probe{seed}", organisation=organisation, scopes=(scope,), cost=Cost(prompt_tokens=0)
         )

@@ -36,7 +36,7 @@ verbs.finish = function(keys, args)
       if settles and alert_at > 0 and meter.used >= alert_at and meter.told <= now then
         meter.told = limit.reset == 'smooth' and now + limit.length or meter.mark
         told[#told + 1] = at
-        told[#told + 1] = math.floor(meter.used + TOLERANCE)
+        told[#told + 1] = math.floor(meter.used + 0.5)
         changed = true
       end
       if changed then

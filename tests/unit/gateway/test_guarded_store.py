@@ -144,7 +144,7 @@ async def test_a_decision_that_was_made_and_never_heard_of_is_charged_once(store
     lease = await store.reserve(ask(1))
     shared.loses_answers = False
     watching = asyncio.create_task(store.run())
-    await until(lambda: not shared._held)
+    await until(lambda: not any(held.ends for held in shared._leases.values()))
     await store.settle(lease, Cost(prompt_tokens=1))
     assert shared.settled == ["r1/local"]
     assert (await shared.reserve(ask(2))).standings[0].remaining == 1
