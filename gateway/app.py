@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import aiohttp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -60,6 +62,9 @@ from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
+
+if TYPE_CHECKING:
+    from gateway.tenants.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +148,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
             entrance=Entrance(
-                tenants, Penalties(settings.authentication.failures_per_minute_max, time.monotonic)
+                tenants,
+                Penalties(settings.authentication.failures_per_minute_max, time.monotonic),
+                _tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
             prefixes=prefixes,
@@ -296,6 +303,25 @@ def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> 
         known_seconds_max=settings.database.known_keys_seconds_max,
         upgrades=upgrade == "always" or (upgrade == "auto" and database.file is not None),
     )
+
+
+def _tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -> "Tokens | None":
+    """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
+    if not settings.authentication.tokens:
+        return None
+    try:
+        from gateway.tenants.tokens import Tokens
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.authentication.tokens: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    tokens = Tokens.of(settings.authentication.tokens, http)
+    stack.callback(tokens.close)
+    for name, loop in tokens.loops():
+        supervisor.start(name, loop)
+    return tokens
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -95,6 +95,26 @@ class Unauthenticated(GatewayError):
         return {"www-authenticate": "Bearer"}
 
 
+class InvalidToken(GatewayError):
+    """A token of an issuer that is known here, which opens nothing. `reason`: in words for its holder."""
+
+    status, code, type = 401, "invalid_token", "invalid_request_error"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The token is not valid: {reason}.")
+
+    def headers(self) -> dict[str, str]:
+        # RFC 6750, 3.1.
+        return {"www-authenticate": 'Bearer error="invalid_token"'}
+
+
+class TenantNotNamed(GatewayError):
+    status, code, type = 403, "tenant_not_named", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("The token is valid, but names no tenant of this service.")
+
+
 class Forbidden(GatewayError):
     status, code, type = 403, "model_not_allowed", "invalid_request_error"
 

@@ -53,7 +53,7 @@ async def serve(exchange: Exchange, at: Services) -> None:
     progress = Progress(exchange.id, exchange.surface.value, at.clock, at.wall)
     progress.trace = at.tracing.begin(exchange.traceparent)
     try:
-        tenant = authenticate(exchange, at, progress)
+        tenant = await authenticate(exchange, at, progress)
         ctx = await admit(exchange, tenant, at, progress)
         prompt = await at.prefixes.of(ctx)
         progress.prompt_tokens = prompt.prompt_tokens
@@ -90,9 +90,9 @@ def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRe
             log.exception("an observer of request %s failed", record.id)
 
 
-def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
+async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
     """Whose key is it? Raises what Entrance.admit raises."""
-    tenant = at.entrance.admit(exchange.key, lambda: exchange.address)
+    tenant = await at.entrance.admit(exchange.key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.mark("authenticate")
     return tenant

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings_tokens import TokenIssuer
 from gateway.settings_types import (
     Branch,
     DatabaseUrl,
@@ -228,6 +229,9 @@ class Authentication(Branch, frozen=True, kw_only=True):
     failures_per_minute_max: Annotated[
         Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
     ] = 60
+    tokens: Annotated[
+        tuple[TokenIssuer, ...], Meta(description="Issuers whose tokens (JWT) are taken in place of keys.")
+    ] = ()
 
 
 class Telemetry(Branch, frozen=True, kw_only=True):

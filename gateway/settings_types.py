@@ -16,10 +16,11 @@ def form(words: str) -> dict[str, str]:
 
 Host = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+IDENTIFIER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 Identifier = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        pattern=IDENTIFIER.pattern,
         extra=form("1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"),
     ),
 ]

@@ -115,6 +115,11 @@ class Register:
             entry.generation = self._generation
         return entry.tenant
 
+    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+        return self._put_together(
+            Entry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
+        )
+
     def groups(self) -> Sequence[str]:
         return self._group_list
 

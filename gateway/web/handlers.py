@@ -50,8 +50,8 @@ def tenant_app(
     """The application behind `listen`. `local_names_only`: see boundary."""
     bodies = Bodies(body_bytes_max)
 
-    def tenant_of(http: web.Request) -> Tenant:
-        return at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
+    async def tenant_of(http: web.Request) -> Tenant:
+        return await at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
 
     async def inside(exchange: HttpExchange) -> None:
         task = asyncio.current_task()
@@ -89,7 +89,7 @@ def tenant_app(
 
     async def list_models(http: web.Request) -> web.Response:
         try:
-            cards = _visible(at, tenant_of(http))
+            cards = _visible(at, await tenant_of(http))
         except GatewayError as err:
             return failure(err)
         return _json({"object": "list", "data": cards})
@@ -97,7 +97,7 @@ def tenant_app(
     async def show_model(http: web.Request) -> web.Response:
         name = http.match_info["model"]
         try:
-            cards = _visible(at, tenant_of(http))
+            cards = _visible(at, await tenant_of(http))
             found = next((card for card in cards if card.id == name), None)
             if found is None:
                 raise ModelNotFound(name)
