@@ -26,6 +26,8 @@ from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.media_fetch import MediaFetcher
+from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
 from gateway.dispatch.reservations import Bounds, Placed, Reservations
 from gateway.dispatch.router import Router
@@ -153,6 +155,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 _tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
+            media=_media(settings, stack),
             prefixes=prefixes,
             reservations=reservations,
             tracing=tracing,
@@ -303,6 +306,14 @@ def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> 
         known_seconds_max=settings.database.known_keys_seconds_max,
         upgrades=upgrade == "always" or (upgrade == "auto" and database.file is not None),
     )
+
+
+def _media(settings: Settings, stack: AsyncExitStack) -> MediaRules:
+    if not settings.requests.media_hosts:
+        return MediaRules()
+    fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
+    stack.push_async_callback(fetcher.close)
+    return MediaRules(fetcher)
 
 
 def _tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -> "Tokens | None":

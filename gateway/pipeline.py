@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.context import RequestContext
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
 from gateway.dispatch.reservations import Reservations
@@ -37,6 +38,7 @@ class Services:
 
     entrance: Entrance
     catalogue: Catalogue
+    media: MediaRules
     prefixes: Prefixes
     reservations: Reservations
     tracing: Tracing
@@ -99,7 +101,7 @@ async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> 
 
 
 async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Progress) -> RequestContext:
-    """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, and what reading raises."""
+    """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, BadRequest, what reading raises."""
     request = await exchange.request()
     try:
         model = at.catalogue.find(request.model)
@@ -111,6 +113,7 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     progress.model, progress.stream = model.name, request.stream
     if not tenant.allows(model.name):
         raise Forbidden(request.model)
+    request = await at.media.applied(request)
     progress.mark("receive")
     return RequestContext(
         id=exchange.id, tenant=tenant, model=model, request=request, received_at=progress.received_at

@@ -19,6 +19,7 @@ from gateway.settings_types import (
     Host,
     HttpUrl,
     Identifier,
+    MediaHost,
     Name,
     Network,
     NotNegativeSeconds,
@@ -221,6 +222,16 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 120.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+    media_hosts: Annotated[
+        tuple[MediaHost, ...],
+        Meta(
+            description="Hosts that images, sounds and videos are fetched from: cdn.example.com, *.example.com; "
+            "workers get the content. Without any, media have to come as `data:`."
+        ),
+    ] = ()
+    media_bytes_max: Annotated[
+        Positive, Meta(description="Largest fetched media of one request, together.")
+    ] = 32 * 1024**2
 
 
 class Authentication(Branch, frozen=True, kw_only=True):
