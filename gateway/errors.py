@@ -209,6 +209,13 @@ class TooManyFailures(GatewayError):
         return {**super().headers(), "x-should-retry": "false"}
 
 
+class TooManyConnections(GatewayError):
+    status, code, type = 429, "too_many_connections", "rate_limit_error"
+
+    def __init__(self) -> None:
+        super().__init__("Your address has too many connections open.", retry_after_seconds=1.0)
+
+
 class QuotaExceeded(GatewayError):
     """Refused by a limit, for now; nothing was charged. `owner`: whose limit it is."""
 

@@ -66,7 +66,8 @@ async def serve(exchange: Exchange, at: Services) -> None:
                     try:
                         async with placed.worker.adapter.stream(call(ctx, prompt, at, progress)) as answer:
                             held.answered(placed, answer.status)
-                            return await relay(answer, exchange, ctx.request, progress, held.headers)
+                            own = placed.worker.adapter.isolates or not tenant.group
+                            return await relay(answer, exchange, ctx.request, progress, held.headers, own)
                     except WorkerUnreachable as err:
                         held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
     except GatewayError as err:

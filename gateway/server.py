@@ -21,6 +21,7 @@ from gateway.app import Gateway, running
 from gateway.settings import Settings
 from gateway.web.admin import admin_app
 from gateway.web.client_address import finder
+from gateway.web.connections import Connections
 from gateway.web.handlers import tenant_app
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,8 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
         if listen.unix_socket is not None:
             url = await _open_socket(tenants, Path(listen.unix_socket), stack)
         else:
-            url = await _open(tenants, listen.host, listen.port)
+            bound = Connections(listen.connections_per_address_max, listen.trusted_proxies)
+            url = await _open(tenants, listen.host, listen.port, bound)
         yield Serving(
             gateway=gateway,
             tenants=url,
@@ -152,12 +154,24 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None
     await asyncio.gather(task, waiting, return_exceptions=True)
 
 
-def _runner(app: web.Application, *, seconds_max: float) -> web.AppRunner:
+class _Runner(web.AppRunner):
+    """One whose sites count their connections, if that is asked for."""
+
+    bound: Connections | None = None
+
+    @property
+    def server(self) -> Any:
+        """What makes a protocol for every connection."""
+        made = super().server
+        return self.bound.counted(made) if self.bound is not None and made is not None else made
+
+
+def _runner(app: web.Application, *, seconds_max: float) -> _Runner:
     """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU.
 
     `auto_decompress`: a few kilobytes would become as many gigabytes, before anybody has asked who sends them.
     """
-    return web.AppRunner(
+    return _Runner(
         app,
         handler_cancellation=True,
         auto_decompress=False,
@@ -181,8 +195,9 @@ def _is_no_clients_mistake(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
-async def _open(runner: web.AppRunner, host: str, port: int) -> str:
+async def _open(runner: _Runner, host: str, port: int, bound: Connections | None = None) -> str:
     """Listens, and says where. Raises CannotListen."""
+    runner.bound = bound
     try:
         await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
     except OSError as err:

@@ -49,6 +49,12 @@ class Listen(Branch, frozen=True, kw_only=True):
             "`X-Forwarded-For` names. A unix socket's caller is one."
         ),
     ] = ()
+    connections_per_address_max: Annotated[
+        Positive,
+        Meta(
+            description="Connections of one address (IPv6: one /64) at one time; those of proxies do not count."
+        ),
+    ] = 1000
 
 
 class Admin(Branch, frozen=True, kw_only=True):

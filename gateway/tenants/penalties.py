@@ -30,19 +30,19 @@ class Penalties:
 
     def failed(self, address: Address | None) -> float:
         """One more failure from there. Seconds until the next one is borne; 0.0 if this one was."""
-        now, place = self._clock(), _place(address)
-        full_at = self._full_at.get(place, 0.0)
+        now, at = self._clock(), place(address)
+        full_at = self._full_at.get(at, 0.0)
         wait = self._bucket.wait(full_at, now, 1) or 0.0
         if wait == 0.0:
-            self._full_at[place] = self._bucket.spend(full_at, now, 1)
-            self._full_at.move_to_end(place)
+            self._full_at[at] = self._bucket.spend(full_at, now, 1)
+            self._full_at.move_to_end(at)
             if len(self._full_at) > ADDRESSES_MAX:
                 self._full_at.popitem(last=False)
         return wait
 
 
-def _place(address: Address | None) -> int | None:
-    """IPv4 and the networks of IPv6 do not meet: the latter are negative."""
+def place(address: Address | None) -> int | None:
+    """What counts as one address. IPv4 and the networks of IPv6 do not meet: the latter are negative."""
     if isinstance(address, IPv6Address):
         return -1 - (int(address) >> HOST_BITS)
     return int(address) if address is not None else None

@@ -53,6 +53,7 @@ GATEWAY_OWNED = frozenset(
         "prompt_embeds",
         "prompt_token_ids",
         "request_id",
+        "return_cached_tokens_details",
         "return_meta_info",
         "rid",
         "routed_dp_rank",
