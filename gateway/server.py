@@ -19,10 +19,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
 from gateway.settings import Settings
-from gateway.web.admin import admin_app
+from gateway.web.admin import admin_app, admin_failure
 from gateway.web.client_address import finder
 from gateway.web.connections import Connections
-from gateway.web.handlers import tenant_app
+from gateway.web.handlers import failure, tenant_app
+from gateway.web.protocol import Failure, speaking
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +95,10 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                 ),
                 find_address=finder(settings.listen.trusted_proxies),
             ),
+            failure,
             seconds_max=settings.drain.seconds,
         )
-        admin = _runner(admin_app(gateway), seconds_max=ADMIN_SECONDS_MAX)
+        admin = _runner(admin_app(gateway), admin_failure, seconds_max=ADMIN_SECONDS_MAX)
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
@@ -155,24 +157,35 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None
 
 
 class _Runner(web.AppRunner):
-    """One whose sites count their connections, if that is asked for."""
+    """One whose connections are counted, if that is asked for, and fail in the listener's own shape."""
 
     bound: Connections | None = None
+
+    def __init__(self, app: web.Application, failure: Failure, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._taught = speaking(failure)
 
     @property
     def server(self) -> Any:
         """What makes a protocol for every connection."""
         made = super().server
-        return self.bound.counted(made) if self.bound is not None and made is not None else made
+        if made is None:
+            return None
+
+        def new() -> web.RequestHandler:
+            return self._taught(made())
+
+        return self.bound.counted(new) if self.bound is not None else new
 
 
-def _runner(app: web.Application, *, seconds_max: float) -> _Runner:
+def _runner(app: web.Application, failure: Failure, *, seconds_max: float) -> _Runner:
     """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU.
 
     `auto_decompress`: a few kilobytes would become as many gigabytes, before anybody has asked who sends them.
     """
     return _Runner(
         app,
+        failure,
         handler_cancellation=True,
         auto_decompress=False,
         shutdown_timeout=seconds_max,
