@@ -198,14 +198,18 @@ def _runner(app: web.Application, failure: Failure, *, seconds_max: float) -> _R
 
 
 def _http_log() -> logging.Logger:
-    """What aiohttp has to say, but for what is no HTTP: anybody can send that, and it may hold anything."""
+    """What aiohttp has to say, but for what is no HTTP (anybody can send that, and it may hold anything) and for
+    clients that have left.
+    """
     http_log = logging.getLogger("gateway.http")
     http_log.addFilter(_is_no_clients_mistake)
     return http_log
 
 
 def _is_no_clients_mistake(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (
+        record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | ConnectionResetError)
+    )
 
 
 async def _open(runner: _Runner, host: str, port: int, bound: Connections | None = None) -> str:

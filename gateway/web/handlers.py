@@ -20,7 +20,7 @@ from gateway.pipeline import Services, serve
 from gateway.request import Surface
 from gateway.tenants.tenant import Tenant
 from gateway.web.bodies import Bodies
-from gateway.web.boundary import Handler, boundary
+from gateway.web.boundary import Handler, boundary, expectations
 from gateway.web.client_address import FindAddress
 from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
 
@@ -109,10 +109,10 @@ def tenant_app(
     known: dict[str, str] = {}
     for prefix in PREFIXES:
         for surface in Surface:
-            app.router.add_post(f"{prefix}/{surface.value}", infer(surface))
+            app.router.add_post(f"{prefix}/{surface.value}", infer(surface), expect_handler=expectations)
             known[f"{prefix}/{surface.value}"] = "POST"
-        app.router.add_get(f"{prefix}/models", list_models)
-        app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model)
+        app.router.add_get(f"{prefix}/models", list_models, expect_handler=expectations)
+        app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model, expect_handler=expectations)
         known[f"{prefix}/models"] = "GET, HEAD"
 
     async def nothing_here(http: web.Request) -> web.Response:
@@ -121,7 +121,7 @@ def tenant_app(
             return failure(MethodNotAllowed(allowed))
         return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."))
 
-    app.router.add_route("*", "/{anything:.*}", nothing_here)
+    app.router.add_route("*", "/{anything:.*}", nothing_here, expect_handler=expectations)
     return app
 
 

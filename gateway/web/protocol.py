@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from gateway.errors import BadRequest, GatewayError
+from gateway.errors import BadRequest, GatewayError, InternalError
+from gateway.web.exchange import new_request_id
 
 Failure = Callable[[GatewayError], web.Response]
 
@@ -25,9 +26,14 @@ def speaking(failure: Failure) -> Callable[[web.RequestHandler], web.RequestHand
             exc: BaseException | None = None,
             message: str | None = None,
         ) -> web.StreamResponse:
-            if status >= 500 or request.writer.output_size:
+            if request.writer.output_size:
                 return super().handle_error(request, status, exc, message)
-            answer = failure(BadRequest("This is not HTTP as it is spoken here."))
+            if status < 500:
+                answer = failure(BadRequest("This is not HTTP as it is spoken here."))
+            else:
+                request_id = new_request_id()
+                self.log_exception("a request failed in the HTTP server (%s)", request_id, exc_info=exc)
+                answer = failure(InternalError(request_id))
             answer.force_close()
             return answer
 
