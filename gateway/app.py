@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import aiohttp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -25,6 +27,8 @@ from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.media_fetch import MediaFetcher
+from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
 from gateway.dispatch.reservations import Bounds, Placed, Reservations
 from gateway.dispatch.router import Router
@@ -63,6 +67,9 @@ from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
+
+if TYPE_CHECKING:
+    from gateway.tenants.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -160,9 +167,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
             entrance=Entrance(
-                tenants, Penalties(settings.authentication.failures_per_minute_max, time.monotonic)
+                tenants,
+                Penalties(settings.authentication.failures_per_minute_max, time.monotonic),
+                _tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
+            media=_media(settings, stack),
             prefixes=prefixes,
             reservations=reservations,
             tracing=tracing,
@@ -352,6 +362,33 @@ def _upgrades(settings: Settings, database: Database) -> bool:
     """May a gateway bring its tables up to date?"""
     upgrade = settings.database.upgrade
     return upgrade == "always" or (upgrade == "auto" and database.file is not None)
+
+
+def _media(settings: Settings, stack: AsyncExitStack) -> MediaRules:
+    if not settings.requests.media_hosts:
+        return MediaRules()
+    fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
+    stack.push_async_callback(fetcher.close)
+    return MediaRules(fetcher)
+
+
+def _tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -> "Tokens | None":
+    """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
+    if not settings.authentication.tokens:
+        return None
+    try:
+        from gateway.tenants.tokens import Tokens
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.authentication.tokens: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    tokens = Tokens.of(settings.authentication.tokens, http)
+    stack.callback(tokens.close)
+    for name, loop in tokens.loops():
+        supervisor.start(name, loop)
+    return tokens
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -117,6 +117,26 @@ class Unauthenticated(GatewayError):
         return {"www-authenticate": "Bearer"}
 
 
+class InvalidToken(GatewayError):
+    """A token of an issuer that is known here, which opens nothing. `reason`: in words for its holder."""
+
+    status, code, type = 401, "invalid_token", "invalid_request_error"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The token is not valid: {reason}.")
+
+    def headers(self) -> dict[str, str]:
+        # RFC 6750, 3.1.
+        return {"www-authenticate": 'Bearer error="invalid_token"'}
+
+
+class TenantNotNamed(GatewayError):
+    status, code, type = 403, "tenant_not_named", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("The token is valid, but names no tenant of this service.")
+
+
 class Forbidden(GatewayError):
     status, code, type = 403, "model_not_allowed", "invalid_request_error"
 
@@ -209,6 +229,13 @@ class TooManyFailures(GatewayError):
 
     def headers(self) -> dict[str, str]:
         return {**super().headers(), "x-should-retry": "false"}
+
+
+class TooManyConnections(GatewayError):
+    status, code, type = 429, "too_many_connections", "rate_limit_error"
+
+    def __init__(self) -> None:
+        super().__init__("Your address has too many connections open.", retry_after_seconds=1.0)
 
 
 class QuotaExceeded(GatewayError):

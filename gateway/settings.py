@@ -12,6 +12,7 @@ from msgspec import Meta, field
 
 from gateway.settings_ledger import UsageLedger, Webhook
 from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings_tokens import TokenIssuer
 from gateway.settings_types import (
     Branch,
     DatabaseUrl,
@@ -19,6 +20,7 @@ from gateway.settings_types import (
     Host,
     HttpUrl,
     Identifier,
+    MediaHost,
     Money,
     Name,
     Network,
@@ -49,6 +51,12 @@ class Listen(Branch, frozen=True, kw_only=True):
             "`X-Forwarded-For` names. A unix socket's caller is one."
         ),
     ] = ()
+    connections_per_address_max: Annotated[
+        Positive,
+        Meta(
+            description="Connections of one address (IPv6: one /64) at one time; those of proxies do not count."
+        ),
+    ] = 1000
 
 
 class Admin(Branch, frozen=True, kw_only=True):
@@ -243,6 +251,16 @@ class Requests(Branch, frozen=True, kw_only=True):
             "as the dearest time."
         ),
     ] = 3
+    media_hosts: Annotated[
+        tuple[MediaHost, ...],
+        Meta(
+            description="Hosts that images, sounds and videos are fetched from: cdn.example.com, *.example.com; "
+            "workers get the content. Without any, media have to come as `data:`."
+        ),
+    ] = ()
+    media_bytes_max: Annotated[
+        Positive, Meta(description="Largest fetched media of one request, together.")
+    ] = 32 * 1024**2
 
 
 class Authentication(Branch, frozen=True, kw_only=True):
@@ -251,6 +269,9 @@ class Authentication(Branch, frozen=True, kw_only=True):
     failures_per_minute_max: Annotated[
         Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
     ] = 60
+    tokens: Annotated[
+        tuple[TokenIssuer, ...], Meta(description="Issuers whose tokens (JWT) are taken in place of keys.")
+    ] = ()
 
 
 class Telemetry(Branch, frozen=True, kw_only=True):

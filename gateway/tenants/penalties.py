@@ -30,19 +30,19 @@ class Penalties:
 
     def failed(self, address: Address | None) -> float:
         """One more failure from there. Seconds until the next one is borne; 0.0 if this one was."""
-        now, place = self._clock(), _place(address)
-        failures = MINUTE.current(self._failures.get(place, Meter()), self._failures_max, now, now)
+        now, at = self._clock(), place(address)
+        failures = MINUTE.current(self._failures.get(at, Meter()), self._failures_max, now, now)
         wait = MINUTE.wait(failures, self._failures_max, now, 1) or 0.0
         if wait == 0.0:
-            self._failures[place] = MINUTE.charge(failures, now, 1)
-            self._failures.move_to_end(place)
+            self._failures[at] = MINUTE.charge(failures, now, 1)
+            self._failures.move_to_end(at)
             if len(self._failures) > ADDRESSES_MAX:
                 self._failures.popitem(last=False)
         return wait
 
 
-def _place(address: Address | None) -> int | None:
-    """IPv4 and the networks of IPv6 do not meet: the latter are negative."""
+def place(address: Address | None) -> int | None:
+    """What counts as one address. IPv4 and the networks of IPv6 do not meet: the latter are negative."""
     if isinstance(address, IPv6Address):
         return -1 - (int(address) >> HOST_BITS)
     return int(address) if address is not None else None

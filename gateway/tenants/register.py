@@ -115,6 +115,10 @@ class Register:
             entry.generation = self._generation
         return entry.tenant
 
+    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+        entry = Entry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
+        return self._put_together(entry, self._wall())[0]
+
     def groups(self) -> Sequence[str]:
         return self._group_list
 

@@ -86,7 +86,7 @@ def admin_app(gateway: Gateway) -> web.Application:
         raise web.HTTPFound("/ui/")
 
     local_names_only = token is None and is_loopback(admin.host)
-    app = web.Application(middlewares=[boundary(_failure, local_names_only=lambda: local_names_only)])
+    app = web.Application(middlewares=[boundary(admin_failure, local_names_only=lambda: local_names_only)])
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics)
@@ -169,7 +169,7 @@ def _json(value: object, status: int = 200) -> web.Response:
     )
 
 
-def _failure(error: GatewayError) -> web.Response:
+def admin_failure(error: GatewayError) -> web.Response:
     problem = _problem(error.status, error.message)
     problem.headers.update(error.headers())
     return problem
