@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gateway.cli.main import main
+from gateway.database.tables import REVISION
 from gateway.secret_store import FILE_NAME
 
 
@@ -128,7 +129,7 @@ def test_without_a_database_the_file_is_where_tenants_come_from(radixgate):
 def test_a_check_tells_whether_tables_are_up_to_date(radixgate):
     assert radixgate("database", "check")[:2] == (
         1,
-        "The tables are of version none; this radixgate has 0001.\n",
+        f"The tables are of version none; this radixgate has {REVISION}.\n",
     )
     assert radixgate("database", "upgrade")[0] == 0
     assert radixgate("database", "check")[0] == 0
