@@ -128,7 +128,7 @@ def test_without_a_database_the_file_is_where_tenants_come_from(radixgate):
 def test_a_check_tells_whether_tables_are_up_to_date(radixgate):
     assert radixgate("database", "check")[:2] == (
         1,
-        "The tables are of version none; this radixgate has 0001.\n",
+        "The tables are of version none; this radixgate has 0002.\n",
     )
     assert radixgate("database", "upgrade")[0] == 0
     assert radixgate("database", "check")[0] == 0
