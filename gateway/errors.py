@@ -229,8 +229,8 @@ class RequestExceedsLimit(GatewayError):
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(
-            f"The request needs more than the limit of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} "
-            "ever allows."
+            f"The request needs more than the limit of {limit_in_words(refusal.limit)} of "
+            f"{owner_in_words(refusal.scope)} ever allows."
         )
         self.refusal = refusal
 
