@@ -287,3 +287,12 @@ async def test_gateways_know_how_many_they_are(own_valkey, monkeypatch):
         await two.say()
     assert two.count == 2
     await scripts.close()
+
+
+async def test_what_was_seen_of_a_limit_is_kept_to_that_limit(store, shared):
+    wide, small = (Limit(unit="requests", amount=n, window=Window(seconds=3600 * n)) for n in (9, 2))
+    for number in range(2):
+        await store.reserve(ask(number, (wide, small)))
+    shared.away = True
+    changed = await store.reserve(ask(3, (LIMIT, wide)))
+    assert [standing.remaining for standing in changed.standings] == [2, 6]

@@ -1,4 +1,4 @@
-"""Windows of workers, and speeds: the small sums that decide who goes, who waits and who is told to come back."""
+"""Windows of workers: the small sums that decide who goes, who waits and who is told to come back."""
 
 import pytest
 
