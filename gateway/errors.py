@@ -12,9 +12,8 @@ from typing import ClassVar
 import orjson
 
 from gateway.quotas.headers import openai_headers
-from gateway.quotas.limit import CONCURRENCY, SPEND, Limit
 from gateway.quotas.quota import Refusal
-from gateway.settings_tenants import MICRO
+from gateway.quotas.words import limit_in_words, owner_in_words, whole_time
 
 
 class GatewayError(Exception):
@@ -55,32 +54,6 @@ class GatewayError(Exception):
             "retry-after": str(ceil(self.retry_after_seconds)),
             "retry-after-ms": str(ceil(self.retry_after_seconds * 1000)),
         }
-
-
-def _limit(limit: Limit) -> str:
-    """2 total tokens per minute, 1 request at one time, 20.5 of spend per calendar month for the models qwen*."""
-    many = "" if limit.amount == 1 else "s"
-    if limit.unit == CONCURRENCY:
-        text = f"{limit.amount} request{many} at one time"
-    else:
-        unit = f"{limit.unit.removesuffix('s').replace('_', ' ')}{many}"
-        amount = f"{limit.amount / MICRO:.10g} of spend" if limit.unit == SPEND else f"{limit.amount} {unit}"
-        text = f"{amount} per {limit.window.name}"
-    return text + (f" for the models {', '.join(limit.models)}" if limit.models else "")
-
-
-def _owner(scope: str) -> str:
-    """tenant 'acme'"""
-    kind, _, name = scope.partition(":")
-    return f"{kind} {name!r}"
-
-
-def _long(seconds: float) -> str:
-    """12 seconds, 5 minutes, 3 hours, 2 days: whole ones, so that it is not too early."""
-    for name, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds > 2 * length:
-            return f"{ceil(seconds / length)} {name}s"
-    return f"{ceil(seconds)} second{'' if ceil(seconds) == 1 else 's'}"
 
 
 def _as_text(text: str) -> str:
@@ -247,7 +220,7 @@ class QuotaExceeded(GatewayError):
         seconds = refusal.retry_after_seconds or 0.0
         text = f"{seconds:.3g}"
         super().__init__(
-            f"The limit of {_limit(refusal.limit)} of {_owner(refusal.scope)} is used up. "
+            f"The limit of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} is used up. "
             f"Try again in {text} second{'' if text == '1' else 's'}.",
             retry_after_seconds=seconds,
         )
@@ -265,8 +238,8 @@ class BudgetExhausted(GatewayError):
     def __init__(self, refusal: Refusal) -> None:
         seconds = refusal.retry_after_seconds or 0.0
         super().__init__(
-            f"The budget of {_limit(refusal.limit)} of {_owner(refusal.scope)} does not suffice. "
-            f"It begins anew in {_long(seconds)}.",
+            f"The budget of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} does not suffice. "
+            f"It begins anew in {whole_time(seconds)}.",
             retry_after_seconds=seconds,
         )
         self.refusal = refusal
@@ -283,8 +256,8 @@ class RequestExceedsLimit(GatewayError):
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(
-            f"The request needs more than the limit of {_limit(refusal.limit)} of {_owner(refusal.scope)} "
-            "ever allows."
+            f"The request needs more than the limit of {limit_in_words(refusal.limit)} of "
+            f"{owner_in_words(refusal.scope)} ever allows."
         )
         self.refusal = refusal
 

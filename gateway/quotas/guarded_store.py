@@ -193,7 +193,8 @@ class GuardedQuotaStore:
 
 
 def _account(reservation: Reservation) -> tuple[str, ...]:
-    return (reservation.organisation, *(scope.name for scope in reservation.scopes))
+    # Which limits hold depends on the model.
+    return (reservation.organisation, reservation.model, *(scope.name for scope in reservation.scopes))
 
 
 def _share(reservation: Reservation, parts: int) -> Reservation:

@@ -114,8 +114,10 @@ class LocalQuotaStore:
     def adopt(self, reservation: Reservation, seen_at: float, standings: Sequence[Standing]) -> None:
         """What another store said of these limits at that moment: no more is left than that."""
         now, epoch = self._clock(), self._wall()
-        for (account, limit), standing in zip(self._limits(reservation), standings, strict=False):
-            if limit.unit == CONCURRENCY:
+        known = {(standing.scope, standing.limit.name): standing for standing in standings}
+        for (scope, limit), (account, _) in zip(reservation.limits(), self._limits(reservation), strict=True):
+            standing = known.get((scope.name, limit.name))
+            if standing is None or limit.unit == CONCURRENCY:
                 continue
             used = max(0.0, limit.amount - standing.remaining)
             mark = seen_at if limit.window.reset == "smooth" else seen_at + standing.reset_seconds

@@ -11,6 +11,7 @@ Keys of one organisation share a hash tag, so that all its scopes are decided in
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from gateway.quotas.events import Alert, Events
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
@@ -70,7 +71,7 @@ class RedisQuotaStore:
         arguments += [once.fingerprint, once.attempts_max, ONCE_MS] if once is not None else ["", 0, 0]
         arguments += reservation.cost.units
         for key, limit in limits:
-            arguments += (key, *_words(limit), limit.mode)
+            arguments += (key, _text(limit))
         called = self._scripts.call(self._reserve, keys, arguments)
         try:
             answer = await within(called, self._timeout_seconds)
@@ -164,8 +165,7 @@ class RedisQuotaStore:
         arguments += reservation.cost.units
         arguments += (actual or NOTHING).units
         for key, limit in limits:
-            alert_at = limit.amount * limit.alert_at if limit.alert_at is not None else 0
-            arguments += (key, *_words(limit), alert_at)
+            arguments += (key, _text(limit))
         return self._scripts.call(self._finish, keys, arguments)
 
     def _tell(self, reservation: Reservation, answer: Answer) -> None:
@@ -217,8 +217,11 @@ def _running(tag: str, scope: Scope, limit: Limit) -> str:
     return f"{tag}:running:{scope.name}{name}"
 
 
-def _words(limit: Limit) -> tuple[Argument, ...]:
-    """Name, unit, reset, period, length, amount."""
+@lru_cache(maxsize=16384)
+def _text(limit: Limit) -> str:
+    """As lua/reserve.lua reads it. The name comes last: it may have anything in it."""
     unit = UNIT_INDEX[limit.unit] + 1 if limit.unit != CONCURRENCY else 0
-    window = limit.window
-    return limit.name, unit, window.reset, window.period, int(window.seconds * 1e6), limit.amount
+    window, alert_at = limit.window, limit.amount * limit.alert_at if limit.alert_at is not None else 0
+    length_us = int(window.seconds * 1e6)
+    words = (unit, window.reset, window.period, length_us, limit.amount, limit.mode, alert_at, limit.name)
+    return "\1".join(map(str, words))

@@ -7,7 +7,7 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.quotas.limit import Limit, Scope, concurrency
-from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Reservation
+from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, RepeatRefused, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.windows import Window
 from radix_cache.redis.call import RedisDown, Script
@@ -114,6 +114,45 @@ async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeyp
     await dying.renew([lease])
     await asyncio.sleep(0.1)
     assert isinstance(await living.reserve(ask("c")), Lease)
+
+
+async def test_what_a_dead_gateway_has_reserved_stays_charged_and_a_late_settlement_gives_nothing_back(
+    scripts, monkeypatch
+):
+    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
+    store = RedisQuotaStore(scripts, 10.0)
+    scope = Scope(name="t", limits=(Limit(unit="total_tokens", amount=100, window=Window(seconds=1e6)),))
+
+    def ask(name, tokens):
+        cost = Cost(prompt_tokens=tokens)
+        return Reservation(id=name, organisation="dead", scopes=(scope,), cost=cost)
+
+    less, more, never = [await store.reserve(ask(name, 20)) for name in ("less", "more", "never")]
+    await asyncio.sleep(0.1)
+    await store.settle(less, Cost(prompt_tokens=5))
+    await store.settle(more, Cost(prompt_tokens=25))
+    await store.release(never)
+    assert (await store.reserve(ask("probe", 0))).standings[0].remaining == 100 - 20 - 25 - 20
+
+
+async def test_a_request_that_is_repeated_after_its_gateway_died_is_charged_once(scripts, monkeypatch):
+    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
+    dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
+    limit = Limit(unit="total_tokens", amount=100, window=Window(seconds=1e6))
+    scope = Scope(name="t", limits=(limit, concurrency(1)))
+
+    def ask(name, once=None):
+        cost = Cost(prompt_tokens=30)
+        return Reservation(id=name, organisation="died too", scopes=(scope,), cost=cost, once=once)
+
+    key = Once(name="key", fingerprint="f")
+    await dying.reserve(ask("first", key))
+    with pytest.raises(RepeatRefused):
+        await living.reserve(ask("second", key))
+    await asyncio.sleep(0.1)
+    lease = await living.reserve(ask("second", key))
+    await living.settle(lease, Cost(prompt_tokens=40))
+    assert (await living.reserve(ask("probe"))).standings[0].remaining == 100 - 40 - 30
 
 
 async def test_answers_come_in_the_order_of_the_calls(scripts):

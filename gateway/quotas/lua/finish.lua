@@ -3,8 +3,7 @@
 -- keys  as of reserve
 -- args  1: reservation id  2: ms for which it is known that it has ended  3: 1 settles, 0 releases
 --       4: fingerprint under a client's own key  5: ms for which that is known
---       6 to 11: reserved cost by unit  12 to 17: actual cost; then the limits, as of reserve, with the use of which
---       somebody is told in place of the mode, 0 for never
+--       6 to 11: reserved cost by unit  12 to 17: actual cost; then the limits, as of reserve
 -- Gives {1, limit, whole units used of it, ...} of those of which somebody is to be told now; {0} if it had ended.
 --
 -- A lease that is gone was not renewed in time: settling still charges what was used beyond the reserved cost,
@@ -12,38 +11,37 @@
 verbs.finish = function(keys, args)
   local now = now_us()
   local id, settles, fingerprint = args[1], args[3] == '1', args[4]
-  local cost, actual, limits = numbers(args, 6, UNITS), numbers(args, 12, UNITS), limits_of(keys, args, 18)
+  local cost, actual = numbers(args, 6, UNITS), numbers(args, 12, UNITS)
+  local limits, where = limits_of(keys, args, 18)
   local lease, told = lease_of(keys[1]), {1}
   if lease and (lease.owner ~= id or lease.ends == 0) then
     return {0}
   end
   local total, paid = settles and actual or NOTHING, lease and lease.paid or NOTHING
+  local meters, changed = meters_of(limits, where, now), {}
 
   for at, limit in ipairs(limits) do
     local charged = lease and lease.charges[2 * at - 1]
     if limit.unit == 0 then
-      redis.call('ZREM', limit.key, id)
+      redis.call('ZREM', where[at], id)
     elseif charged ~= -1 then
-      local meter, changed = meter_of(limit.key, limit, now), false
+      local meter = meters[at]
       if charged then
         local due = math.max(0, total[limit.unit] - paid[limit.unit])
-        changed = settle(meter, limit, now, charged, due, lease.charges[2 * at])
+        changed[at] = settle(meter, limit, now, charged, due, lease.charges[2 * at])
       elseif settles and total[limit.unit] > cost[limit.unit] then
         charge(meter, limit, now, total[limit.unit] - cost[limit.unit])
-        changed = true
+        changed[at] = true
       end
-      local alert_at = tonumber(limit.mode)
-      if settles and alert_at > 0 and meter.used >= alert_at and meter.told <= now then
+      if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.told <= now then
         meter.told = limit.reset == 'smooth' and now + limit.length or meter.mark
         told[#told + 1] = at
         told[#told + 1] = math.floor(meter.used + 0.5)
-        changed = true
-      end
-      if changed then
-        keep(limit.key, limit, meter, now)
+        changed[at] = true
       end
     end
   end
+  keep(limits, where, meters, changed, now)
 
   if fingerprint == '' then
     redis.call('SET', keys[1], cmsgpack.pack({id, 0}), 'PX', tonumber(args[2]))

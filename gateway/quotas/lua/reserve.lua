@@ -4,8 +4,8 @@
 --       limits of concurrency (zset: reservation id -> ms at which its lease ends)
 -- args  1: reservation id  2: lease ms  3: latest server time in ms, 0 for any
 --       4: fingerprint under a client's own key, empty without one  5: attempts under it  6: ms for which it is known
---       7 to 12: cost by unit; then for every limit: its key's number, name, unit (0: concurrency), reset, period,
---       length in us, amount, mode
+--       7 to 12: cost by unit; then for every limit the number of its key, and its text: unit (0: concurrency),
+--       reset, period, length in us, amount, mode, the use at which somebody is told (0: never), and name
 -- Gives {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
 --        remaining of limit 1, its reset in us, ...}
 --       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;
@@ -15,7 +15,7 @@ verbs.reserve = function(keys, args)
   local now_ms = math.floor(now / 1000)
   local id, lease_ms, latest_ms, fingerprint = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
   local known_ms = fingerprint ~= '' and tonumber(args[6]) or lease_ms
-  local cost, limits = numbers(args, 7, UNITS), limits_of(keys, args, 13)
+  local cost, limits, where = numbers(args, 7, UNITS), limits_of(keys, args, 13)
 
   local lease, again, attempt, paid = lease_of(keys[1]), false, 1, NOTHING
   if lease and lease.owner == id then
@@ -38,58 +38,56 @@ verbs.reserve = function(keys, args)
   end
 
   -- Read and decide. Nothing is written before everything is known.
-  local meters, costs, shadowed, standings = {}, {}, {}, {}
+  local meters, charges, running, shadowed = meters_of(limits, where, now), {}, {}, {}
   local worst, worst_wait = 0, 0
   for at, limit in ipairs(limits) do
-    local fits, wait = true, 0
+    local fits, wait, charged = true, 0, 1
     if limit.unit == 0 then
-      local running = redis.call('ZCOUNT', limit.key, '(' .. now_ms, '+inf')
-      costs[at], fits, wait = 1, running < limit.amount, 1000000
-      standings[at] = {limit.amount - running, 0}
+      running[at] = redis.call('ZCOUNT', where[at], '(' .. now_ms, '+inf')
+      fits, wait = running[at] < limit.amount, 1000000
     else
-      local meter = meter_of(limit.key, limit, now)
-      meters[at], costs[at] = meter, math.max(0, cost[limit.unit] - paid[limit.unit])
-      local excess = meter.used + costs[at] - limit.amount
+      local meter = meters[at]
+      charged = math.max(0, cost[limit.unit] - paid[limit.unit])
+      local excess = meter.used + charged - limit.amount
       fits = excess <= TOLERANCE
-      if costs[at] > limit.amount then
+      if charged > limit.amount then
         wait = -1
       elseif limit.reset == 'smooth' then
         wait = excess * limit.length / limit.amount
       else
         wait = meter.mark - now
       end
-      standings[at] = {limit.amount - meter.used, reset_us(meter, limit, now)}
     end
     if not fits and not again then
       if limit.mode == 'shadow' then
         shadowed[#shadowed + 1] = at
-        costs[at] = -1
+        charged = -1
       elseif limit.mode == 'enforce' and (worst == 0 or (worst_wait >= 0 and (wait < 0 or wait > worst_wait))) then
         worst, worst_wait = at, wait
       end
     end
+    charges[2 * at - 1], charges[2 * at] = charged, 0
   end
 
   local granted = worst == 0
   if granted and not again then
-    local charges = {}
+    local changed = {}
     for at, limit in ipairs(limits) do
-      local meter, charged = meters[at], costs[at]
-      charges[2 * at - 1], charges[2 * at] = charged, 0
+      local charged = charges[2 * at - 1]
       if limit.unit == 0 then
         if charged > 0 then
-          redis.call('ZREMRANGEBYSCORE', limit.key, '-inf', now_ms)
-          redis.call('ZADD', limit.key, now_ms + lease_ms, id)
-          redis.call('PEXPIRE', limit.key, lease_ms)
-          standings[at][1] = standings[at][1] - 1
+          redis.call('ZREMRANGEBYSCORE', where[at], '-inf', now_ms)
+          redis.call('ZADD', where[at], now_ms + lease_ms, id)
+          redis.call('PEXPIRE', where[at], lease_ms)
+          running[at] = running[at] + 1
         end
       elseif charged >= 0 then
-        charge(meter, limit, now, charged)
-        charges[2 * at] = receipt_of(meter, limit, now)
-        keep(limit.key, limit, meter, now)
-        standings[at] = {limit.amount - meter.used, reset_us(meter, limit, now)}
+        charge(meters[at], limit, now, charged)
+        charges[2 * at] = receipt_of(meters[at], limit, now)
+        changed[at] = true
       end
     end
+    keep(limits, where, meters, changed, now)
     keep_lease(keys[1], {
       owner = id,
       ends = now_ms + lease_ms,
@@ -105,9 +103,10 @@ verbs.reserve = function(keys, args)
   for _, at in ipairs(shadowed) do
     answer[#answer + 1] = at
   end
-  for _, standing in ipairs(standings) do
-    answer[#answer + 1] = math.max(0, math.floor(standing[1] + TOLERANCE))
-    answer[#answer + 1] = math.ceil(standing[2])
+  for at, limit in ipairs(limits) do
+    local left = limit.amount - (running[at] or meters[at].used)
+    answer[#answer + 1] = math.max(0, math.floor(left + TOLERANCE))
+    answer[#answer + 1] = running[at] and 0 or math.ceil(reset_us(meters[at], limit, now))
   end
   return answer
 end

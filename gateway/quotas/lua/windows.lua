@@ -52,9 +52,8 @@ local function calendar_end(period, now)
   return days_from_civil(year, month + 1) * CALENDAR_US.day
 end
 
--- The meter of a limit {name, reset, period, length, amount}, brought up to now.
-local function meter_of(key, limit, now)
-  local stored = redis.call('HGET', key, limit.name)
+-- The meter of a limit {name, reset, period, length, amount} from its stored form, brought up to now.
+local function meter_of(stored, limit, now)
   local used, mark, told = 0, 0, 0
   if stored then
     used, mark, told = struct.unpack('<ddd', stored)
@@ -103,31 +102,95 @@ local function settle(meter, limit, now, charged, actual, receipt)
   return true
 end
 
-local function keep(key, limit, meter, now)
-  redis.call('HSET', key, limit.name, struct.pack('<ddd', meter.used, meter.mark, meter.told))
-  -- What is empty again needs no memory.
-  local ms = math.ceil(math.max(reset_us(meter, limit, now), meter.told - now) / 1000) + 1000
-  if redis.call('PTTL', key) < ms then
-    redis.call('PEXPIRE', key, ms)
+-- The number after the last limit that follows in the same hash. `where`: the key of each limit.
+local function run_end(where, first)
+  local after = first + 1
+  while where[after] == where[first] do
+    after = after + 1
+  end
+  return after
+end
+
+-- The meters of all limits but those of concurrency, by the limit's number.
+local function meters_of(limits, where, now)
+  local meters, first = {}, 1
+  while first <= #limits do
+    local after = run_end(where, first)
+    if limits[first].unit ~= 0 then
+      local names = {}
+      for at = first, after - 1 do
+        names[#names + 1] = limits[at].name
+      end
+      local stored = redis.call('HMGET', where[first], unpack(names))
+      for at = first, after - 1 do
+        meters[at] = meter_of(stored[at - first + 1], limits[at], now)
+      end
+    end
+    first = after
+  end
+  return meters
+end
+
+-- Writes down those meters that are `changed`, by the limit's number.
+local function keep(limits, where, meters, changed, now)
+  local first = 1
+  while first <= #limits do
+    local after, key, fields, us = run_end(where, first), where[first], {}, 0
+    for at = first, after - 1 do
+      if changed[at] then
+        local meter = meters[at]
+        fields[#fields + 1] = limits[at].name
+        fields[#fields + 1] = struct.pack('<ddd', meter.used, meter.mark, meter.told)
+        us = math.max(us, reset_us(meter, limits[at], now), meter.told - now)
+      end
+    end
+    if #fields > 0 then
+      redis.call('HSET', key, unpack(fields))
+      -- What is empty again needs no memory.
+      local ms = math.ceil(us / 1000) + 1000
+      if redis.call('PTTL', key) < ms then
+        redis.call('PEXPIRE', key, ms)
+      end
+    end
+    first = after
   end
 end
 
--- Limits of a call: from args[at] on, eight each.
-local function limits_of(keys, args, at)
-  local limits = {}
-  for first = at, #args, 8 do
-    limits[#limits + 1] = {
-      key = keys[tonumber(args[first])],
-      name = args[first + 1],
-      unit = tonumber(args[first + 2]),
-      reset = args[first + 3],
-      period = args[first + 4],
-      length = tonumber(args[first + 5]),
-      amount = tonumber(args[first + 6]),
-      mode = args[first + 7],
+-- Limits by their text, once read: the same few come again and again. What is forgotten is read again.
+local KNOWN_MAX = 10000
+local known, known_count = {}, 0
+
+local function limit_of(text)
+  local limit = known[text]
+  if not limit then
+    local unit, reset, period, length, amount, mode, alert_at, name =
+      string.match(text, '^(.-)\1(.-)\1(.-)\1(.-)\1(.-)\1(.-)\1(.-)\1(.*)$')
+    limit = {
+      name = name,
+      unit = tonumber(unit),
+      reset = reset,
+      period = period,
+      length = tonumber(length),
+      amount = tonumber(amount),
+      mode = mode,
+      alert_at = tonumber(alert_at),
     }
+    if known_count >= KNOWN_MAX then
+      known, known_count = {}, 0
+    end
+    known[text], known_count = limit, known_count + 1
   end
-  return limits
+  return limit
+end
+
+-- Limits of a call and their keys: from args[first] on the number of a key, and a limit's text.
+local function limits_of(keys, args, first)
+  local limits, where = {}, {}
+  for at = first, #args, 2 do
+    where[#where + 1] = keys[tonumber(args[at])]
+    limits[#limits + 1] = limit_of(args[at + 1])
+  end
+  return limits, where
 end
 
 local function numbers(args, first, count)
