@@ -68,8 +68,8 @@ def kolmogorov_smirnov(one: Sequence[float], other: Sequence[float]) -> tuple[fl
 
     D is the largest distance of the two empirical distribution functions. The probability is Kolmogorov's series
     with Stephens' correction for small samples, (sqrt(n) + 0.12 + 0.11 / sqrt(n)) D for n = ab / (a + b):
-    M. A. Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von Mises and Related Statistics Without Extensive Tables",
-    J. Royal Statistical Society B 32 (1970).
+    M. A. Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von Mises and Related Statistics Without Extensive
+    Tables", J. Royal Statistical Society B 32 (1970).
     """
     first, second = sorted(one), sorted(other)
     at, bt, distance = 0, 0, 0.0
