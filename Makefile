@@ -10,7 +10,7 @@ REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py 
 	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-engine-alone test-helm chaos soak bench-overhead bench-index bench-quotas bench-engine \
+.PHONY: help demo test test-redis check test-engines test-engine-alone test-helm chaos soak bench-overhead bench-index bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -58,6 +58,9 @@ bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's t
 
 bench-quotas: .venv/.dev ## What exact quotas cost with 1 to 100,000 tenants, and eight processes that race for one limit
 	$(BIN)/python -m tests.benchmarks.quotas $(BENCH_ARGS)
+
+bench-isolation: .venv/.dev ## Whether a tenant can tell by time what another has sent, by the Kolmogorov-Smirnov test
+	$(BIN)/python -m tests.benchmarks.isolation $(BENCH_ARGS)
 
 bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)

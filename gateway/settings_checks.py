@@ -55,6 +55,7 @@ def _named_twice(settings: Settings) -> Iterator[str]:
         ("tenants", [tenant.id for tenant in settings.tenants]),
         ("webhooks", [hook.id for hook in settings.webhooks]),
         ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
+        ("authentication.tokens", [rules.issuer for rules in settings.authentication.tokens]),
         ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
     ):
         seen: set[str] = set()
@@ -77,6 +78,10 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
     collector = settings.telemetry.otlp_endpoint
     if collector is not None and (problem := url_problem(collector)) is not None:
         yield f"$.telemetry.otlp_endpoint: {problem}"
+    for at, rules in enumerate(settings.authentication.tokens):
+        for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
+            if url is not None and (problem := url_problem(url)) is not None:
+                yield f"$.authentication.tokens[{at}].{name}: {problem}"
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:

@@ -16,10 +16,6 @@ from gateway.ledger import query
 from gateway.ledger.export import FORMATS, ParquetMissing
 from gateway.ledger.query import QueryProblem, query_of
 
-app = typer.Typer(
-    help="What was used, by whom, and what it cost.", rich_markup_mode=None, invoke_without_command=True
-)
-
 HEADS = {
     "requests": "requests",
     "failed": "failed",
@@ -34,7 +30,6 @@ MILLION = 1_000_000
 Only = Annotated[str | None, typer.Option(show_default=False, help="Only this one's.")]
 
 
-@app.callback()
 def usage(
     by: Annotated[
         str,
