@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from gateway.settings_ledger import UsageLedger, Webhook
 from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings_tokens import TokenIssuer
 from gateway.settings_types import (
     Branch,
     DatabaseUrl,
@@ -19,6 +21,8 @@ from gateway.settings_types import (
     Host,
     HttpUrl,
     Identifier,
+    MediaHost,
+    Money,
     Name,
     Network,
     NotNegativeSeconds,
@@ -48,6 +52,12 @@ class Listen(Branch, frozen=True, kw_only=True):
             "`X-Forwarded-For` names. A unix socket's caller is one."
         ),
     ] = ()
+    connections_per_address_max: Annotated[
+        Positive,
+        Meta(
+            description="Connections of one address (IPv6: one /64) at one time; those of proxies do not count."
+        ),
+    ] = 1000
 
 
 class Admin(Branch, frozen=True, kw_only=True):
@@ -108,6 +118,17 @@ class DatabaseServer(Branch, frozen=True, kw_only=True):
     ] = 3600.0
 
 
+class Prices(Branch, frozen=True, kw_only=True):
+    """What a model costs, in money per million tokens."""
+
+    input: Annotated[Money, Meta(description="For a million prompt tokens.")]
+    cached_input: Annotated[
+        Money | None,
+        Meta(description="For a million of those that the worker's cache had; by default `input`."),
+    ] = None
+    output: Annotated[Money, Meta(description="For a million output tokens.")]
+
+
 class Model(Branch, frozen=True, kw_only=True):
     """A model that tenants can ask for."""
 
@@ -127,6 +148,9 @@ class Model(Branch, frozen=True, kw_only=True):
     context_length: Annotated[
         Positive | None,
         Meta(description="Longest prompt and answer together; by default the worker decides."),
+    ] = None
+    prices: Annotated[
+        Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
     ] = None
 
 
@@ -274,6 +298,23 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 120.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+    repeats_max: Annotated[
+        Positive,
+        Meta(
+            description="How often a request may be made under one `Idempotency-Key`; it is charged once, as much "
+            "as the dearest time."
+        ),
+    ] = 3
+    media_hosts: Annotated[
+        tuple[MediaHost, ...],
+        Meta(
+            description="Hosts that images, sounds and videos are fetched from: cdn.example.com, *.example.com; "
+            "workers get the content. Without any, media have to come as `data:`."
+        ),
+    ] = ()
+    media_bytes_max: Annotated[
+        Positive, Meta(description="Largest fetched media of one request, together.")
+    ] = 32 * 1024**2
 
 
 class Authentication(Branch, frozen=True, kw_only=True):
@@ -282,6 +323,9 @@ class Authentication(Branch, frozen=True, kw_only=True):
     failures_per_minute_max: Annotated[
         Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
     ] = 60
+    tokens: Annotated[
+        tuple[TokenIssuer, ...], Meta(description="Issuers whose tokens (JWT) are taken in place of keys.")
+    ] = ()
 
 
 class Telemetry(Branch, frozen=True, kw_only=True):
@@ -344,6 +388,10 @@ class Settings(Branch, frozen=True, kw_only=True):
     authentication: Annotated[Authentication, Meta(description="Who is let in.")] = field(
         default_factory=Authentication
     )
+    usage: Annotated[UsageLedger, Meta(description="The usage ledger.")] = field(default_factory=UsageLedger)
+    webhooks: Annotated[
+        tuple[Webhook, ...], Meta(description="Who is told of usage and budgets.", max_length=100)
+    ] = ()
     routing: Annotated[Routing, Meta(description="Choice of worker.")] = field(default_factory=Routing)
     queueing: Annotated[Queueing, Meta(description="Waiting.")] = field(default_factory=Queueing)
     index: Annotated[Index, Meta(description="The prefix index.")] = field(default_factory=Index)
@@ -355,16 +403,10 @@ class Settings(Branch, frozen=True, kw_only=True):
 UNBUILT = {
     "listen.processes": "several processes on one machine",
     "listen.tls": "TLS",
-    "models.prices": "prices",
     "models.fallbacks": "fallback models",
     "workers.role": "prefill and decode workers",
     "plans.weight": "fair queueing",
     "plans.classes": "service classes",
-    "plans.limits.input_tokens": "limits by kind of token",
-    "plans.limits.cached_tokens": "limits by kind of token",
-    "plans.limits.output_tokens": "limits by kind of token",
-    "plans.limits.spend": "spend budgets",
-    "plans.limits.reset": "calendar resets",
     "queueing.within": "queue policies inside a tenant",
     "classes": "service classes",
     "telemetry.record_content": "content recording",

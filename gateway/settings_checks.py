@@ -10,6 +10,7 @@ from typing import Any
 from gateway.database_address import NONE, database_url_problem, sqlite_file
 from gateway.redis_address import redis_url_problem
 from gateway.settings import KvEventsAt, Settings, is_loopback
+from gateway.settings_ledger import webhook_secret
 from gateway.settings_messages import explained, names
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
@@ -42,6 +43,7 @@ def _problems(settings: Settings) -> Iterator[str]:
         yield f"$.redis.url: {problem}"
     if (problem := database_url_problem(settings.database.url)) is not None:
         yield f"$.database.url: {problem}"
+    yield from _webhooks(settings)
     yield from _policies(settings)
     yield from _tokenizers(settings)
 
@@ -52,7 +54,9 @@ def _named_twice(settings: Settings) -> Iterator[str]:
         ("plans", [plan.name for plan in settings.plans]),
         ("organisations", [organisation.id for organisation in settings.organisations]),
         ("tenants", [tenant.id for tenant in settings.tenants]),
+        ("webhooks", [hook.id for hook in settings.webhooks]),
         ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
+        ("authentication.tokens", [rules.issuer for rules in settings.authentication.tokens]),
         ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
     ):
         seen: set[str] = set()
@@ -75,6 +79,10 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
     collector = settings.telemetry.otlp_endpoint
     if collector is not None and (problem := url_problem(collector)) is not None:
         yield f"$.telemetry.otlp_endpoint: {problem}"
+    for at, rules in enumerate(settings.authentication.tokens):
+        for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
+            if url is not None and (problem := url_problem(url)) is not None:
+                yield f"$.authentication.tokens[{at}].{name}: {problem}"
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:
@@ -111,6 +119,16 @@ def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:
         if any(host == other and first <= high and low <= last for other, low, high in ranges):
             yield f"{path}.{name}: has ports of endpoint as well; each rank has one port of each"
         ranges.append((host, first, last))
+
+
+def _webhooks(settings: Settings) -> Iterator[str]:
+    for at, hook in enumerate(settings.webhooks):
+        if settings.database.url == NONE:
+            yield f"$.webhooks[{at}]: needs a database, where events wait until they are delivered"
+        if (problem := url_problem(hook.url)) is not None:
+            yield f"$.webhooks[{at}].url: {problem}"
+        if webhook_secret(hook.secret.reveal()) is None:
+            yield f"$.webhooks[{at}].secret: expected whsec_ and 24 to 64 bytes in base64"
 
 
 def _listeners(settings: Settings) -> Iterator[str]:

@@ -151,3 +151,15 @@ async def test_every_tenants_group_is_listed(directory):
 
 async def test_keys_are_asked_for_where_there_are_tenants(directory):
     assert directory.asks_for_keys
+
+
+async def test_who_has_shown_who_he_is_without_a_key_gets_the_tenant_under_his_own_rules(directory):
+    rules = ApiKey(id="token-x", hash="", scopes=("inference",))
+    found, by_key = directory.by_id("acme", rules), directory.by_key(KEYS["acme"].text)
+    assert (found.id, found.organisation, found.plan, found.group) == (
+        *("acme", "org", by_key.plan, by_key.group),
+    )
+    assert (found.key_id, found.may) == ("token-x", {"inference"})
+    assert [scope.name for scope in found.scopes] == ["organisation:org", "tenant:acme"]
+    with pytest.raises(UnknownKey):
+        directory.by_id("nobody", rules)

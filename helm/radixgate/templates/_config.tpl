@@ -16,6 +16,12 @@
 {{- with dig "limits" "memory" "" .Values.gateway.resources -}}
 {{- $_ := set $derived "index" (dict "memory_bytes_max" (div (include "radixgate.bytes" . | int64) 2)) -}}
 {{- end -}}
+{{- if .Values.database.existingSecret -}}
+{{- $_ := set $derived "database" (dict "url" "${env:RADIXGATE_DATABASE_URL}" "upgrade" .Values.database.upgrade) -}}
+{{- end -}}
+{{- with .Values.tokenIssuers -}}
+{{- $_ := set $derived "authentication" (dict "tokens" .) -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
 {{- end -}}
 
