@@ -4,7 +4,6 @@ An endpoint that is not ready, or terminating, is left out: the fleet then drain
 `list` on `endpointslices` of the API group `discovery.k8s.io`.
 """
 
-import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,9 @@ import aiohttp
 
 from gateway.discovery.source import SourceAway
 from gateway.settings import Discovery, Worker
+
+API = "https://kubernetes.default.svc"
+"""Every cluster's name for it, and a name that its certificate has."""
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ANSWER_SECONDS_MAX = 10.0
@@ -23,11 +25,11 @@ PAGES_MAX = 40
 class KubernetesSource:
     """`api`, `account`: where the API server is, and the directory with token, ca.crt and namespace."""
 
-    def __init__(self, settings: Discovery, api: str | None = None, account: Path = ACCOUNT) -> None:
+    def __init__(self, settings: Discovery, api: str = API, account: Path = ACCOUNT) -> None:
         self.name = f"service {settings.name}"
         self.seconds = settings.every_seconds
         self._settings = settings
-        self._api = api or _api()
+        self._api = api
         self._account = account
 
     async def find(self) -> list[Worker]:
@@ -44,8 +46,6 @@ class KubernetesSource:
 
     async def _slices(self) -> list[dict[str, Any]]:
         """Pages of the list. The token is read each time: it is renewed while we run."""
-        if self._api is None:
-            raise SourceAway("this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST is not set")
         try:
             token = (self._account / "token").read_text(encoding="utf-8").strip()
             namespace = self._settings.namespace or (self._account / "namespace").read_text().strip()
@@ -74,13 +74,6 @@ class KubernetesSource:
         except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as err:
             raise SourceAway(f"the API server does not answer: {type(err).__name__}") from err
         return slices
-
-
-def _api() -> str | None:
-    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host:
-        return None
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def _port(ports: list[dict[str, Any]], at: Discovery) -> int | None:

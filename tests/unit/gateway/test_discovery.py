@@ -271,11 +271,10 @@ async def test_an_api_server_that_refuses_is_a_source_that_is_away(api, tmp_path
         await source().find()
 
 
-def test_outside_of_kubernetes_there_is_nothing_to_ask(monkeypatch, tmp_path):
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert kubernetes._api() is None
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
-    assert kubernetes._api() == "https://[fd00::1]:443"
+async def test_outside_of_kubernetes_there_is_nothing_to_ask(tmp_path):
+    source = kubernetes.KubernetesSource(Settings(kind="kubernetes", name="vllm"), account=tmp_path)
+    with pytest.raises(SourceAway, match="the service account cannot be read"):
+        await source.find()
 
 
 def test_a_workers_id_is_one_that_settings_allow():
