@@ -254,7 +254,7 @@ class Engine:
             kv_bytes_per_token=codec.bytes_per_token(spec),
             window=spec.window,
         )
-        attention = SdpaBackend(store, spec.windows)
+        attention = SdpaBackend(store, spec)
         target = Target(
             decoder=decoder,
             attention=attention,
