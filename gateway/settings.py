@@ -127,6 +127,10 @@ class Model(Branch, frozen=True, kw_only=True):
         Positive | None,
         Meta(description="Longest prompt and answer together; by default the worker decides."),
     ] = None
+    tokenizer_memory_bytes_max: Annotated[
+        Positive,
+        Meta(description="Memory for the tokens of messages that the tokenizer has seen before."),
+    ] = 64 * 1024**2
 
 
 class KvEventsAt(Branch, frozen=True, kw_only=True):

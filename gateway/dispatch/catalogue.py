@@ -27,7 +27,7 @@ class Catalogue:
         threads = EncoderThreads(executor)
         for at, settings in enumerate(models):
             try:
-                encoder = _encoder(settings.tokenizer, threads, key)
+                encoder = _encoder(settings, threads, key)
             except (OSError, ValueError) as err:
                 raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
             self._by_name[settings.name] = Model(
@@ -64,7 +64,9 @@ class Catalogue:
             )
 
 
-def _encoder(tokenizer: str, threads: EncoderThreads, key: int) -> PromptEncoder:
-    if tokenizer == "text":
+def _encoder(settings: ModelSettings, threads: EncoderThreads, key: int) -> PromptEncoder:
+    if settings.tokenizer == "text":
         return TextEncoder()
-    return TokenizerEncoder.from_directory(Path(tokenizer), threads, key)
+    return TokenizerEncoder.from_directory(
+        Path(settings.tokenizer), threads, key, settings.tokenizer_memory_bytes_max
+    )
