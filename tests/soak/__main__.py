@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,9 @@ REDIS, ENGINE_NAME = "Valkey", "engine"
 SAMPLES = 60
 REQUESTS_MIN = 5000
 IDLE_SECONDS_MAX = 30.0
-INDEX_BYTES = 16 * 1024**2
-"""Small, so that the index is full, and evicts, before the counted part begins."""
+INDEX_BYTES = 4 * 1024**2
+TOKENIZER_BYTES = 2 * 1024**2
+"""Small, so that what is bounded is full, and forgets, before the counted part begins."""
 
 ROWS_SHOWN = 24
 
@@ -58,6 +59,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--connections", type=int, default=24, help="callers at one time")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--leak", type=int, metavar="BYTES", help="plant one, per request: it has to be found"
+    )
     parser.add_argument("--json", type=Path, help="write all samples and the verdicts there")
     options = parser.parse_args()
     if options.requests < REQUESTS_MIN:
@@ -70,13 +74,14 @@ def settings(
 ) -> dict[str, Any]:
     """Everything on, nothing refused for want of quota; small bounds, so that they are met."""
     limits = [{"requests": 10**9, "per": "minute"}, {"total_tokens": 10**12, "per": "minute"}]
+    tokenizer = {"tokenizer": str(checkpoint), "tokenizer_memory_bytes_max": TOKENIZER_BYTES}
     return {
         "redis": {"url": valkey.url, "timeout_ms": 1000},
         "deployment_secret": SECRET,
         "models": [
             {"name": TEXT, "tokenizer": "text"},
-            {"name": TOKENS, "tokenizer": str(checkpoint)},
-            {"name": ENGINE, "tokenizer": str(checkpoint), "block_size": 16},
+            {"name": TOKENS, **tokenizer},
+            {"name": ENGINE, **tokenizer, "block_size": 16},
         ],
         "workers": list(workers),
         "plans": [{"name": "plan", "limits": limits, "concurrency": 10_000}],
@@ -85,6 +90,7 @@ def settings(
             for tenant, key in keys.items()
         ],
         "index": {"memory_bytes_max": INDEX_BYTES},
+        "authentication": {"failures_per_minute_max": 10**9},
         "telemetry": {"log_level": "warning"},
         "drain": {"notice_seconds": 0, "seconds": 1},
     }
@@ -162,7 +168,8 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
         ]
         workers.append({"id": ENGINE_NAME, "kind": "embedded", "url": engine.url})
         tree = settings(valkey, checkpoint, workers, keys)
-        gateways = [GatewayProcess(f"gateway-{n}", directory, tree) for n in range(options.gateways)]
+        program = ["gateway"] if options.leak is None else ["tests.soak.leaking", str(options.leak)]
+        gateways = [GatewayProcess(f"gateway-{n}", directory, tree, program) for n in range(options.gateways)]
         for gateway in gateways:
             stack.push_async_callback(gateway.stop)
         await asyncio.gather(*(gateway.start() for gateway in gateways))
@@ -182,7 +189,8 @@ async def soaked(
 ) -> tuple[Tally, list[Sample]]:
     """All requests, and a sample after every so many of them."""
     tally = Tally()
-    asks = islice(Traffic(keys, options.seed), options.requests)
+    traffic = Traffic(keys, options.seed)
+    asks = islice(chain(traffic.tour(), traffic), options.requests)
     callers = [
         asyncio.create_task(call(asks, gateway.host, gateway.port, tally))
         for at in range(options.connections)
