@@ -109,12 +109,13 @@ class Soak:
         self.http = aiohttp.ClientSession()
 
     async def sample(self, requests: int) -> Sample:
+        # Before metrics are asked for: their text takes megabytes for a moment.
+        memory = {gateway.name: resident_bytes(gateway.pid) for gateway in self._gateways}
         gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
 
         def total(name: str) -> int:
             return int(sum(each[name] for each in gauges))
 
-        memory = {gateway.name: resident_bytes(gateway.pid) for gateway in self._gateways}
         memory[ENGINE_NAME] = resident_bytes(self._engine.pid)
         memory[REDIS] = int((await self._redis.info("memory"))["used_memory"])
         return Sample(
