@@ -5,6 +5,8 @@ one they answer only while the listener is on a loopback address, and then the h
 """
 
 import hmac
+import logging
+from contextlib import aclosing
 from importlib.resources import files
 
 import orjson
@@ -17,6 +19,8 @@ from gateway.errors import GatewayError
 from gateway.settings import is_loopback
 from gateway.telemetry.exposition import exposition
 from gateway.web.boundary import Handler, boundary
+
+log = logging.getLogger(__name__)
 
 COOKIE = "radixgate_admin"
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
@@ -60,10 +64,22 @@ def admin_app(gateway: Gateway) -> web.Application:
         state = readiness(gateway)
         return _json(state, status=200 if state["ready"] else 503)
 
-    async def metrics(http: web.Request) -> web.Response:
+    async def metrics(http: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
-        body = await exposition(gateway.registry, encode)
-        return web.Response(body=body, headers={"content-type": content_type})
+        response = web.StreamResponse(headers={"content-type": content_type})
+        await response.prepare(http)
+        try:
+            async with aclosing(exposition(gateway.registry, encode)) as slices:
+                async for text in slices:
+                    await response.write(text)
+        except ConnectionResetError:
+            return response  # Whoever asked has left.
+        except Exception:
+            log.exception("metrics cannot be read")
+            # It has begun as an answer. Without its end nobody takes it for all.
+            if http.transport is not None:
+                http.transport.abort()
+        return response
 
     async def overview(http: web.Request) -> web.Response:
         return _json(shown(gateway))

@@ -43,7 +43,7 @@ from tests.stage.valkey import ValkeyServer
 TENANTS = 200
 SECRET = "a secret of the tests"
 REDIS, ENGINE_NAME = "Valkey", "engine"
-SAMPLES = 60
+SAMPLES = 100
 REQUESTS_MIN = 5000
 IDLE_SECONDS_MAX = 30.0
 INDEX_BYTES = 4 * 1024**2
@@ -55,7 +55,7 @@ ROWS_SHOWN = 24
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--requests", type=int, default=250_000)
+    parser.add_argument("--requests", type=int, default=300_000)
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--connections", type=int, default=24, help="callers at one time")
     parser.add_argument("--seed", type=int, default=7)
