@@ -117,9 +117,11 @@ class Reservations:
         """Quota for the request. Raises QuotaExceeded, RequestExceedsLimit."""
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
+        held = Held(self, ctx, prompt, progress, lease)
         try:
-            yield Held(self, ctx, prompt, progress, lease)
+            yield held
         finally:
+            held.close()
             self.leases.end(lease, _used(progress))
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
@@ -231,6 +233,10 @@ class Held:
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
             raise self._nobody_left() from cause
+
+    def close(self) -> None:
+        """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
+        self._tried.clear()
 
     def _nobody_left(self) -> WorkerError | Overloaded:
         """Nobody is left to be asked: were all of them busy?"""
