@@ -69,6 +69,7 @@ class LocalQuotaStore:
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         until = self._clock() + LEASE_SECONDS
+        self._sweep(self._clock())
         for lease in leases:
             if lease.reservation.id in self._held:
                 self._held[lease.reservation.id] = until

@@ -226,6 +226,15 @@ async def test_a_redis_that_is_away_at_the_start_is_known_at_once(store, shared,
     watching.cancel()
 
 
+async def test_what_was_decided_here_is_forgotten_once_it_is_over():
+    now = 0.0
+    local = LocalQuotaStore(lambda: now)
+    local.settle(await local.reserve(ask(1)), Cost(prompt_tokens=1))
+    now = 2 * LIMIT.bucket.period_seconds
+    await local.renew([])
+    assert (local._held, local._ended, local._accounts) == ({}, {}, {})
+
+
 async def test_leases_are_renewed_where_they_were_given(store, shared):
     shared.away = True
     local = await store.reserve(ask(1))
