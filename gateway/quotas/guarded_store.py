@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 FAILURES_MAX = 3
 PING_SECONDS = 0.25
-PINGS_MAX = 128
+PINGS_MAX = 32
 STEADY_SECONDS = 10.0
 """Who was back for so long is trusted again at the first ping."""
 
