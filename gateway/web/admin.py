@@ -5,7 +5,6 @@ one they answer only while the listener is on a loopback address, and then the h
 """
 
 import hmac
-import logging
 from contextlib import aclosing
 from importlib.resources import files
 
@@ -19,8 +18,6 @@ from gateway.errors import GatewayError
 from gateway.settings import is_loopback
 from gateway.telemetry.exposition import exposition
 from gateway.web.boundary import Handler, boundary
-
-log = logging.getLogger(__name__)
 
 COOKIE = "radixgate_admin"
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
@@ -66,18 +63,18 @@ def admin_app(gateway: Gateway) -> web.Application:
 
     async def metrics(http: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
-        response = web.StreamResponse(headers={"content-type": content_type})
+        response, whole = web.StreamResponse(headers={"content-type": content_type}), False
         await response.prepare(http)
         try:
             async with aclosing(exposition(gateway.registry, encode)) as slices:
                 async for text in slices:
                     await response.write(text)
+            whole = True
         except ConnectionResetError:
-            return response  # Whoever asked has left.
-        except Exception:
-            log.exception("metrics cannot be read")
-            # It has begun as an answer. Without its end nobody takes it for all.
-            if http.transport is not None:
+            pass  # Whoever asked has left.
+        finally:
+            # What has begun as an answer cannot become an error; without its end nobody takes it for all.
+            if not whole and http.transport is not None:
                 http.transport.abort()
         return response
 
