@@ -10,13 +10,14 @@ Exit code 1 when memory is not flat, when a request fails, or when something is 
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -182,16 +183,23 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
         tally, samples = await soaked(options, soak, gateways, {t: key.text for t, key in keys.items()})
         held = await soak.still_held()
         names = [*(gateway.name for gateway in gateways), REDIS, ENGINE_NAME]
-        return report(console, options, samples, tally, held, [verdict(name, samples) for name in names])
+        try:
+            verdicts = [verdict(name, samples) for name in names]
+        except ValueError as err:
+            console.print(f"{tally.requests:,} requests: {err}")
+            return False
+        return report(console, options, samples, tally, held, verdicts)
 
 
 async def soaked(
     options: argparse.Namespace, soak: Soak, gateways: Sequence[GatewayProcess], keys: dict[str, str]
 ) -> tuple[Tally, list[Sample]]:
-    """All requests, and a sample after every so many of them."""
-    tally = Tally()
+    """All requests, and a sample after every so many of them. Ctrl-C ends it early, with what there is."""
+    tally, enough = Tally(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, enough.set)
     traffic = Traffic(keys, options.seed)
-    asks = islice(chain(traffic.tour(), traffic), options.requests)
+    asks = takewhile(lambda _: not enough.is_set(), islice(chain(traffic.tour(), traffic), options.requests))
     callers = [
         asyncio.create_task(call(asks, gateway.host, gateway.port, tally))
         for at in range(options.connections)
