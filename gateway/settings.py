@@ -152,6 +152,10 @@ class Model(Branch, frozen=True, kw_only=True):
     prices: Annotated[
         Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
     ] = None
+    tokenizer_memory_bytes_max: Annotated[
+        Positive,
+        Meta(description="Memory for the tokens of messages that the tokenizer has seen before."),
+    ] = 64 * 1024**2
 
 
 class KvEventsAt(Branch, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ class Catalogue:
         threads = EncoderThreads(executor)
         for at, settings in enumerate(models):
             try:
-                encoder = _encoder(settings.tokenizer, threads, key)
+                encoder = _encoder(settings, threads, key)
             except (OSError, ValueError) as err:
                 raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
             self._by_name[settings.name] = Model(
@@ -73,7 +73,9 @@ def _prices(settings: ModelSettings) -> Prices | None:
     return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)
 
 
-def _encoder(tokenizer: str, threads: EncoderThreads, key: int) -> PromptEncoder:
-    if tokenizer == "text":
+def _encoder(settings: ModelSettings, threads: EncoderThreads, key: int) -> PromptEncoder:
+    if settings.tokenizer == "text":
         return TextEncoder()
-    return TokenizerEncoder.from_directory(Path(tokenizer), threads, key)
+    return TokenizerEncoder.from_directory(
+        Path(settings.tokenizer), threads, key, settings.tokenizer_memory_bytes_max
+    )

@@ -120,9 +120,11 @@ class Reservations:
         """
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
+        held = Held(self, ctx, prompt, progress, lease)
         try:
-            yield Held(self, ctx, prompt, progress, lease)
+            yield held
         finally:
+            held.close()
             cost = costs.used(ctx, progress)
             progress.spend = cost.spend if cost is not None else 0
             self.leases.end(lease, cost)
@@ -266,6 +268,10 @@ class Held:
             return 0
         match, hashes = index.match(self._prompt.namespace, self._prompt.hashes), self._prompt.hashes
         return len(hashes) - max((match.blocks(worker.id) for worker in self._by.fleet), default=0)
+
+    def close(self) -> None:
+        """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
+        self._tried.clear()
 
     def _learn(self, placed: Placed) -> None:
         """How long the first token took for so many tokens; what was cached is known best at the end."""

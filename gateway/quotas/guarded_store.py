@@ -1,10 +1,14 @@
 """QuotaStore that outlives its Redis: the shared store, and a local one for as long as that is away.
 
-    shared --3 failures in a row--> local --ping answered--> shared
+    shared --3 failures in a row--> local --pings answered in time--> shared
        |                              |
        |                              +-- each gateway grants its share of the limits: as many parts as gateways
        |                                  were last seen; who is `closed` is refused
        +-- one failure: that one request is decided locally, or refused
+
+One answered ping brings the shared store back. If it is away again soon after, it takes twice as many in a row, and
+so on: a Redis that is now a little faster than `timeout_ms` and now a little slower is not changed to and fro all
+the time. One that answers, but late, is told what was left over all the same.
 
 A decision that was never heard of may have been made all the same: the shared store is told to undo it.
 
@@ -40,7 +44,12 @@ log = logging.getLogger(__name__)
 
 FAILURES_MAX = 3
 PING_SECONDS = 0.25
+PINGS_MAX = 32
+STEADY_SECONDS = 10.0
+"""Who was back for so long is trusted again at the first ping."""
+
 UNSETTLED_MAX = 10_000
+SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
 AGAIN_SECONDS = 1.0
 NOTHING = Cost(prompt_tokens=0, requests=0)
@@ -49,14 +58,15 @@ NOTHING = Cost(prompt_tokens=0, requests=0)
 class GuardedQuotaStore:
     """See QuotaStore; QuotaUnavailable is for those who are `closed`.
 
-    `ping` raises RedisDown while it is away. `clock`: the local store's. `gateways`: how many share the limits.
+    `ping` raises RedisDown while it is away, and says whether a request would have waited that long for an answer.
+    `clock`: the local store's. `gateways`: how many share the limits.
     """
 
     def __init__(
         self,
         shared: QuotaStore,
         local: LocalQuotaStore,
-        ping: Callable[[], Awaitable[None]],
+        ping: Callable[[], Awaitable[bool]],
         clock: Callable[[], float],
         gateways: Callable[[], int] = lambda: 1,
         events: Events | None = None,
@@ -69,6 +79,8 @@ class GuardedQuotaStore:
         self._gateways = gateways
         self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[Standing, ...]]] = OrderedDict()
         self._failures = 0
+        self._pings, self._pings_wanted = 0, 1
+        self._back_at = float("-inf")
         self._granted_locally: dict[str, Reservation] = {}
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
         self._unheard: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
@@ -128,12 +140,13 @@ class GuardedQuotaStore:
             if not self.away and not self._unsettled and not self._unheard:
                 continue
             try:
-                await self._ping()
+                in_time = await self._ping()
             except RedisDown:
+                self._pings = 0
                 continue
-            if self.away:
-                self.away, self._failures = False, 0
-                log.warning("Redis is back: quotas are shared again")
+            self._pings = self._pings + 1 if in_time else 0
+            if self.away and self._pings >= self._pings_wanted:
+                self._come_back()
             await self._settle_left_over()
 
     async def _settle_left_over(self) -> None:
@@ -143,8 +156,9 @@ class GuardedQuotaStore:
                 await self._shared.release(lease)
             except QuotaUnavailable:
                 self._unheard.append(lease)
-        for _ in range(len(self._unsettled)):
-            await self._end(*self._unsettled.popleft())
+        for _ in range(0, len(self._unsettled), SETTLED_AT_ONCE_MAX):
+            some = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), SETTLED_AT_ONCE_MAX))]
+            await asyncio.gather(*(self._end_shared(*each) for each in some))
 
     def _end(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
         share = self._granted_locally.pop(lease.reservation.id, None)
@@ -160,6 +174,10 @@ class GuardedQuotaStore:
         if self.away:
             self._unsettled.append((lease, actual))
             return DONE
+        return self._end_shared(lease, actual)
+
+    def _end_shared(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
+        """Kept for later if it fails."""
         ending = _ended(self._shared, lease, actual)
         if not isinstance(ending, asyncio.Future):
             return ending
@@ -180,7 +198,13 @@ class GuardedQuotaStore:
         if not self.away and self._failures >= FAILURES_MAX:
             self._go_away(err)
 
+    def _come_back(self) -> None:
+        self.away, self._failures, self._back_at = False, 0, self._clock()
+        log.warning("Redis is back: quotas are shared again")
+
     def _go_away(self, err: BaseException | None) -> None:
+        steady = self._clock() - self._back_at > STEADY_SECONDS
+        self._pings, self._pings_wanted = 0, 1 if steady else min(2 * self._pings_wanted, PINGS_MAX)
         self.away = True
         log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
 

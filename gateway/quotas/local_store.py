@@ -101,6 +101,7 @@ class LocalQuotaStore:
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         until = self._clock() + LEASE_SECONDS
+        self._sweep(self._clock())
         for lease in leases:
             held = self._leases.get(_name(lease.reservation))
             if held is None or held.owner != lease.reservation.id or not held.ends:

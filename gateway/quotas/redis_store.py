@@ -91,9 +91,15 @@ class RedisQuotaStore:
     def release(self, lease: Lease) -> "asyncio.Future[None]":
         return self._end(lease.reservation, None)
 
-    async def check(self) -> None:
-        """Raises RedisDown unless a decision could be written down now."""
-        await self._scripts.call(self._check, [f"{self._prefix}:{{check}}"], [])
+    async def check(self) -> bool:
+        """Raises RedisDown unless a decision could be written down now. Would it have come in time?"""
+        called = self._scripts.call(self._check, [f"{self._prefix}:{{check}}"], [])
+        try:
+            await within(called, self._timeout_seconds)
+        except TimeoutError:
+            await called
+            return False
+        return True
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         calls = [self._renewal(lease.reservation) for lease in leases]

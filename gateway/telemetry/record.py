@@ -13,6 +13,8 @@ from gateway.telemetry.trace import Trace
 
 OK = "ok"
 CLIENT_CLOSED = "client_closed"
+OTHERS = "*"
+"""All tenants together that came when there were too many to tell them apart."""
 
 TOKENS_MAX = 2**40
 """More than any request has: a worker that says so has counted wrong."""

@@ -6,6 +6,7 @@ as loopback too.
 """
 
 import hmac
+from contextlib import aclosing
 from importlib.resources import files
 
 import orjson
@@ -63,10 +64,22 @@ def admin_app(gateway: Gateway) -> web.Application:
         state = readiness(gateway)
         return _json(state, status=200 if state["ready"] else 503)
 
-    async def metrics(http: web.Request) -> web.Response:
+    async def metrics(http: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
-        body = await exposition(gateway.registry, encode)
-        return web.Response(body=body, headers={"content-type": content_type})
+        response, whole = web.StreamResponse(headers={"content-type": content_type}), False
+        await response.prepare(http)
+        try:
+            async with aclosing(exposition(gateway.registry, encode)) as slices:
+                async for text in slices:
+                    await response.write(text)
+            whole = True
+        except ConnectionResetError:
+            pass  # Whoever asked has left.
+        finally:
+            # What has begun as an answer cannot become an error; without its end nobody takes it for all.
+            if not whole and http.transport is not None:
+                http.transport.abort()
+        return response
 
     async def overview(http: web.Request) -> web.Response:
         return _json(shown(gateway))

@@ -26,6 +26,7 @@ class Flaky(LocalQuotaStore):
         super().__init__(time.monotonic)
         self.away = False
         self.loses_answers = False
+        self.late = False
         self.settled = []
 
     def check(self):
@@ -56,6 +57,7 @@ class Flaky(LocalQuotaStore):
     async def ping(self):
         if self.away:
             raise RedisDown("away")
+        return not self.late
 
 
 @pytest.fixture
@@ -107,6 +109,54 @@ async def test_after_three_failures_redis_is_left_alone_until_it_answers_a_ping(
     await store.reserve(ask(10))
     assert store.local_decisions == 4
     watching.cancel()
+
+
+async def goes_away(store, shared):
+    shared.away = True
+    for number in range(guarded_store.FAILURES_MAX):
+        await store.reserve(ask(number))
+    assert store.away
+    shared.away = False
+
+
+async def test_a_redis_that_answers_late_stays_away_and_is_told_what_was_left_over(
+    store, shared, monkeypatch
+):
+    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    lease = await store.reserve(ask(7))
+    await goes_away(store, shared)
+    shared.late = True
+    await store.settle(lease, Cost(prompt_tokens=1))
+    watching = asyncio.create_task(store.run())
+    await until(lambda: shared.settled == ["r7"])
+    assert store.away
+    shared.late = False
+    await until(lambda: not store.away)
+    watching.cancel()
+
+
+async def test_each_time_that_it_does_not_last_coming_back_takes_twice_as_long(shared, monkeypatch):
+    """Else a Redis that is about as fast as it has to be would come and go twice a second."""
+    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0)
+    now, pings = 0.0, 0
+
+    async def ping():
+        nonlocal pings
+        pings += 1
+        return await shared.ping()
+
+    store = GuardedQuotaStore(shared, LocalQuotaStore(lambda: now), ping, lambda: now)
+    watching = asyncio.create_task(store.run())
+    await until(lambda: pings == 1)
+    taken = []
+    for seconds in (0, 1, 1, guarded_store.STEADY_SECONDS + 1, 1):
+        now += seconds
+        await goes_away(store, shared)
+        pings = 0
+        await until(lambda: not store.away)
+        taken.append(pings)
+    watching.cancel()
+    assert taken == [1, 2, 4, 1, 2]
 
 
 async def test_limits_hold_while_it_is_away(store, shared):
@@ -177,6 +227,15 @@ async def test_a_redis_that_is_away_at_the_start_is_known_at_once(store, shared,
     await until(lambda: store.away)
     assert "Redis is away" in caplog.text
     watching.cancel()
+
+
+async def test_what_was_decided_here_is_forgotten_once_it_is_over():
+    now = 0.0
+    local = LocalQuotaStore(lambda: now)
+    local.settle(await local.reserve(ask(1)), Cost(prompt_tokens=1))
+    now = 2 * LIMIT.bucket.period_seconds
+    await local.renew([])
+    assert (local._held, local._ended, local._accounts) == ({}, {}, {})
 
 
 async def test_leases_are_renewed_where_they_were_given(store, shared):
