@@ -18,15 +18,19 @@ CONTAINERS_MAX = 100_000
 VALUES_MAX = 2_000_000
 """Commas of one body: a prompt may be a million token ids."""
 DEPTH_MAX = 64
+SPLIT_BYTES_MAX = 256 * 1024
+"""Splitting at quotes is three times as fast as a pattern, and takes memory for every piece."""
 
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.S)
 
 
 def check_size(body: bytes) -> None:
     """Refuses bodies of too many values. Raises BadRequest."""
-    if not _too_many(body):
+    if len(body) <= 2 * CONTAINERS_MAX or not _too_many(body):
         return
-    if _too_many(_STRING.sub(b"", body)):
+    if _too_many(_outside_strings(body)):
         raise BadRequest(
             f"The body has more than {CONTAINERS_MAX} objects and arrays, or more than {VALUES_MAX} values."
         )
@@ -42,10 +46,25 @@ def check_depth(messages: object, fields: Mapping[str, msgspec.Raw]) -> None:
 
 
 def value_is_deep(value: bytes) -> bool:
-    """One value, as it came: fewer brackets than levels need no look."""
-    return value.count(b"[") + value.count(b"{") > DEPTH_MAX and _deeper(
-        msgspec.json.decode(value), DEPTH_MAX
-    )
+    """One value of valid JSON, as it came: fewer brackets than levels need no look.
+
+    Of what is not in strings only the brackets are left, all of one kind; each round takes the innermost level.
+    """
+    if value.count(b"[") + value.count(b"{") <= DEPTH_MAX:
+        return False
+    brackets = _outside_strings(value).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(DEPTH_MAX):
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
+            return False
+    return True
+
+
+def _outside_strings(text: bytes) -> bytes:
+    """Without what stands in strings; both ways come to the same on valid JSON."""
+    if len(text) > SPLIT_BYTES_MAX:
+        return _STRING.sub(b"", text)
+    return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 def _too_many(text: bytes) -> bool:
@@ -59,8 +78,10 @@ def _too_deep(name: str) -> BadRequest:
 
 def _deeper(value: Any, levels: int) -> bool:
     """Has it more levels than that?"""
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return False
-    return levels == 0 or any(_deeper(each, levels - 1) for each in value if isinstance(each, dict | list))
+    if levels == 0:
+        return True
+    for inner in value.values() if isinstance(value, dict) else value:
+        kind = type(inner)
+        if (kind is dict or kind is list) and _deeper(inner, levels - 1):
+            return True
+    return False

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from gateway.errors import BadRequest
 from gateway.request import Surface
 from gateway.web.openai import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode
-from gateway.web.shape import CONTAINERS_MAX, DEPTH_MAX, VALUES_MAX, check_size, value_is_deep
+from gateway.web.shape import (
+    CONTAINERS_MAX,
+    DEPTH_MAX,
+    SPLIT_BYTES_MAX,
+    VALUES_MAX,
+    check_size,
+    value_is_deep,
+)
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -86,6 +93,15 @@ def test_the_depth_is_that_of_the_decoded_value(value):
     for _ in range(DEPTH_MAX - 2):
         wrapped = [wrapped]
     assert value_is_deep(json.dumps(wrapped).encode()) is (depth(wrapped) > DEPTH_MAX)
+
+
+@given(st.text(alphabet='[]{},"\\', max_size=9), st.booleans())
+def test_depth_is_found_behind_any_string(text, long):
+    """Strings may hold brackets, quotes and backslashes in any order; a long value is looked at in another way."""
+    padding = ["x" * SPLIT_BYTES_MAX] if long else []
+    for levels in (DEPTH_MAX - 1, DEPTH_MAX):
+        inner = json.loads(nested(levels))
+        assert value_is_deep(json.dumps([text, *padding, inner, text]).encode()) is (levels == DEPTH_MAX)
 
 
 @given(st.text(alphabet='[]{},"\\\n', max_size=50))
