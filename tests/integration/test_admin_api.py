@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from gateway.adminapi import openapi
+from gateway.database.audit_log import chain_key
 from gateway.database.tenant_store import TenantStore
 from gateway.tenants.keys import pepper
 from gateway.tenants.operator_life import OperatorLife
@@ -44,7 +45,9 @@ def api(gateway, tmp_path):
                 ledger = running.here.gateway.ledger
                 async with running.http.get(f"{running.admin}/admin/v1/plans"):
                     pass  # The first call makes the tables.
-                life = OperatorLife(TenantStore(ledger.database), pepper(SECRET.encode()))
+                life = OperatorLife(
+                    TenantStore(ledger.database, chain_key(SECRET.encode())), pepper(SECRET.encode())
+                )
                 roles = ("viewer", "operator", "owner")
                 made = {role: (await life.create(role, role)).text for role in roles}
                 yield Api(running, made)
