@@ -1,4 +1,7 @@
-"""One tenant's cache is nobody else's: in the index, at the engine, in what is told of it, and in errors."""
+"""One tenant's cache is nobody else's: in the index, at the engine, in what is told of it, and in errors.
+
+One worker serves everybody: what is not hit is not hit because it is another's, and not because it is elsewhere.
+"""
 
 import json
 
@@ -22,7 +25,7 @@ TENANTS = {
 
 async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gateway, embedded, model_settings):
     """Everybody asks the same after everybody else; what is cached and what was expected are the same blocks."""
-    async with gateway(*embedded, kind="embedded", tenants=TENANTS, **model_settings) as running:
+    async with gateway(embedded[0], kind="embedded", tenants=TENANTS, **model_settings) as running:
         tally = running.here.gateway.overview.tenants
         seen = {}
         for tenant in TENANTS:
@@ -43,7 +46,7 @@ async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gatewa
 
 async def test_a_client_cannot_say_whose_cache_it_wants(gateway, embedded, model_settings):
     """Even who knows another's salt cannot use it."""
-    async with gateway(*embedded, kind="embedded", **model_settings) as running:
+    async with gateway(embedded[0], kind="embedded", **model_settings) as running:
         salt = running.here.gateway.services.cache_salt("tenant:acme")
         for seed, field in enumerate(("cache_salt", "extra_key", "rid", "session_id")):
             asked = [{"role": "user", "content": text(100 + seed)}]
@@ -55,7 +58,7 @@ async def test_a_client_cannot_say_whose_cache_it_wants(gateway, embedded, model
 
 
 async def test_the_index_knows_of_every_group_apart(gateway, embedded, model_settings):
-    async with gateway(*embedded, kind="embedded", tenants=TENANTS, **model_settings) as running:
+    async with gateway(embedded[0], kind="embedded", tenants=TENANTS, **model_settings) as running:
         at = running.here.gateway.services
         await ask(running, conversation(33), tenant="acme")
         await running.until(lambda: at.reservations.index.stats().blocks > 0)
