@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -55,6 +55,7 @@ from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.secret_store import deployment_secret
 from gateway.settings import Settings, ShadowPolicy, is_loopback
 from gateway.settings import Worker as WorkerSettings
+from gateway.settings_tokens import OperatorIssuer
 from gateway.settings_types import SettingsProblem
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
@@ -73,6 +74,7 @@ from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
 
 if TYPE_CHECKING:
+    from gateway.tenants.issuer import Issuer
     from gateway.tenants.tokens import Tokens
 
 log = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class Gateway:
     database: SqlDirectory | None
     discovery: Discovery
     ledger: Ledger | None
+    issuers: "Sequence[Issuer[OperatorIssuer]]"
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -214,6 +217,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             database=database,
             discovery=discovery,
             ledger=ledger,
+            issuers=_operator_issuers(settings, stack),
         )
         registry.register(
             StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database, ledger))
@@ -418,6 +422,24 @@ def _tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -
     for name, loop in tokens.loops():
         supervisor.start(name, loop)
     return tokens
+
+
+def _operator_issuers(settings: Settings, stack: AsyncExitStack) -> "Sequence[Issuer[OperatorIssuer]]":
+    """Who says what operators may do. Raises SettingsProblem."""
+    if not settings.admin.issuers:
+        return ()
+    try:
+        from gateway.tenants.issuer import Issuer
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.admin.issuers: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    issuers = [Issuer(rules, http) for rules in settings.admin.issuers]
+    for issuer in issuers:
+        stack.callback(issuer.close)
+    return issuers
 
 
 def _tracing(settings: Settings) -> Tracing:

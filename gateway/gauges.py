@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from heapq import nlargest
+from operator import itemgetter
 
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
@@ -15,6 +17,8 @@ from gateway.telemetry.metrics import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
 from radix_cache.shared.feed_leases import Known
 from workers.worker import Health
+
+GROUPS_MAX = 1000
 
 Reading = tuple[tuple[str, ...], float]
 
@@ -55,7 +59,8 @@ def gauges(
         return lambda: [(labels, float(count)) for labels, count in list(read().items())]
 
     def group_blocks() -> list[Reading]:
-        return [((group,), float(blocks)) for group, blocks in reservations.shares.blocks().items()]
+        largest = nlargest(GROUPS_MAX, reservations.shares.blocks().items(), key=itemgetter(1))
+        return [((group,), float(blocks)) for group, blocks in largest]
 
     def shadow(name: str, text: str, read: Callable[[Shadow], float]) -> Gauge:
         def read_it() -> list[tuple[tuple[str, ...], float]]:
@@ -181,7 +186,7 @@ def gauges(
         ),
         Gauge(
             name="index_group_blocks",
-            text="Blocks in the prefix index by isolation group.",
+            text="Blocks in the prefix index by isolation group, of the thousand that have most.",
             labels=("group",),
             read=group_blocks,
         ),

@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from gateway.settings_ledger import UsageLedger, Webhook
 from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
-from gateway.settings_tokens import TokenIssuer
+from gateway.settings_tokens import OperatorIssuer, TokenIssuer
 from gateway.settings_types import (
     Branch,
     DatabaseUrl,
@@ -69,6 +69,10 @@ class Admin(Branch, frozen=True, kw_only=True):
         Secret | None,
         Meta(description="Needed for /ui and /admin/v1; without one they answer on loopback addresses only."),
     ] = None
+    issuers: Annotated[
+        tuple[OperatorIssuer, ...],
+        Meta(description="Identity providers whose tokens operators may use for /admin/v1.", max_length=10),
+    ] = ()
 
 
 class RedisServer(Branch, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """What settings that are each right by themselves demand of each other, and what is odd about them."""
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from ipaddress import ip_address
 from os import fsencode
 from pathlib import Path
@@ -12,6 +12,7 @@ from gateway.redis_address import redis_url_problem
 from gateway.settings import KvEventsAt, Settings, is_loopback
 from gateway.settings_ledger import webhook_secret
 from gateway.settings_messages import explained, names
+from gateway.settings_tokens import IssuerRules
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
 from workers.adapters.registry import adapters
@@ -57,6 +58,7 @@ def _named_twice(settings: Settings) -> Iterator[str]:
         ("webhooks", [hook.id for hook in settings.webhooks]),
         ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
         ("authentication.tokens", [rules.issuer for rules in settings.authentication.tokens]),
+        ("admin.issuers", [rules.issuer for rules in settings.admin.issuers]),
         ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
     ):
         seen: set[str] = set()
@@ -79,10 +81,15 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
     collector = settings.telemetry.otlp_endpoint
     if collector is not None and (problem := url_problem(collector)) is not None:
         yield f"$.telemetry.otlp_endpoint: {problem}"
-    for at, rules in enumerate(settings.authentication.tokens):
-        for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
-            if url is not None and (problem := url_problem(url)) is not None:
-                yield f"$.authentication.tokens[{at}].{name}: {problem}"
+    issuers: tuple[tuple[str, Sequence[IssuerRules]], ...] = (
+        ("authentication.tokens", settings.authentication.tokens),
+        ("admin.issuers", settings.admin.issuers),
+    )
+    for place, many in issuers:
+        for at, rules in enumerate(many):
+            for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
+                if url is not None and (problem := url_problem(url)) is not None:
+                    yield f"$.{place}[{at}].{name}: {problem}"
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:

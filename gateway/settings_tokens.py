@@ -13,8 +13,12 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 Claim = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class TokenIssuer(Branch, frozen=True, kw_only=True):
-    """An identity provider (OpenID Connect, OAuth 2) whose tokens come in as bearer tokens."""
+Role = Literal["viewer", "operator", "owner"]
+"""Of an operator. Each may what the one before it may: look; change tenants, plans and keys; change operators."""
+
+
+class IssuerRules(Branch, frozen=True, kw_only=True):
+    """An identity provider (OpenID Connect, OAuth 2), and which of its tokens are good."""
 
     issuer: Annotated[HttpUrl, Meta(description="Its name, exactly as `iss` has it.")]
     audiences: Annotated[
@@ -31,6 +35,19 @@ class TokenIssuer(Branch, frozen=True, kw_only=True):
         Annotated[tuple[Algorithm, ...], Meta(min_length=1)],
         Meta(description="Signatures that are accepted: RS, PS or ES with 256, 384 or 512; EdDSA."),
     ] = ("RS256", "ES256")
+    leeway_seconds: Annotated[
+        NotNegativeSeconds, Meta(description="How far its clock and ours may be apart.")
+    ] = 30.0
+    refresh_seconds: Annotated[Seconds, Meta(description="Its keys are read again after this.")] = 300.0
+    known_keys_seconds_max: Annotated[
+        NotNegativeSeconds,
+        Meta(description="How long known keys are still good while it is away; then its tokens get a 503."),
+    ] = 3600.0
+
+
+class TokenIssuer(IssuerRules, frozen=True, kw_only=True):
+    """One whose tokens come in as bearer tokens of tenants."""
+
     tenant_claim: Annotated[
         Claim,
         Meta(
@@ -55,11 +72,15 @@ class TokenIssuer(Branch, frozen=True, kw_only=True):
         dict[str, KeyScope],
         Meta(description="Scopes by the claim's words; empty: they are `inference`, `usage`, `admin`."),
     ] = field(default_factory=dict)
-    leeway_seconds: Annotated[
-        NotNegativeSeconds, Meta(description="How far its clock and ours may be apart.")
-    ] = 30.0
-    refresh_seconds: Annotated[Seconds, Meta(description="Its keys are read again after this.")] = 300.0
-    known_keys_seconds_max: Annotated[
-        NotNegativeSeconds,
-        Meta(description="How long known keys are still good while it is away; then its tokens get a 503."),
-    ] = 3600.0
+
+
+class OperatorIssuer(IssuerRules, frozen=True, kw_only=True):
+    """One whose tokens come in as bearer tokens of operators."""
+
+    role_claim: Annotated[
+        Claim, Meta(description="Claim with what somebody may do: words in a text, or a list. `a.b`: inside.")
+    ] = "roles"
+    roles: Annotated[
+        dict[str, Role],
+        Meta(description="Roles by the claim's words, the highest counts; empty: they are roles' own names."),
+    ] = field(default_factory=dict)

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from gateway.adminapi.gate import Asker
 from gateway.adminapi.problems import HEADERS, Problem
-from gateway.database.operators import Role
 from gateway.database.tenant_store import TenantStore
 from gateway.settings_messages import explained
+from gateway.settings_tokens import Role
 from gateway.tenants.key_life import KeyLife
 
 BODY_BYTES_MAX = 256 * 1024

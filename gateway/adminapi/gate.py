@@ -1,24 +1,33 @@
 """Gate: who asks, and as what. A bearer token, never a cookie: no page of somebody else's can send one.
 
-admin.token of the settings             owner
-a token of `radixgate operators`        its role, for as long as it lives
-none, on loopback, without admin.token  viewer
+    admin.token of the settings             owner
+    a token of `radixgate operators`        its role, for as long as it lives
+    a token of one of admin.issuers         the highest role that it names
+    none, on loopback, without admin.token  viewer
+
+Who presents what opens nothing is made to wait, as at the tenants' door.
 """
 
 import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from gateway.adminapi.problems import Problem
-from gateway.database.operators import ROLES, Role
+from gateway.database.operators import ROLES
 from gateway.database.tenant_store import TenantStore
 from gateway.settings import Admin, is_loopback
+from gateway.settings_tokens import Role
 from gateway.settings_types import address_of
 from gateway.tenants.keys import HASH_PREFIX, OPERATOR_PREFIX, claimed_id, key_digest
 from gateway.tenants.penalties import Penalties
+from gateway.tenants.token_failures import IssuerAway
+
+if TYPE_CHECKING:  # who takes no such tokens need not have what they are verified with
+    from gateway.adminapi.issuers import OperatorTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +42,7 @@ class Asker:
 
 
 class Gate:
-    """`pepper`: of the hashes of tokens."""
+    """`pepper`: of the hashes of tokens. `tokens`: of identity providers; None where there are none."""
 
     def __init__(
         self,
@@ -41,6 +50,7 @@ class Gate:
         store: TenantStore,
         pepper: bytes,
         penalties: Penalties,
+        tokens: "OperatorTokens | None" = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._token = admin.token.reveal() if admin.token is not None else None
@@ -48,13 +58,17 @@ class Gate:
         self._store = store
         self._pepper = pepper
         self._penalties = penalties
+        self._tokens = tokens
         self._wall = wall
 
     async def admit(self, http: web.Request, least: Role) -> Asker:
         """Whoever asks, if that is enough. Raises Problem (401, 403, 429), DatabaseDown."""
         scheme, _, token = http.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        asker = await self._asker(token) if token else self._anybody()
+        try:
+            asker = await self._asker(token) if token else self._anybody()
+        except IssuerAway as err:
+            raise Problem(503, "Tokens cannot be checked at present.", {"retry-after": "1"}) from err
         if asker is None:
             wait = self._penalties.failed(address_of(http.remote or ""))
             if token and wait:
@@ -78,7 +92,7 @@ class Gate:
         digest = HASH_PREFIX + key_digest(token, self._pepper).hex()
         right = hmac.compare_digest(digest, found.hash if found is not None else HASH_PREFIX)
         if found is None or not right or not found.active(self._wall()):
-            return None
+            return await self._tokens.asker(token) if self._tokens is not None else None
         return Asker(name=f"operator:{found.id}", role=found.role)
 
     def _anybody(self) -> Asker | None:

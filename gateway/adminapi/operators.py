@@ -8,7 +8,8 @@ import msgspec
 from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
-from gateway.database.operators import Operator, Role
+from gateway.database.operators import Operator
+from gateway.settings_tokens import Role
 from gateway.settings_types import Moment, Name
 from gateway.tenants.operator_life import OperatorLife
 

@@ -1,6 +1,7 @@
 """What the admin API is about, taken from a gateway."""
 
 import time
+from typing import TYPE_CHECKING
 
 from gateway.adminapi.routes import Records
 from gateway.app import Gateway
@@ -9,6 +10,9 @@ from gateway.database.tenant_store import TenantStore
 from gateway.secret_store import deployment_secret
 from gateway.tenants.keys import pepper
 from gateway.tenants.penalties import Penalties
+
+if TYPE_CHECKING:
+    from gateway.adminapi.issuers import OperatorTokens
 
 
 def records_of(gateway: Gateway) -> Records | None:
@@ -23,8 +27,17 @@ def records_of(gateway: Gateway) -> Records | None:
         audit=AuditLog(ledger.database, chain_key(secret)),
         usage=ledger.reader,
         pepper=pepper(secret),
+        tokens=_tokens(gateway),
         penalties=Penalties(settings.authentication.failures_per_minute_max, time.monotonic),
         upgrades=ledger.upgrades,
         version=gateway.version,
         changed=directory.ring,
     )
+
+
+def _tokens(gateway: Gateway) -> "OperatorTokens | None":
+    if not gateway.issuers:
+        return None
+    from gateway.adminapi.issuers import OperatorTokens
+
+    return OperatorTokens(gateway.issuers)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -20,6 +21,9 @@ from gateway.tenants.key_life import KeyLife, KeyProblem
 from gateway.tenants.operator_life import OperatorLife
 from gateway.tenants.penalties import Penalties
 
+if TYPE_CHECKING:
+    from gateway.adminapi.issuers import OperatorTokens
+
 log = logging.getLogger(__name__)
 
 
@@ -36,6 +40,7 @@ class Records:
     usage: UsageReader
     pepper: bytes
     penalties: Penalties
+    tokens: "OperatorTokens | None"
     upgrades: bool
     version: str
     changed: Callable[[], None]
@@ -44,7 +49,7 @@ class Records:
 def mount(app: web.Application, records: Records) -> None:
     """Adds everything below /admin/v1."""
     every = all_operations(records)
-    gate = Gate(records.admin, records.store, records.pepper, records.penalties)
+    gate = Gate(records.admin, records.store, records.pepper, records.penalties, records.tokens)
     served = openapi.document(every, records.version)
 
     async def describe(call: Call) -> Answer:

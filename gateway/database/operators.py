@@ -1,12 +1,11 @@
 """Operators: who may use the admin API, and as what."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 
-Role = Literal["viewer", "operator", "owner"]
-"""Each may what the one before it may: look; change tenants, plans and keys; change operators."""
+from gateway.settings_tokens import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
 

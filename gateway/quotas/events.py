@@ -15,6 +15,9 @@ from gateway.quotas.quota import Lease, Reservation
 
 log = logging.getLogger(__name__)
 
+COUNTED_MAX = 10_000
+OTHERS = ("-", "-")
+
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """The share of a limit at which it asks for it is used: told once a window, by one gateway.
@@ -68,7 +71,7 @@ class Events:
         self.shadows: Counter[tuple[str, str]] = Counter()
 
     def alert(self, alert: Alert) -> None:
-        self.alerts[alert.scope, alert.limit] += 1
+        _count(self.alerts, alert.scope, alert.limit)
         for tell in self.on_alert:
             asyncio.get_running_loop().call_soon(tell, alert)
 
@@ -82,9 +85,15 @@ class Events:
                 limit=standing.limit.name,
                 amount=standing.amount,
             )
-            self.shadows[event.scope, event.limit] += 1
+            _count(self.shadows, event.scope, event.limit)
             for tell in self.on_shadowed:
                 asyncio.get_running_loop().call_soon(tell, event)
+
+
+def _count(counter: Counter[tuple[str, str]], scope: str, limit: str) -> None:
+    """Beyond COUNTED_MAX new ones are counted together: each is a series of its own in metrics."""
+    known = (scope, limit) in counter or len(counter) < COUNTED_MAX
+    counter[(scope, limit) if known else OTHERS] += 1
 
 
 def _log_alert(alert: Alert) -> None:

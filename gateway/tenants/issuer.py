@@ -12,16 +12,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 import jwt
 import msgspec
 from jwt import exceptions as wrong
 
-from gateway.settings_tokens import TokenIssuer
+from gateway.settings_tokens import IssuerRules
 from gateway.tenants.key_set import KeySet, KeysUnreadable, PublicKey
 from gateway.tenants.token_failures import IssuerAway, TokenInvalid
+
+Rules = TypeVar("Rules", bound=IssuerRules)
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +42,11 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-class Issuer:
+class Issuer(Generic[Rules]):
     """`http`: for its documents. `clock`: seconds, never backwards. `version`: changes with its keys."""
 
     def __init__(
-        self, rules: TokenIssuer, http: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
+        self, rules: Rules, http: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.rules = rules
         self.version = 0

@@ -37,7 +37,7 @@ class Identity:
     tenant: str
     organisation: str | None
     rules: ApiKey
-    issuer: Issuer
+    issuer: Issuer[TokenIssuer]
     version: int
     ends: float
 
@@ -45,7 +45,7 @@ class Identity:
 class Tokens:
     """`wall`: Unix time in seconds."""
 
-    def __init__(self, issuers: Sequence[Issuer], wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, issuers: Sequence[Issuer[TokenIssuer]], wall: Callable[[], float] = time.time) -> None:
         self._issuers = {issuer.rules.issuer: issuer for issuer in issuers}
         self._wall = wall
         self._seen: OrderedDict[bytes, Identity] = OrderedDict()
@@ -91,7 +91,7 @@ class Tokens:
             self._seen.popitem(last=False)
         return identity
 
-    def _claimed(self, token: str) -> tuple[Issuer, Mapping[str, Any]] | None:
+    def _claimed(self, token: str) -> tuple[Issuer[TokenIssuer], Mapping[str, Any]] | None:
         """Whose it says that it is, and its header. Nothing of it is verified yet."""
         try:
             said = jwt.decode_complete(token, options={"verify_signature": False})
@@ -102,10 +102,10 @@ class Tokens:
         return (issuer, said["header"]) if issuer is not None else None
 
 
-def _identity(issuer: Issuer, claims: Mapping[str, Any]) -> Identity:
+def _identity(issuer: Issuer[TokenIssuer], claims: Mapping[str, Any]) -> Identity:
     """What verified claims mean. Raises NoTenantNamed."""
     rules = issuer.rules
-    words = _words(claim(claims, rules.tenant_claim))
+    words = words_of(claim(claims, rules.tenant_claim))
     named = {rules.tenants[word] for word in words if word in rules.tenants} if rules.tenants else set(words)
     if len(named) != 1:
         # Several are as bad as none: whoever could choose might choose the one that pays less.
@@ -139,7 +139,7 @@ def _scopes(rules: TokenIssuer, claims: Mapping[str, Any]) -> tuple[KeyScope, ..
     if rules.scope_claim is None:
         return ApiKey(id="", hash="").scopes
     told = claim(claims, rules.scope_claim)
-    words = told.split() if isinstance(told, str) else _words(told)
+    words = told.split() if isinstance(told, str) else words_of(told)
     own: dict[str, KeyScope] = {scope: scope for scope in get_args(KeyScope)}
     known = rules.scopes or own
     return tuple(dict.fromkeys(known[word] for word in words if word in known))
@@ -154,7 +154,7 @@ def _subject(claims: Mapping[str, Any]) -> str:
     return name if IDENTIFIER.fullmatch(name) else SUBJECT_PREFIX + sha256(subject.encode()).hexdigest()[:16]
 
 
-def _words(told: Any) -> list[str]:
+def words_of(told: Any) -> list[str]:
     """A text, or the texts of a list."""
     if isinstance(told, str):
         return [told]

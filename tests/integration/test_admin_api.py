@@ -8,10 +8,12 @@ import jsonschema
 import pytest
 
 from gateway.adminapi import openapi
+from gateway.database.audit_log import chain_key
 from gateway.database.tenant_store import TenantStore
 from gateway.tenants.keys import pepper
 from gateway.tenants.operator_life import OperatorLife
 from tests.conftest import SECRET
+from tests.fakes.identity_provider import AUDIENCE, IdentityProvider
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
@@ -43,7 +45,9 @@ def api(gateway, tmp_path):
                 ledger = running.here.gateway.ledger
                 async with running.http.get(f"{running.admin}/admin/v1/plans"):
                     pass  # The first call makes the tables.
-                life = OperatorLife(TenantStore(ledger.database), pepper(SECRET.encode()))
+                life = OperatorLife(
+                    TenantStore(ledger.database, chain_key(SECRET.encode())), pepper(SECRET.encode())
+                )
                 roles = ("viewer", "operator", "owner")
                 made = {role: (await life.create(role, role)).text for role in roles}
                 yield Api(running, made)
@@ -172,6 +176,28 @@ async def test_a_token_that_is_revoked_or_wrong_opens_nothing(api):
         call.tokens["wrong"] = call.tokens["owner"][:-1] + "_"
         assert [(await call("GET", "/plans", role="wrong"))[0] for _ in range(3)] == [401, 401, 429]
         assert (await call("GET", "/plans", role="owner"))[0] == 200
+
+
+async def test_a_token_of_an_identity_provider_opens_what_its_role_may(api):
+    async with IdentityProvider() as provider:
+        issuer = {
+            "issuer": provider.issuer,
+            "audiences": [AUDIENCE],
+            "roles": {"sre": "operator", "all": "viewer"},
+        }
+        async with api(**{"admin.issuers": json.dumps([issuer])}) as call:
+            for name, claims, (looks, changes) in (
+                ("ada", {"roles": ["all", "sre"], "sub": "ada"}, (200, 201)),
+                ("bob", {"roles": "all"}, (200, 403)),
+                ("nobody", {"roles": ["king", "owner"]}, (401, 401)),
+                ("elsewhere", {"roles": "sre", "aud": "other"}, (401, 401)),
+                ("late", {"roles": "sre", "exp": 1}, (401, 401)),
+            ):
+                call.tokens[name] = provider.token(**claims)
+                assert (await call("GET", "/plans", role=name))[0] == looks, name
+                assert (await call("PUT", f"/plans/{name}", {}, role=name))[0] == changes, name
+            _, told, _ = await call("GET", "/audit", subject="ada")
+            assert told["data"][0]["who"] == "token:ada"
 
 
 async def test_an_operator_is_made_and_works(api):

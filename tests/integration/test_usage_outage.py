@@ -26,6 +26,13 @@ async def ask(http, gateway, key):
         return response.headers["x-request-id"]
 
 
+async def workers_up(http, gateway):
+    """It would serve; whether it is ready depends on the database too."""
+    async with asyncio.timeout(60):
+        while set((await gateway.readiness(http))["workers"].values()) != {"up"}:
+            await asyncio.sleep(0.05)
+
+
 async def shipped(url, count):
     """(ids of all rows, requests in the days' sums), once there are so many."""
     database = Database(url, Path())
@@ -61,12 +68,13 @@ async def test_a_database_that_is_away_and_a_gateway_that_is_killed_lose_nothing
         gateway = GatewayProcess("gateway", tmp_path, settings)
         await gateway.start()
         try:
-            await gateway.all_up(http)
+            await workers_up(http, gateway)
             asked = [await ask(http, gateway, key) for _ in range(5)]
             # In the middle of shipping, for all anybody knows.
             gateway.signal(signal.SIGKILL)
             await gateway.ended()
             await gateway.start()
+            await workers_up(http, gateway)
             asked += [await ask(http, gateway, key) for _ in range(5)]
             await shipped(url, 10)
             await asyncio.to_thread(own_postgres.stop)
@@ -74,6 +82,7 @@ async def test_a_database_that_is_away_and_a_gateway_that_is_killed_lose_nothing
             gateway.signal(signal.SIGKILL)
             await gateway.ended()
             await gateway.start()
+            await workers_up(http, gateway)
             asked += [await ask(http, gateway, key) for _ in range(5)]
             await asyncio.to_thread(own_postgres.start)
             rows, counted = await shipped(url, 20)

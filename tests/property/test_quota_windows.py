@@ -6,6 +6,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from unittest.mock import patch
 
+import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -170,3 +171,28 @@ def test_the_server_knows_the_calendar(valkey):
 
         check()
         runner.run(scripts.close())
+
+
+@pytest.mark.parametrize("kind", ["local", "redis"])
+async def test_a_refund_after_the_bucket_has_emptied_takes_nothing_from_what_others_have_used(kind, valkey):
+    clock, scripts = FakeClock(), ScriptCaller(valkey.url)
+    clock.now = EVE
+    with redis.Redis(unix_socket_path=str(valkey.socket)) as client:
+        store = TimedQuotaStore(scripts, client, clock) if kind == "redis" else LocalQuotaStore(clock, clock)
+        limit = Limit(unit="total_tokens", amount=60, window=Window.of("minute"))
+        scope = Scope(name="tenant:t", limits=(limit,))
+
+        async def ask(name, tokens):
+            cost = Cost(prompt_tokens=tokens)
+            return await store.reserve(
+                Reservation(id=f"{name}-{kind}", organisation="late", scopes=(scope,), cost=cost)
+            )
+
+        early = await ask("early", 60)
+        clock.advance(50)
+        if isinstance(store, TimedQuotaStore):
+            store.tell_time()
+        await ask("other", 40)
+        await store.settle(early, Cost(prompt_tokens=0))
+        assert (await ask("probe", 0)).standings[0].remaining == 20
+    await scripts.close()

@@ -6,7 +6,9 @@ deployment would: requests and tokens a minute, budgets of a day and a month, re
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from random import Random
 from statistics import median, quantiles
 
@@ -47,39 +49,73 @@ def reservation(tenant: int, number: int) -> Reservation:
     )
 
 
-async def measure(url: str, tenants: int, rounds: int) -> dict[str, float]:
-    """Of one caller, one request after another, each of a tenant by chance; microseconds, and bytes of a tenant."""
-    scripts = ScriptCaller(url)
-    store = RedisQuotaStore(scripts, timeout_seconds=30.0)
-    async with redis.from_url(url) as client:
-        await client.flushall()
-        before = (await client.info("memory"))["used_memory"]
-        for some in _portions(tenants):
-            await asyncio.gather(*(_whole(store, reservation(tenant, tenant)) for tenant in some))
-        filled = (await client.info("memory"))["used_memory"]
-        chance, reserving, settling = Random(7), [], []
-        await client.config_resetstat()
-        worked = await _cpu_seconds(client)
+@dataclass(slots=True, kw_only=True)
+class Subject:
+    """A server that so many tenants have used, and what was measured on it: seconds of each call."""
+
+    tenants: int
+    store: RedisQuotaStore
+    client: "redis.Redis"
+    bytes_per_tenant: float
+    reserving: list[float] = field(default_factory=list)
+    settling: list[float] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+
+    async def once(self, number: int, chance: Random) -> None:
+        asked = reservation(chance.randrange(self.tenants), 10**9 + number)
+        began = time.perf_counter()
+        lease = await self.store.reserve(asked)
+        reserved = time.perf_counter()
+        assert isinstance(lease, Lease)
+        await self.store.settle(lease, USED)
+        self.settling.append(time.perf_counter() - reserved)
+        self.reserving.append(reserved - began)
+
+    async def figures(self) -> dict[str, float]:
+        calls = (await self.client.info("commandstats"))["cmdstat_fcall"]
+        found = {
+            "server_cpu_us_per_call": self.cpu_seconds * 1e6 / calls["calls"],
+            "function_us_per_call": calls["usec"] / calls["calls"],
+            "bytes_per_tenant": self.bytes_per_tenant,
+        }
+        for name, seconds in (("reserve", self.reserving), ("settle", self.settling)):
+            tenths = quantiles(seconds, n=10)
+            found[f"{name}_us_p50"] = median(seconds) * 1e6
+            found[f"{name}_us_p10"], found[f"{name}_us_p90"] = tenths[0] * 1e6, tenths[8] * 1e6
+        return found
+
+
+async def measure(urls: Mapping[int, str], rounds: int) -> dict[int, dict[str, float]]:
+    """Of one caller, one request after another, each of a tenant by chance; by the number of tenants.
+
+    The servers take turns, so that what else the machine does meets all of them alike.
+    """
+    async with AsyncExitStack() as stack:
+        subjects = [await _filled(stack, url, tenants) for tenants, url in urls.items()]
+        chance = Random(7)
+        for subject in subjects:
+            await subject.client.config_resetstat()
+            subject.cpu_seconds = -await _cpu_seconds(subject.client)
         for number in range(rounds):
-            asked = reservation(chance.randrange(tenants), 10**9 + number)
-            began = time.perf_counter()
-            lease = await store.reserve(asked)
-            reserved = time.perf_counter()
-            assert isinstance(lease, Lease)
-            await store.settle(lease, USED)
-            reserving.append(reserved - began)
-            settling.append(time.perf_counter() - reserved)
-        worked = await _cpu_seconds(client) - worked
-        calls = (await client.info("commandstats"))["cmdstat_fcall"]
-    await scripts.close()
-    return {
-        "reserve_us_p50": median(reserving) * 1e6,
-        "settle_us_p50": median(settling) * 1e6,
-        "reserve_us_p99": quantiles(reserving, n=100)[98] * 1e6,
-        "server_cpu_us_per_call": worked * 1e6 / calls["calls"],
-        "function_us_per_call": calls["usec"] / calls["calls"],
-        "bytes_per_tenant": (filled - before) / tenants,
-    }
+            for subject in subjects:
+                await subject.once(number, chance)
+        for subject in subjects:
+            subject.cpu_seconds += await _cpu_seconds(subject.client)
+        return {subject.tenants: await subject.figures() for subject in subjects}
+
+
+async def _filled(stack: AsyncExitStack, url: str, tenants: int) -> Subject:
+    """A server on which every tenant has made a request."""
+    scripts = ScriptCaller(url)
+    stack.push_async_callback(scripts.close)
+    client = await stack.enter_async_context(redis.from_url(url))
+    store = RedisQuotaStore(scripts, timeout_seconds=30.0)
+    await _whole(store, reservation(tenants, tenants))
+    before = (await client.info("memory"))["used_memory"]
+    for some in _portions(tenants):
+        await asyncio.gather(*(_whole(store, reservation(tenant, tenant)) for tenant in some))
+    after = (await client.info("memory"))["used_memory"]
+    return Subject(tenants=tenants, store=store, client=client, bytes_per_tenant=(after - before) / tenants)
 
 
 async def _cpu_seconds(client: "redis.Redis") -> float:
