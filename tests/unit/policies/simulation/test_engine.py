@@ -1,4 +1,5 @@
-"""A simulated engine, with step times that are easy to add up: 10 ms and 1 ms a prompt token, 5 ms a decode step."""
+"""A simulated engine, with step times that are easy to add up: 10 ms and 1 ms a prompt token, 5 ms a decode
+step."""
 
 from array import array
 
