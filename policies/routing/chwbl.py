@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from policies.routing.estimate import matched_tokens
 from policies.routing.lots import affinity
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 
@@ -50,7 +51,7 @@ class Chwbl:
             Route(
                 worker=candidate.worker.id,
                 cost_ms=0.0,
-                matched_tokens=candidate.matched_tokens,
+                matched_tokens=matched_tokens(query, candidate),
                 reason=f"choice {place} for this prefix, {candidate.worker.streams} of {bound} streams",
             )
             for place, candidate in enumerate(sorted(candidates, key=order), start=1)

@@ -8,6 +8,7 @@ those two fail.
 from collections.abc import Sequence
 from typing import ClassVar
 
+from policies.routing.estimate import matched_tokens
 from policies.routing.lots import two_of
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 
@@ -31,7 +32,7 @@ class PowerOfTwo:
             Route(
                 worker=candidates[at].worker.id,
                 cost_ms=0.0,
-                matched_tokens=candidates[at].matched_tokens,
+                matched_tokens=matched_tokens(query, candidates[at]),
                 reason=f"{candidates[at].worker.tokens_queued} tokens ahead, "
                 + ("of two drawn" if at in drawn else "not drawn"),
             )

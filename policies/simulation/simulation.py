@@ -179,18 +179,13 @@ class Simulation:
     def _send(self, number: int, route: Route, now: float) -> None:
         at, query = self._queries[number]
         request, worker = self._trace[number], self._places[route.worker]
-        sent = self._sent[number] = Sent(
-            at,
-            worker,
-            max(1, request.prompt_tokens - route.matched_tokens),
-            request.prompt_tokens + query.output_tokens,
-        )
+        tokens = max(1, request.prompt_tokens - route.matched_tokens)
+        kv_tokens = request.prompt_tokens + query.output_tokens
+        sent = self._sent[number] = Sent(at, worker, tokens, kv_tokens)
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._tell(
-            sent, lambda view, then: view.enter(worker, sent.uncached_tokens, sent.kv_tokens, then), now
-        )
+        self._tell(sent, lambda view, then: view.enter(worker, tokens, kv_tokens, then), now)
         self._tell(sent, lambda view, then: view.predict(worker, number, request.blocks, then), now)
         engine = self._engines[worker]
         before = engine.ends_at
