@@ -37,6 +37,15 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
     session: str = ""
 
+    def cut(self, prompt_tokens: int, output_tokens: int) -> "TraceRequest":
+        """The same request, no longer than this."""
+        if (prompt_tokens, output_tokens) == (self.prompt_tokens, self.output_tokens):
+            return self
+        blocks = self.blocks[: -(-prompt_tokens // BLOCK_TOKENS)]
+        return msgspec.structs.replace(
+            self, prompt_tokens=prompt_tokens, output_tokens=output_tokens, blocks=blocks
+        )
+
 
 class _Line(msgspec.Struct, gc=False):
     timestamp: float

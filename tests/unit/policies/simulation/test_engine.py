@@ -1,5 +1,4 @@
-"""A simulated engine, with step times that are easy to add up: 10 ms and 1 ms a prompt token, 5 ms a decode
-step."""
+"""A simulated engine, with step times easy to add up: 10 ms and 1 ms a prompt token, 5 ms a decode step."""
 
 from array import array
 
