@@ -233,9 +233,9 @@ async def test_what_was_decided_here_is_forgotten_once_it_is_over():
     now = 0.0
     local = LocalQuotaStore(lambda: now)
     local.settle(await local.reserve(ask(1)), Cost(prompt_tokens=1))
-    now = 2 * LIMIT.bucket.period_seconds
+    now = 2 * LIMIT.window.seconds
     await local.renew([])
-    assert (local._held, local._ended, local._accounts) == ({}, {}, {})
+    assert (local._leases, local._accounts) == ({}, {})
 
 
 async def test_leases_are_renewed_where_they_were_given(store, shared):
