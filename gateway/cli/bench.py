@@ -1,6 +1,5 @@
 """`radixgate bench`: a trace, or a made-up workload, against any OpenAI-compatible server."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,9 +56,12 @@ def bench(
         typer.Option(
             "--tenants",
             help="YAML: a list of {name, key, headers, ttft_ms, tpot_ms}.",
-            show_default=f"one, with the key in {KEY_VARIABLE}",
+            show_default="one, with --key",
         ),
     ] = None,
+    key: Annotated[
+        str, typer.Option(envvar=KEY_VARIABLE, help="Without --tenants: the API key.", show_default=False)
+    ] = "",
     tokenizer: Annotated[
         Path | None,
         typer.Option(help="Directory with tokenizer.json: prompts get exact lengths.", show_default=False),
@@ -96,7 +98,7 @@ def bench(
         raise Failure(f"--workload: {workload!r} is not one of {', '.join(WORKLOADS)}", 2)
     usual = Objectives(ttft_seconds=ttft_ms / 1000, tpot_seconds=tpot_ms / 1000)
     try:
-        callers = _callers(callers_file)
+        callers = read_callers(callers_file) if callers_file else [Caller(name="all", key=key)]
         source = Source(
             path=trace,
             workload=workload,
@@ -137,12 +139,6 @@ def bench(
         raise Failure(f"bench: {err}") from err
     if all(result.error is not None for result in ran.results):
         raise Failure(f"no request was answered: {', '.join(run['all']['errors_by_code'])}")
-
-
-def _callers(file: Path | None) -> list[Caller]:
-    if file is not None:
-        return read_callers(file)
-    return [Caller(name="all", key=os.environ.get(KEY_VARIABLE, ""))]
 
 
 def _fields(body: str) -> dict[str, Any]:
