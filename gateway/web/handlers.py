@@ -1,41 +1,36 @@
 """The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 
-import msgspec
 from aiohttp import web
 
 from gateway.doors import Doors
 from gateway.errors import (
-    GatewayError,
     MethodNotAllowed,
-    ModelNotFound,
     NotFound,
     ShuttingDown,
 )
-from gateway.model import Model
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
 from gateway.tenants.tenant import Tenant
+from gateway.web.anthropic.counting import CountingDialect, count
+from gateway.web.anthropic.dialect import AnthropicDialect
 from gateway.web.bodies import Bodies
 from gateway.web.boundary import Handler, boundary
 from gateway.web.client_address import FindAddress
-from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
+from gateway.web.dialect import Dialect, OpenAIDialect
+from gateway.web.exchange import HttpExchange, presented_key
+from gateway.web.failure import failure
+from gateway.web.models import Models
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
 
+PASSED_ON = [surface for surface in Surface if surface not in (Surface.MESSAGES, Surface.RESPONSES)]
+"""What a worker is asked as it came."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """One entry of /v1/models."""
-
-    id: str
-    created: int
-    object: str = "model"
-    owned_by: str = "radixgate"
+Work = Callable[[HttpExchange, Services], Awaitable[None]]
 
 
 def tenant_app(
@@ -53,20 +48,20 @@ def tenant_app(
     def tenant_of(http: web.Request) -> Tenant:
         return at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
 
-    async def inside(exchange: HttpExchange) -> None:
+    async def inside(exchange: HttpExchange, work: Work) -> None:
         task = asyncio.current_task()
         assert task is not None
         doors.inside.add(task)
         try:
-            await serve(exchange, at)
+            await work(exchange, at)
         finally:
             doors.inside.discard(task)
 
-    def infer(surface: Surface) -> Handler:
+    def infer(dialect: Callable[[str], Dialect], work: Work = serve) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
             exchange = HttpExchange(
                 http,
-                surface,
+                dialect,
                 find_address=find_address,
                 bodies=bodies,
                 body_seconds_max=body_seconds_max,
@@ -74,7 +69,7 @@ def tenant_app(
             )
             try:
                 if doors.open:
-                    await inside(exchange)
+                    await inside(exchange, work)
                 else:
                     await exchange.fail(ShuttingDown())
             except ConnectionResetError:
@@ -87,58 +82,32 @@ def tenant_app(
 
         return handle
 
-    async def list_models(http: web.Request) -> web.Response:
-        try:
-            cards = _visible(at, tenant_of(http))
-        except GatewayError as err:
-            return failure(err)
-        return _json({"object": "list", "data": cards})
-
-    async def show_model(http: web.Request) -> web.Response:
-        name = http.match_info["model"]
-        try:
-            cards = _visible(at, tenant_of(http))
-            found = next((card for card in cards if card.id == name), None)
-            if found is None:
-                raise ModelNotFound(name)
-        except GatewayError as err:
-            return failure(err)
-        return _json(found)
-
     app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
     known: dict[str, str] = {}
+    models = Models(at.catalogue, tenant_of)
+    answering = {surface.value: infer(_plain(surface)) for surface in PASSED_ON} | {
+        "messages": infer(AnthropicDialect),
+        "messages/count_tokens": infer(CountingDialect, count),
+    }
     for prefix in PREFIXES:
-        for surface in Surface:
-            app.router.add_post(f"{prefix}/{surface.value}", infer(surface))
-            known[f"{prefix}/{surface.value}"] = "POST"
-        app.router.add_get(f"{prefix}/models", list_models)
-        app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model)
+        for path, handler in answering.items():
+            app.router.add_post(f"{prefix}/{path}", handler)
+            known[f"{prefix}/{path}"] = "POST"
+        app.router.add_get(f"{prefix}/models", models.list_all)
+        app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show)
         known[f"{prefix}/models"] = "GET, HEAD"
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))
         if allowed is not None:
-            return failure(MethodNotAllowed(allowed))
-        return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."))
+            return failure(MethodNotAllowed(allowed), http)
+        return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
     app.router.add_route("*", "/{anything:.*}", nothing_here)
     return app
 
 
-def failure(error: GatewayError) -> web.Response:
-    """An error outside of the pipeline."""
-    headers = {"server": SERVER, "x-request-id": new_request_id(), **error.headers()}
-    return web.Response(
-        status=error.status, body=error.body(), content_type="application/json", headers=headers
-    )
-
-
-def _visible(at: Services, tenant: Tenant) -> list[ModelCard]:
-    """What this key may call."""
-    models: list[tuple[str, Model]] = sorted(at.catalogue.names().items())
-    return [ModelCard(id=name, created=m.created) for name, m in models if tenant.allows(m.name)]
-
-
-def _json(value: object) -> web.Response:
-    headers = {"server": SERVER, "x-request-id": new_request_id()}
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json", headers=headers)
+def _plain(surface: Surface) -> Callable[[str], Dialect]:
+    """OpenAI's own shape keeps nothing of an exchange: one for all."""
+    dialect = OpenAIDialect(surface)
+    return lambda request_id: dialect

@@ -7,7 +7,7 @@ choose a replica or an adapter, run code in the engine, or have its prompt count
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +18,7 @@ from gateway.request import InferenceRequest, Surface
 CHOICES_MAX = 128
 MODEL_NAME_MAX = 200
 PROMPTS_MAX = 2048
+NO_TOKENS: list[int] = []
 
 GATEWAY_OWNED = frozenset(
     {
@@ -87,10 +88,31 @@ class _Completion(_Common):
     prompt: str | list[Any] | None = None
 
 
+class _Embedding(_Common):
+    input: str | list[Any] | None = None
+    messages: list[Any] | None = None
+
+
+class _Texts(_Common):
+    """Reranking, scores, moderation, speech: the fields that texts are sent in."""
+
+    input: Any = None
+    query: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    text_1: Any = None
+    text_2: Any = None
+
+
 _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
     Surface.CHAT: msgspec.json.Decoder(_Chat),
     Surface.COMPLETIONS: msgspec.json.Decoder(_Completion),
+    Surface.EMBEDDINGS: msgspec.json.Decoder(_Embedding),
+    Surface.TOKENIZE: msgspec.json.Decoder(_Common),
+    Surface.DETOKENIZE: msgspec.json.Decoder(_Common),
 }
+_TEXTS = msgspec.json.Decoder(_Texts)
 
 
 def decode(surface: Surface, body: bytes) -> InferenceRequest:
@@ -99,14 +121,15 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
         _ = body.isascii() or body.decode()
         fields = _FIELDS.decode(body)
-        read = _READERS[surface].decode(body)
+        read = _READERS.get(surface, _TEXTS).decode(body)
     except msgspec.ValidationError as err:
         raise _refusal(str(err)) from err
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
         raise BadRequest(f"The body is not JSON: {err}.") from err
     for name in GATEWAY_OWNED.intersection(fields):
         del fields[name]
-    if not read.model or len(read.model) > MODEL_NAME_MAX:
+    model = read.model
+    if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
     limits = _whole_numbers(read, "max_tokens", "max_completion_tokens")
     choices = max(_whole_numbers(read, "n", "best_of"), default=1)
@@ -114,15 +137,49 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
     return InferenceRequest(
         surface=surface,
-        model=read.model,
+        model=model,
         fields=fields,
-        prompt=_messages(read) if surface is Surface.CHAT else _prompts(read),
+        prompt=_prompt(surface, read),
         stream=bool(read.stream),
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
         choices=choices,
         # Both names may be sent; the larger one counts, or a tiny first one would be a way round the quota.
         output_tokens_max=max(limits, default=None),
     )
+
+
+def _prompt(surface: Surface, read: Any) -> list[Any]:
+    """The messages of a conversation; else prompts, of which all tokens are counted."""
+    match surface:
+        case Surface.CHAT:
+            return _messages(read)
+        case Surface.COMPLETIONS:
+            return _prompts(read.prompt, "prompt")
+        case Surface.EMBEDDINGS if read.input is not None or not read.messages:
+            return _prompts(read.input, "input")
+        case Surface.TOKENIZE | Surface.DETOKENIZE:
+            return [NO_TOKENS]
+    read.model = None
+    try:
+        texts = list(_texts(msgspec.structs.asdict(read).values()))
+    except msgspec.ValidationError as err:
+        raise BadRequest(f"A token id cannot be read: {err}.") from err
+    if len(texts) > PROMPTS_MAX:
+        raise BadRequest(f"The request has more than {PROMPTS_MAX} texts.")
+    return texts or [NO_TOKENS]
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str | list[int]]:
+    """Every text in there, and lists of token ids; not names of models, nor media."""
+    for value in values:
+        if isinstance(value, str) and not value.startswith("data:"):
+            yield value
+        elif isinstance(value, dict):
+            yield from _texts(inner for name, inner in value.items() if name not in ("type", "role"))
+        elif isinstance(value, list) and value and all(type(part) is int for part in value):
+            yield msgspec.convert(value, list[TokenId])
+        elif isinstance(value, list):
+            yield from _texts(value)
 
 
 def _messages(read: _Chat) -> list[dict[str, Any]]:
@@ -137,9 +194,8 @@ def _messages(read: _Chat) -> list[dict[str, Any]]:
     return read.messages
 
 
-def _prompts(read: _Completion) -> list[str | list[int]]:
+def _prompts(prompt: Any, field: str) -> list[str | list[int]]:
     """One or many prompts, each a text or token ids."""
-    prompt: Any = read.prompt
     prompts: list[str | list[TokenId]]
     try:
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
@@ -149,9 +205,10 @@ def _prompts(read: _Completion) -> list[str | list[int]]:
                 [prompt] if isinstance(prompt, str) else prompt or [], list[str | list[TokenId]]
             )
     except msgspec.ValidationError as err:
-        raise BadRequest(f"prompt: {str(err).replace(' - at `$', ' - at `prompt')}.", param="prompt") from err
+        said = str(err).replace(" - at `$", f" - at `{field}")
+        raise BadRequest(f"{field}: {said}.", param=field) from err
     if not 1 <= len(prompts) <= PROMPTS_MAX:
-        raise BadRequest(f"The request must have between 1 and {PROMPTS_MAX} prompts.", param="prompt")
+        raise BadRequest(f"The request must have between 1 and {PROMPTS_MAX} {field}s.", param=field)
     return prompts
 
 
