@@ -16,6 +16,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from gateway.database.database import Database, DatabaseDown
+from gateway.database.response_store import ResponseStore
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
 from gateway.dispatch.catalogue import Catalogue
@@ -81,6 +82,7 @@ class Gateway:
     feeds: Feeds
     valkey: EmbeddedValkey | None
     database: SqlDirectory | None
+    responses: ResponseStore | None
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -118,7 +120,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
         shared_index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(shared_index.close)
-        database = _sql_directory(settings, secret, stack)
+        tables = _database(settings, stack)
+        database = _sql_directory(settings, secret, tables) if tables is not None else None
         tenants, prefixes = _tenants(settings, secret, database), Prefixes(secret)
         salted = lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret))
 
@@ -165,6 +168,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             database=database,
+            responses=_responses(settings, tables) if tables is not None else None,
         )
         registry.register(
             StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database))
@@ -186,6 +190,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             supervisor.start(name, loop)
         if valkey is not None:
             supervisor.start("valkey", valkey.run)
+        if gateway.responses is not None:
+            supervisor.start("responses", gateway.responses.run)
         yield gateway
 
 
@@ -280,21 +286,34 @@ def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -
     return OpenUntilTenants(directory) if alone else directory
 
 
-def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:
-    """What the settings' tenants and the database's are in together; None without a database."""
-    url, upgrade = settings.database.url, settings.database.upgrade
-    if url == NONE:
+def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:
+    """None where the settings say that there is none."""
+    if settings.database.url == NONE:
         return None
     try:
-        database = Database(url, Path(settings.state_directory))
+        database = Database(settings.database.url, Path(settings.state_directory))
     except DatabaseDown as err:
         raise SettingsProblem(f"$.database.url: {err}") from err
     stack.push_async_callback(database.close)
+    return database
+
+
+def _sql_directory(settings: Settings, secret: bytes, database: Database) -> SqlDirectory:
+    """What the settings' tenants and the database's are in together."""
+    upgrade = settings.database.upgrade
     return SqlDirectory(
         yaml_directory(settings, pepper(secret)),
         TenantStore(database),
         known_seconds_max=settings.database.known_keys_seconds_max,
         upgrades=upgrade == "always" or (upgrade == "auto" and database.file is not None),
+    )
+
+
+def _responses(settings: Settings, database: Database) -> ResponseStore:
+    return ResponseStore(
+        database,
+        kept_seconds=settings.responses.kept_seconds,
+        tenant_responses_max=settings.responses.tenant_responses_max,
     )
 
 

@@ -7,7 +7,7 @@ Reasoning is `reasoning_content` at SGLang and `reasoning` at vLLM; the stop str
 import msgspec
 
 from gateway.errors import WorkerError
-from gateway.telemetry.record import Usage
+from gateway.telemetry.record import Usage, read_usage
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -41,6 +41,12 @@ class Said(msgspec.Struct, frozen=True):
         return self.content or self.refusal or ""
 
 
+class Logprobs(msgspec.Struct, frozen=True):
+    """Of each token, as OpenAI writes them in both of its APIs."""
+
+    content: list[msgspec.Raw] | None = None
+
+
 class Choice(msgspec.Struct, frozen=True):
     """`delta` in a chunk, `message` in an answer."""
 
@@ -49,6 +55,11 @@ class Choice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
+    logprobs: Logprobs | None = None
+
+    @property
+    def token_logprobs(self) -> list[msgspec.Raw]:
+        return (self.logprobs.content or []) if self.logprobs is not None else []
 
     @property
     def stop_text(self) -> str | None:
@@ -67,8 +78,12 @@ class Chat(msgspec.Struct, frozen=True):
 
     model: str = ""
     choices: list[Choice] = []
-    usage: Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
     error: WorkerFailure | str | None = None
+
+    @property
+    def counted(self) -> Usage | None:
+        return read_usage(self.usage)
 
 
 _DECODER = msgspec.json.Decoder(Chat)

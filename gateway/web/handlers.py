@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from gateway.database.response_store import ResponseStore
 from gateway.doors import Doors
 from gateway.errors import (
     MethodNotAllowed,
@@ -14,15 +15,17 @@ from gateway.errors import (
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
 from gateway.tenants.tenant import Tenant
-from gateway.web.anthropic.counting import CountingDialect, count
-from gateway.web.anthropic.dialect import AnthropicDialect
+from gateway.web.anthropic.dialect import AnthropicDialect, CountingDialect
 from gateway.web.bodies import Bodies
 from gateway.web.boundary import Handler, boundary
 from gateway.web.client_address import FindAddress
+from gateway.web.counting import count
 from gateway.web.dialect import Dialect, OpenAIDialect
 from gateway.web.exchange import HttpExchange, presented_key
 from gateway.web.failure import failure
 from gateway.web.models import Models
+from gateway.web.responses.dialect import InputTokensDialect, ResponsesDialect
+from gateway.web.responses.stored import StoredResponses
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
@@ -41,8 +44,9 @@ def tenant_app(
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
     find_address: FindAddress,
+    responses: ResponseStore | None,
 ) -> web.Application:
-    """The application behind `listen`. `local_names_only`: see boundary."""
+    """The application behind `listen`. `local_names_only`: see boundary. `responses`: None keeps nothing."""
     bodies = Bodies(body_bytes_max)
 
     def tenant_of(http: web.Request) -> Tenant:
@@ -88,11 +92,15 @@ def tenant_app(
     answering = {surface.value: infer(_plain(surface)) for surface in PASSED_ON} | {
         "messages": infer(AnthropicDialect),
         "messages/count_tokens": infer(CountingDialect, count),
+        "responses": infer(lambda request_id: ResponsesDialect(request_id, responses)),
+        "responses/input_tokens": infer(lambda request_id: InputTokensDialect(request_id, responses), count),
     }
     for prefix in PREFIXES:
         for path, handler in answering.items():
             app.router.add_post(f"{prefix}/{path}", handler)
             known[f"{prefix}/{path}"] = "POST"
+        for method, path, handler in StoredResponses(responses, tenant_of).routes():
+            app.router.add_route(method, f"{prefix}/{path}", handler)
         app.router.add_get(f"{prefix}/models", models.list_all)
         app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show)
         known[f"{prefix}/models"] = "GET, HEAD"

@@ -54,7 +54,7 @@ def message(chat: Chat, message_id: str, asked_stops: Collection[str]) -> Json:
         "content": content,
         "stop_reason": reason,
         "stop_sequence": stop,
-        "usage": usage(chat.usage or Usage(prompt_tokens=0)),
+        "usage": usage(chat.counted or Usage(prompt_tokens=0)),
     }
 
 

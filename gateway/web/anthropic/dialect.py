@@ -11,7 +11,7 @@ from gateway.tenants.tenant import Tenant
 from gateway.web import chat_answers
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents, error_event
-from gateway.web.anthropic.requests import read_message
+from gateway.web.anthropic.requests import read_counted, read_message
 
 _STOPS = msgspec.json.Decoder(list[str])
 
@@ -61,3 +61,13 @@ class AnthropicDialect:
 
     def error_frame(self, error: GatewayError) -> bytes:
         return error_event(self.error(error))
+
+
+class CountingDialect(AnthropicDialect):
+    """POST /v1/messages/count_tokens: only the prompt is there."""
+
+    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        return read_counted(body)
+
+    async def whole(self, body: bytes) -> bytes:
+        return body

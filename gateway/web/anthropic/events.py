@@ -69,7 +69,7 @@ class MessageEvents:
         chunk = chat_answers.read(payload)
         if chunk.error is not None:
             raise StreamInterrupted
-        self._counted = chunk.usage or self._counted
+        self._counted = chunk.counted or self._counted
         events = []
         # With usage in every chunk the last of them has no choices and ends nothing.
         for choice in chunk.choices[:1]:

@@ -10,33 +10,28 @@
 Turns of one role that follow each other become one, as at Anthropic's. Fields that only an engine knows pass.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from gateway.errors import BadRequest
 from gateway.request import InferenceRequest, Surface
-from gateway.web import openai
+from gateway.web import json_bodies, openai
 from gateway.web.anthropic import wire
 
 BILLING = "x-anthropic-billing-header"
 """Claude Code begins its system prompt with this, other in each request: nothing after it could ever be cached."""
 
-_Body = TypeVar("_Body", bound=wire.CountedBody)
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MESSAGES = msgspec.json.Decoder(wire.MessagesBody)
 _COUNTED = msgspec.json.Decoder(wire.CountedBody)
-_WHERE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_MISSING = re.compile(r"required field `(?P<name>\w+)`")
 
 Json = dict[str, Any]
 
 
 def read_message(body: bytes) -> InferenceRequest:
     """The chat request in a body of /v1/messages. Raises BadRequest that names the field."""
-    read, fields = _read(body, _MESSAGES)
+    read, fields = json_bodies.read(body, _MESSAGES)
     chat = _chat(read, fields) | {"max_tokens": read.max_tokens}
     if read.stop_sequences:
         chat["stop"] = read.stop_sequences
@@ -49,20 +44,8 @@ def read_message(body: bytes) -> InferenceRequest:
 
 def read_counted(body: bytes) -> InferenceRequest:
     """The same for /v1/messages/count_tokens, which has no max_tokens."""
-    read, fields = _read(body, _COUNTED)
+    read, fields = json_bodies.read(body, _COUNTED)
     return openai.decode(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
-
-
-def _read(body: bytes, decoder: "msgspec.json.Decoder[_Body]") -> tuple[_Body, Mapping[str, msgspec.Raw]]:
-    try:
-        return decoder.decode(body), _FIELDS.decode(body)
-    except msgspec.ValidationError as err:
-        where, missing = _WHERE.search(str(err)), _MISSING.search(str(err))
-        path = ".".join(part for part in (where and where["path"], missing and missing["name"]) if part)
-        text = str(err)[: where.start()] if where is not None else str(err)
-        raise BadRequest(f"{path}: {text}" if path else f"{text}.", param=path or None) from err
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
-        raise BadRequest(f"The body is not JSON: {err}.") from err
 
 
 def _chat(read: wire.CountedBody, fields: Mapping[str, msgspec.Raw]) -> Json:
