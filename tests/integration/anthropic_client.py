@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 MESSAGES = [{"role": "user", "content": "What is it like in Oslo?"}]
 COLD = {"temperature": 0}
+ONE = {"type": "any", "disable_parallel_tool_use": True}
 TOOL = {
     "name": "get_weather",
     "description": "What it is like outside",
@@ -68,7 +69,7 @@ def stream(client: Anthropic, model: str, text: str) -> None:
 
 def tools(client: Anthropic, model: str) -> None:
     answer = client.messages.create(
-        model=model, messages=MESSAGES, max_tokens=1000, tools=[TOOL], tool_choice={"type": "any"}
+        model=model, messages=MESSAGES, max_tokens=1000, tools=[TOOL], tool_choice=ONE
     )
     expect(answer.stop_reason == "tool_use")
     use = next(block for block in answer.content if block.type == "tool_use")
@@ -89,7 +90,7 @@ def tools(client: Anthropic, model: str) -> None:
         messages=MESSAGES,
         max_tokens=1000,
         tools=[TOOL],
-        tool_choice={"type": "tool", "name": "get_weather"},
+        tool_choice={**ONE, "type": "tool", "name": "get_weather"},
     ) as events:
         kinds = {event.type for event in events}
         final = events.get_final_message()

@@ -79,13 +79,13 @@ def streamed(client: OpenAI, model: str) -> None:
 
 
 def tools(client: OpenAI, model: str) -> None:
-    asked = {"model": model, "tools": [TOOL], "max_output_tokens": 200}
+    asked = {"model": model, "tools": [TOOL], "parallel_tool_calls": False, "max_output_tokens": 1000}
     answer = client.responses.create(input="What is it like in Oslo?", tool_choice="required", **asked)
     call = next(item for item in answer.output if item.type == "function_call")
     expect(1 <= json.loads(call.arguments)["days"] <= 30)
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
     again = client.responses.create(
-        input=[result], previous_response_id=answer.id, model=model, max_output_tokens=4
+        previous_response_id=answer.id, **{**asked, "input": [result], "max_output_tokens": 4}
     )
     expect(again.usage.input_tokens > answer.usage.input_tokens)
     with client.responses.stream(
