@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 
+import msgspec
 from aiohttp import web
 
 from gateway.database.response_store import ResponseStore
@@ -15,13 +17,14 @@ from gateway.errors import (
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
 from gateway.tenants.tenant import Tenant
+from gateway.web import openapi
 from gateway.web.anthropic.dialect import AnthropicDialect, CountingDialect
 from gateway.web.bodies import Bodies
 from gateway.web.boundary import Handler, boundary
 from gateway.web.client_address import FindAddress
 from gateway.web.counting import count
 from gateway.web.dialect import Dialect, OpenAIDialect
-from gateway.web.exchange import HttpExchange, presented_key
+from gateway.web.exchange import SERVER, HttpExchange, presented_key
 from gateway.web.failure import failure
 from gateway.web.models import Models
 from gateway.web.responses.dialect import InputTokensDialect, ResponsesDialect
@@ -104,6 +107,12 @@ def tenant_app(
         app.router.add_get(f"{prefix}/models", models.list_all)
         app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show)
         known[f"{prefix}/models"] = "GET, HEAD"
+
+    async def describe(http: web.Request) -> web.Response:
+        body = msgspec.json.encode(openapi.document(version("radixgate")))
+        return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
+
+    app.router.add_get("/openapi.json", describe)
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))

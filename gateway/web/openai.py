@@ -69,7 +69,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Common(msgspec.Struct):
+class CommonBody(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -79,21 +79,21 @@ class _Common(msgspec.Struct):
     best_of: int | None = None
 
 
-class _Chat(_Common):
+class ChatBody(CommonBody):
     messages: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class _Completion(_Common):
+class CompletionBody(CommonBody):
     prompt: str | list[Any] | None = None
 
 
-class _Embedding(_Common):
+class EmbeddingBody(CommonBody):
     input: str | list[Any] | None = None
     messages: list[Any] | None = None
 
 
-class _Texts(_Common):
+class TextsBody(CommonBody):
     """Reranking, scores, moderation, speech: the fields that texts are sent in."""
 
     input: Any = None
@@ -105,14 +105,23 @@ class _Texts(_Common):
     text_2: Any = None
 
 
-_READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
-    Surface.CHAT: msgspec.json.Decoder(_Chat),
-    Surface.COMPLETIONS: msgspec.json.Decoder(_Completion),
-    Surface.EMBEDDINGS: msgspec.json.Decoder(_Embedding),
-    Surface.TOKENIZE: msgspec.json.Decoder(_Common),
-    Surface.DETOKENIZE: msgspec.json.Decoder(_Common),
+_BODIES: Mapping[Surface, type[CommonBody]] = {
+    Surface.CHAT: ChatBody,
+    Surface.COMPLETIONS: CompletionBody,
+    Surface.EMBEDDINGS: EmbeddingBody,
+    Surface.TOKENIZE: CommonBody,
+    Surface.DETOKENIZE: CommonBody,
 }
-_TEXTS = msgspec.json.Decoder(_Texts)
+
+
+def body_type(surface: Surface) -> type[CommonBody]:
+    """What is read of its bodies."""
+    return _BODIES.get(surface, TextsBody)
+
+
+_READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
+    surface: msgspec.json.Decoder(body_type(surface)) for surface in Surface
+}
 
 
 def decode(surface: Surface, body: bytes) -> InferenceRequest:
@@ -121,7 +130,7 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
         _ = body.isascii() or body.decode()
         fields = _FIELDS.decode(body)
-        read = _READERS.get(surface, _TEXTS).decode(body)
+        read = _READERS[surface].decode(body)
     except msgspec.ValidationError as err:
         raise _refusal(str(err)) from err
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
@@ -182,7 +191,7 @@ def _texts(values: Iterable[Any]) -> Iterator[str | list[int]]:
             yield from _texts(value)
 
 
-def _messages(read: _Chat) -> list[dict[str, Any]]:
+def _messages(read: ChatBody) -> list[dict[str, Any]]:
     if not read.messages:
         raise BadRequest("The request must have at least one message.", param="messages")
     for at, message in enumerate(read.messages):
@@ -212,7 +221,7 @@ def _prompts(prompt: Any, field: str) -> list[str | list[int]]:
     return prompts
 
 
-def _whole_numbers(read: _Common, *names: str) -> list[int]:
+def _whole_numbers(read: CommonBody, *names: str) -> list[int]:
     """Those of the named fields that are set; each must be at least 1."""
     found = []
     for name in names:
