@@ -10,7 +10,7 @@ REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py 
 	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-engine-alone test-helm chaos soak bench-overhead bench-index bench-engine \
+.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-helm chaos soak bench-overhead bench-index bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -40,6 +40,9 @@ test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with i
 
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
 	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
+
+test-sdks: .venv/.dev .tools/sdks/.done ## Run SDKs' own tests, LangChain, npm's openai and a fuzzer against a gateway
+	$(BIN)/python -m pytest tests/sdks --timeout 900 $(PYTEST_ARGS)
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
@@ -92,6 +95,9 @@ clean: ## Remove what make has made
 .tools/openai-3/.done: | .venv/bin/python
 	$(BIN)/pip install --quiet --target .tools/openai-3 'openai>=3,<4'
 	@touch $@
+
+.tools/sdks/.done: tests/sdks/install | .venv/bin/python
+	tests/sdks/install $(PYTHON) .tools/sdks
 
 .tools/anthropic/.done: | .venv/bin/python
 	$(BIN)/pip install --quiet --target .tools/anthropic 'anthropic>=2.10,<3'

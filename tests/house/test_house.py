@@ -19,6 +19,7 @@ ENTRIES = {
     "gateway.__main__",
     "gateway.database.migrations.env",
     "gateway.database.migrations.versions.0001_tenants",
+    "gateway.database.migrations.versions.0005_responses",
     "workers.engine.grammar.trial",
     "workers.engine.ladder.__main__",
     "workers.engine.tiny_checkpoint",
