@@ -140,8 +140,10 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
-    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens")
-    choices = max(_whole_numbers(read, "n", "best_of"), default=1)
+    # OpenAI's completions know an answer of nothing, for its prompt's probabilities.
+    least = 0 if surface is Surface.COMPLETIONS else 1
+    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens", least=least)
+    choices = max([1, *_whole_numbers(read, "n", "best_of", least=least)])
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
     return InferenceRequest(
@@ -221,14 +223,14 @@ def _prompts(prompt: Any, field: str) -> list[str | list[int]]:
     return prompts
 
 
-def _whole_numbers(read: CommonBody, *names: str) -> list[int]:
-    """Those of the named fields that are set; each must be at least 1."""
+def _whole_numbers(read: CommonBody, *names: str, least: int) -> list[int]:
+    """Those of the named fields that are set; none may be less than that."""
     found = []
     for name in names:
         value: int | None = getattr(read, name)
         if value is not None:
-            if value < 1:
-                raise BadRequest(f"{name} must be at least 1.", param=name)
+            if value < least:
+                raise BadRequest(f"{name} must be at least {least}.", param=name)
             found.append(value)
     return found
 

@@ -20,7 +20,7 @@ async def test_its_chat_model_tests_pass(gateway, embedded, model_settings):  # 
         pytest.skip("langchain-openai is not installed; tests/sdks/install says why")
     async with gateway(*embedded, kind="embedded", **model_settings) as running:
         process = await asyncio.create_subprocess_exec(
-            *(PYTHON, "-m", "pytest", "-q", "-rfx", "--tb=line", "-p", "no:cacheprovider", "--rootdir=/"),
+            *(PYTHON, "-m", "pytest", "-q", "-rfx", "--tb=line", "-p", "no:cacheprovider", "--noconftest"),
             *(
                 "-c",
                 os.devnull,
