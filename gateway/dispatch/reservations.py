@@ -47,6 +47,7 @@ from gateway.quotas.quota import (
 )
 from gateway.telemetry.record import Progress
 from policies.admission import has_window
+from policies.latency_model import predicted_ttft_ms
 from policies.routing.protocol import Route
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
@@ -174,6 +175,7 @@ class Held:
         self._prompt = prompt
         self._progress = progress
         self._sequence = by.router.arrival(ctx.model.name)
+        self._by_shadow = by.router.for_shadow()
         self._output_tokens = by.estimates.expected(ctx)
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
 
@@ -188,7 +190,14 @@ class Held:
             raise self._nobody_left()
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
-        progress.sent_to(placed.worker.id, placed.route.reason, placed.route.matched_tokens)
+        predicted_ms = predicted_ttft_ms(placed.worker.speed, placed.tokens_ahead)
+        progress.sent_to(
+            placed.worker.id,
+            by_shadow=self._by_shadow,
+            reason=placed.route.reason,
+            predicted_tokens=placed.route.matched_tokens,
+            predicted_ttft_seconds=predicted_ms / 1000,
+        )
         expected = self._by.feedback.sent(placed.worker.id, self._prompt)
         index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
@@ -197,6 +206,7 @@ class Held:
             if progress.usage is not None and self._prompt.exact:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
             self._by.feedback.left(expected)
+            self._learn(placed)
             index.withdraw(placed.worker.id, self._ctx.id)
             self._by.leave(placed)
 
@@ -214,8 +224,7 @@ class Held:
                 by.fleet.at_fault(by.fleet[worker], cause)
         by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         if self._ctx.request.stream:
-            ttft_ms = (by.clock() - placed.since) * 1000
-            by.fleet.first_token(placed.worker, tokens=placed.tokens_ahead, ttft_ms=ttft_ms)
+            progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
         by.room_made()
 
@@ -231,6 +240,18 @@ class Held:
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
             raise self._nobody_left() from cause
+
+    def _learn(self, placed: Placed) -> None:
+        """How long the first token took for so many tokens; what was cached is known best at the end."""
+        progress = self._progress
+        if progress.worker_ttft_seconds is None:
+            return
+        tokens, usage = placed.tokens_ahead, progress.usage
+        if usage is not None and usage.cached_tokens is not None:
+            tokens += min(placed.route.matched_tokens, self._prompt.prompt_tokens) - usage.cached_tokens
+        self._by.fleet.first_token(
+            placed.worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
+        )
 
     def _nobody_left(self) -> WorkerError | Overloaded:
         """Nobody is left to be asked: were all of them busy?"""
@@ -260,23 +281,26 @@ class Held:
         After a failure room is not asked for: the request has had its turn.
         """
         by, prompt = self._by, self._prompt
-        ranking = by.router.ranked(
+        decision = by.router.ranked(
             self._ctx,
             prompt,
             sequence=self._sequence,
             output_tokens=self._output_tokens,
             without=self._tried,
+            by_shadow=self._by_shadow,
         )
-        if not ranking:
+        if not decision.routes:
             if self._tried:
                 return None
             raise NowhereToGo
-        for route in ranking:
+        for route in decision.routes:
             worker = by.fleet[route.worker]
             uncached = max(1, prompt.prompt_tokens - route.matched_tokens)
             if self._tried or has_window(
                 worker.load.tokens_queued, uncached, by.bounds.release_window_tokens
             ):
+                if not self._tried:
+                    by.router.shadowed(decision)
                 return Placed(
                     worker=worker,
                     route=route,
