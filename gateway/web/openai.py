@@ -140,10 +140,9 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
-    # OpenAI's completions know an answer of nothing, for its prompt's probabilities.
-    least = 0 if surface is Surface.COMPLETIONS else 1
-    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens", least=least)
-    choices = max([1, *_whole_numbers(read, "n", "best_of", least=least)])
+    # An answer of no tokens is the worker's to give or to refuse: OpenAI's own document allows for it.
+    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens", least=0)
+    choices = max([1, *_whole_numbers(read, "n", least=1), *_whole_numbers(read, "best_of", least=0)])
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
     return InferenceRequest(
