@@ -20,6 +20,7 @@ class TestChatOpenAI(ChatModelIntegrationTests):
             "model": "tiny",
             "base_url": os.environ["GATEWAY_URL"],
             "api_key": os.environ["GATEWAY_KEY"],
-            "max_tokens": 400,
+            "max_tokens": 40,
+            "stream_usage": True,
             "max_retries": 0,
         }

@@ -11,8 +11,18 @@ from tests.integration.conftest import checkpoint, embedded, embedded_pair, mode
 
 PYTHON = Path(__file__).parents[2] / ".tools" / "sdks" / "langchain" / "bin" / "python"
 
-NEED_SENSE = ("test_agent_loop", "test_tool_calling_with_no_arguments", "test_unicode_tool_call_integration")
-"""They ask a model of random weights to choose a tool, or what to put into it."""
+NEED_SENSE = (
+    *("test_tool_calling", "test_bind_runnables_as_tools", "test_tool_choice", "test_unicode_tool_call"),
+    *("test_structured_output", "test_agent_loop"),
+)
+"""They ask what a model of random weights does not know: which tool to choose, what to put into it, when to end."""
+
+OPTIONS = (
+    *("-q", "-rf", "--tb=line", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull),
+    # One loop for all: the client keeps its connections.
+    *("-o", "asyncio_mode=auto", "-o", "asyncio_default_test_loop_scope=session"),
+    *("-k", " and ".join(f"not {name}" for name in NEED_SENSE)),
+)
 
 
 async def test_its_chat_model_tests_pass(gateway, embedded, model_settings):  # noqa: F811
@@ -20,15 +30,7 @@ async def test_its_chat_model_tests_pass(gateway, embedded, model_settings):  # 
         pytest.skip("langchain-openai is not installed; tests/sdks/install says why")
     async with gateway(*embedded, kind="embedded", **model_settings) as running:
         process = await asyncio.create_subprocess_exec(
-            *(PYTHON, "-m", "pytest", "-q", "-rfx", "--tb=line", "-p", "no:cacheprovider", "--noconftest"),
-            *(
-                "-c",
-                os.devnull,
-                "-o",
-                "asyncio_mode=auto",
-                "-k",
-                " and ".join(f"not {name}" for name in NEED_SENSE),
-            ),
+            *(PYTHON, "-m", "pytest", *OPTIONS),
             str(Path(__file__).with_name("langchain_chat.py")),
             env={
                 **os.environ,
@@ -43,4 +45,4 @@ async def test_its_chat_model_tests_pass(gateway, embedded, model_settings):  # 
     said = output.decode()
     print(said)
     assert process.returncode == 0, said[said.rfind("short test summary") :]
-    assert int(re.search(r"(\d+) passed", said)[1]) >= 20
+    assert int(re.search(r"(\d+) passed", said)[1]) >= 18
