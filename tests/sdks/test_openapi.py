@@ -8,7 +8,7 @@ import sys
 from tests.sdks.complete_worker import CompleteWorker
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-SECONDS = 90
+SECONDS = 60
 
 
 def naming(schema, model):
