@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.errors import BadRequest
-from gateway.request import InferenceRequest, Surface
+from gateway.request import GENERATING, InferenceRequest, Surface
+from gateway.web import passed_media
 
 CHOICES_MAX = 128
 MODEL_NAME_MAX = 200
@@ -137,6 +138,8 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         raise BadRequest(f"The body is not JSON: {err}.") from err
     for name in GATEWAY_OWNED.intersection(fields):
         del fields[name]
+    if surface not in GENERATING:
+        passed_media.check(fields)
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")

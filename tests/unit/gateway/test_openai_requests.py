@@ -202,3 +202,41 @@ def test_any_json_is_read_or_refused(fields, surface):
 def test_an_answer_of_no_tokens_is_the_workers_to_give_or_to_refuse():
     assert chat(max_tokens=0).output_tokens_max == 0
     assert completion(max_tokens=0, best_of=0).choices == 1
+
+
+@pytest.mark.parametrize(
+    ("surface", "fields", "param"),
+    [
+        (
+            Surface.EMBEDDINGS,
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": "http://10.0.0.1"}}],
+                    }
+                ]
+            },
+            "messages",
+        ),
+        (
+            Surface.EMBEDDINGS,
+            {"input": "a", "messages": [{"content": [{"image_url": "file:///etc/passwd"}]}]},
+            "messages",
+        ),
+        (
+            Surface.TOKENIZE,
+            {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages",
+        ),
+        (Surface.SCORE, {"data_1": {"content": [{"video": ["/etc/passwd"]}]}}, "data_1"),
+        (Surface.MODERATIONS, {"input": [{"type": "image_url", "image_url": {"url": "http://a"}}]}, "input"),
+        (Surface.RERANK, {"documents": [{"content": [{"uuid": "another tenant's"}]}]}, "documents"),
+        (Surface.SPEECH, {"input": "a", "ref_audio": "http://10.0.0.1/a.wav"}, "ref_audio"),
+        (Surface.EMBEDDINGS, {"input": "a", "image_embeds": "AAAA"}, "image_embeds"),
+    ],
+)
+def test_no_engine_is_sent_to_an_address_by_what_is_passed_on(surface, fields, param):
+    assert refused(surface, {"model": "m", **fields}) == param
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+    assert decode(Surface.RERANK, json.dumps({"model": "m", "documents": picture}).encode()).model == "m"
