@@ -12,15 +12,27 @@ import msgspec
 
 from policies.queueing.fifo import Fifo
 from policies.queueing.protocol import QueuePolicy
+from policies.routing.chwbl import Chwbl
+from policies.routing.cost import Cost
 from policies.routing.least_work import LeastWork
-from policies.routing.prefix_affinity import PrefixAffinity
+from policies.routing.p2c import PowerOfTwo
+from policies.routing.product import Product
 from policies.routing.protocol import PolicyOptions, RoutingPolicy
 from policies.routing.round_robin import RoundRobin
+from policies.routing.session import Session
 
 ROUTING_GROUP = "radixgate.routing_policies"
 QUEUE_GROUP = "radixgate.queue_policies"
 
-BUILT_IN_ROUTING: tuple[type[Any], ...] = (RoundRobin, LeastWork, PrefixAffinity)
+BUILT_IN_ROUTING: tuple[type[Any], ...] = (
+    RoundRobin,
+    LeastWork,
+    PowerOfTwo,
+    Chwbl,
+    Product,
+    Cost,
+    Session,
+)
 BUILT_IN_QUEUEING: tuple[type[Any], ...] = (Fifo,)
 
 

@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
 
-_JSON = ("limits", "models", "addresses", "scopes", "isolation")
+_JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +125,6 @@ def _column(value: msgspec.Struct, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Network):
+    if isinstance(value, Moment | Network):
         return value.text
     raise NotImplementedError

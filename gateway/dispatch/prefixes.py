@@ -76,7 +76,7 @@ def _length_max(ctx: RequestContext) -> int | None:
     """Tokens that a prompt and its answer may have; None where only the worker knows."""
     if not ctx.request.generates and "truncate_prompt_tokens" in ctx.request.fields:
         return None
-    bounds = [b for b in (ctx.model.context_length, ctx.tenant.plan.context_length_max) if b is not None]
+    bounds = [b for b in (ctx.model.context_length, ctx.tenant.context.of(ctx.model.name)) if b is not None]
     return min(bounds, default=None)
 
 
@@ -91,7 +91,7 @@ def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | Non
 
 def _left_by_the_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
     """Tokens for an answer that the client has not bounded: workers know nothing of plans."""
-    bound = ctx.tenant.plan.context_length_max
+    bound = ctx.tenant.context.of(ctx.model.name)
     if bound is None or ctx.request.output_tokens_max is not None or not ctx.request.generates:
         return None
     # An estimated prompt may seem to fill the bound and not do so: one token would be no answer.

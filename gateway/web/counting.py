@@ -14,7 +14,7 @@ async def count(exchange: HttpExchange, at: Services) -> None:
     """Answers with the number, or with what is wrong."""
     progress = Progress(exchange.id, exchange.surface.value, at.clock, at.wall)
     try:
-        tenant = authenticate(exchange, at, progress)
+        tenant = await authenticate(exchange, at, progress)
         ctx = await admit(exchange, tenant, at, progress)
         prompt = await at.prefixes.of(ctx)
         body = b'{"input_tokens":%d}' % prompt.prompt_tokens

@@ -18,6 +18,7 @@ from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 
 SERVER = "radixgate"
+REPEAT_KEY_MAX = 255
 STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
@@ -61,6 +62,13 @@ class HttpExchange:
     @property
     def key(self) -> str | None:
         return presented_key(self._http.headers)
+
+    @property
+    def repeat_key(self) -> str | None:
+        key = self._http.headers.get("Idempotency-Key")
+        if key is not None and not (1 <= len(key) <= REPEAT_KEY_MAX and key.isascii() and key.isprintable()):
+            raise BadRequest(f"An Idempotency-Key has 1 to {REPEAT_KEY_MAX} printable ASCII characters.")
+        return key
 
     @property
     def address(self) -> Address | None:

@@ -10,25 +10,27 @@ from aiohttp import web
 from gateway.database.response_store import ResponseStore
 from gateway.doors import Doors
 from gateway.errors import (
+    GatewayError,
     MethodNotAllowed,
     NotFound,
     ShuttingDown,
 )
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
-from gateway.tenants.tenant import Tenant
+from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
 from gateway.web import openapi
 from gateway.web.anthropic.dialect import AnthropicDialect, CountingDialect
 from gateway.web.bodies import Bodies
-from gateway.web.boundary import Handler, boundary
+from gateway.web.boundary import Handler, boundary, expectations
 from gateway.web.client_address import FindAddress
 from gateway.web.counting import count
 from gateway.web.dialect import Dialect, OpenAIDialect
-from gateway.web.exchange import SERVER, HttpExchange, presented_key
+from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
 from gateway.web.failure import failure
 from gateway.web.models import Models
 from gateway.web.responses.dialect import InputTokensDialect, ResponsesDialect
 from gateway.web.responses.stored import StoredResponses
+from gateway.web.usage import own_usage
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
@@ -52,8 +54,8 @@ def tenant_app(
     """The application behind `listen`. `local_names_only`: see boundary. `responses`: None keeps nothing."""
     bodies = Bodies(body_bytes_max)
 
-    def tenant_of(http: web.Request) -> Tenant:
-        return at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
+    async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
+        return await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
 
     async def inside(exchange: HttpExchange, work: Work) -> None:
         task = asyncio.current_task()
@@ -89,6 +91,14 @@ def tenant_app(
 
         return handle
 
+    async def show_usage(http: web.Request) -> web.Response:
+        try:
+            used = await own_usage(at.usage, await tenant_of(http, USAGE), http.query.items())
+        except GatewayError as err:
+            return failure(err, http)
+        headers = {"server": SERVER, "x-request-id": new_request_id()}
+        return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
+
     app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
     known: dict[str, str] = {}
     models = Models(at.catalogue, tenant_of)
@@ -100,19 +110,21 @@ def tenant_app(
     }
     for prefix in PREFIXES:
         for path, handler in answering.items():
-            app.router.add_post(f"{prefix}/{path}", handler)
+            app.router.add_post(f"{prefix}/{path}", handler, expect_handler=expectations)
             known[f"{prefix}/{path}"] = "POST"
         for method, path, handler in StoredResponses(responses, tenant_of).routes():
-            app.router.add_route(method, f"{prefix}/{path}", handler)
-        app.router.add_get(f"{prefix}/models", models.list_all)
-        app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show)
+            app.router.add_route(method, f"{prefix}/{path}", handler, expect_handler=expectations)
+        app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=expectations)
+        app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=expectations)
         known[f"{prefix}/models"] = "GET, HEAD"
+        app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=expectations)
+        known[f"{prefix}/usage"] = "GET, HEAD"
 
     async def describe(http: web.Request) -> web.Response:
         body = msgspec.json.encode(openapi.document(version("radixgate")))
         return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
 
-    app.router.add_get("/openapi.json", describe)
+    app.router.add_get("/openapi.json", describe, expect_handler=expectations)
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))
@@ -120,7 +132,7 @@ def tenant_app(
             return failure(MethodNotAllowed(allowed), http)
         return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
-    app.router.add_route("*", "/{anything:.*}", nothing_here)
+    app.router.add_route("*", "/{anything:.*}", nothing_here, expect_handler=expectations)
     return app
 
 

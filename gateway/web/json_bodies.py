@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from gateway.errors import BadRequest
+from gateway.web.shape import check_depth, check_size
 
 _Body = TypeVar("_Body")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -17,7 +18,10 @@ _MISSING = re.compile(r"required field `(?P<name>\w+)`")
 def read(body: bytes, decoder: "msgspec.json.Decoder[_Body]") -> tuple[_Body, Mapping[str, msgspec.Raw]]:
     """Raises BadRequest that names the field."""
     try:
-        return decoder.decode(body), _FIELDS.decode(body)
+        check_size(body)
+        decoded, fields = decoder.decode(body), _FIELDS.decode(body)
+        check_depth(None, fields)
+        return decoded, fields
     except msgspec.ValidationError as err:
         where, missing = _WHERE.search(str(err)), _MISSING.search(str(err))
         path = ".".join(part for part in (where and where["path"], missing and missing["name"]) if part)

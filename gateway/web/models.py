@@ -1,6 +1,6 @@
 """GET /v1/models and /v1/models/{id}: what a key may call, in OpenAI's shape or in Anthropic's."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -29,13 +29,13 @@ class ModelCard:
 class Models:
     """`tenant_of`: whose key a request has; raises what Entrance.admit raises."""
 
-    def __init__(self, catalogue: Catalogue, tenant_of: Callable[[web.Request], Tenant]) -> None:
+    def __init__(self, catalogue: Catalogue, tenant_of: Callable[[web.Request], Awaitable[Tenant]]) -> None:
         self._catalogue = catalogue
         self._tenant_of = tenant_of
 
     async def list_all(self, http: web.Request) -> web.Response:
         try:
-            cards = self._visible(self._tenant_of(http))
+            cards = self._visible(await self._tenant_of(http))
         except GatewayError as err:
             return failure(err, http)
         if not speaks_anthropic(http):
@@ -53,7 +53,7 @@ class Models:
     async def show(self, http: web.Request) -> web.Response:
         name = http.match_info["model"]
         try:
-            cards = self._visible(self._tenant_of(http))
+            cards = self._visible(await self._tenant_of(http))
             found = next((card for card in cards if card.id == name), None)
             if found is None:
                 raise ModelNotFound(name)

@@ -1,6 +1,6 @@
 """Responses that are kept: retrieve, delete, cancel, and the input that one had. Each tenant sees its own."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -23,7 +23,9 @@ _LIST = msgspec.json.Decoder(list[dict[str, Any]])
 class StoredResponses:
     """`tenant_of`: whose key a request has; raises what Entrance.admit raises. `store`: None keeps nothing."""
 
-    def __init__(self, store: ResponseStore | None, tenant_of: Callable[[web.Request], Tenant]) -> None:
+    def __init__(
+        self, store: ResponseStore | None, tenant_of: Callable[[web.Request], Awaitable[Tenant]]
+    ) -> None:
         self._store = store
         self._tenant_of = tenant_of
 
@@ -82,7 +84,7 @@ class StoredResponses:
         )
 
     async def _found(self, http: web.Request) -> StoredResponse:
-        tenant, identity = self._tenant_of(http), http.match_info["response"]
+        tenant, identity = await self._tenant_of(http), http.match_info["response"]
         found = await self._store.get(tenant.id, identity) if self._store is not None else None
         if found is None:
             raise NotFound(f"The response {identity[:100]!r} does not exist.")
