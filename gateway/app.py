@@ -18,6 +18,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from gateway.database.database import Database, DatabaseDown
+from gateway.database.response_store import ResponseStore
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
 from gateway.discovery.discovery import Discovery
@@ -97,6 +98,7 @@ class Gateway:
     feeds: Feeds
     valkey: EmbeddedValkey | None
     database: SqlDirectory | None
+    responses: ResponseStore | None
     discovery: Discovery
     ledger: Ledger | None
     issuers: "Sequence[Issuer[OperatorIssuer]]"
@@ -218,6 +220,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             discovery=discovery,
             ledger=ledger,
             issuers=_operator_issuers(settings, stack),
+            responses=_responses(settings, stack),
         )
         registry.register(
             StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database, ledger))
@@ -242,6 +245,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             supervisor.start(name, loop)
         if valkey is not None:
             supervisor.start("valkey", valkey.run)
+        if gateway.responses is not None:
+            supervisor.start("responses", gateway.responses.run)
         if ledger is not None:
             for loop_name, run in ledger.loops():
                 supervisor.start(loop_name, run)
@@ -384,7 +389,7 @@ def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:
     if url == NONE:
         return None
     try:
-        database = Database(url, Path(settings.state_directory))
+        database = Database(settings.database.url, Path(settings.state_directory))
     except DatabaseDown as err:
         raise SettingsProblem(f"$.database.url: {err}") from err
     stack.push_async_callback(database.close)
@@ -440,6 +445,18 @@ def _operator_issuers(settings: Settings, stack: AsyncExitStack) -> "Sequence[Is
     for issuer in issuers:
         stack.callback(issuer.close)
     return issuers
+
+
+def _responses(settings: Settings, stack: AsyncExitStack) -> ResponseStore | None:
+    """With connections of its own, as the ledger. None without a database."""
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    return ResponseStore(
+        database,
+        kept_seconds=settings.responses.kept_seconds,
+        tenant_responses_max=settings.responses.tenant_responses_max,
+    )
 
 
 def _tracing(settings: Settings) -> Tracing:

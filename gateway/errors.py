@@ -330,6 +330,15 @@ class KeysUnavailable(GatewayError):
         super().__init__("API keys cannot be checked at present.", retry_after_seconds=1.0)
 
 
+class ResponsesUnavailable(GatewayError):
+    """Where responses are kept cannot be asked: not a 404, which says that there is none."""
+
+    status, code, type = 503, "responses_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("Stored responses cannot be read at present.", retry_after_seconds=1.0)
+
+
 class QuotasUnavailable(GatewayError):
     """Limits cannot be held against those of other gateways, and the tenant wants no answer without that."""
 

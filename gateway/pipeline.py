@@ -25,6 +25,7 @@ from gateway.entrance import Entrance
 from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker
 from gateway.exchange import Exchange
 from gateway.ledger.attribution import attribution
+from gateway.request import Surface
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.tenant import Tenant
@@ -33,6 +34,9 @@ from workers.adapter import WorkerCall, WorkerUnreachable
 log = logging.getLogger(__name__)
 
 STATUS_CLIENT_CLOSED = 499
+
+PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
+"""Of workers, where it is not below /v1: vLLM has these two outside, SGLang has them there too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,7 @@ async def serve(exchange: Exchange, at: Services) -> None:
         ctx = await admit(exchange, tenant, at, progress)
         prompt = await at.prefixes.of(ctx)
         progress.prompt_tokens = prompt.prompt_tokens
+        exchange.counted(prompt.prompt_tokens)
         progress.mark("tokenise")
         async with at.reservations.hold(ctx, prompt, progress) as held:
             while True:
@@ -110,7 +115,7 @@ async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> 
 
 async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Progress) -> RequestContext:
     """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, BadRequest, what reading raises."""
-    request = await exchange.request()
+    request = await exchange.request(tenant)
     progress.asked = request.model
     progress.user, progress.tags = attribution(request.fields)
     try:
@@ -142,7 +147,7 @@ def call(ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Prog
         fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
     return WorkerCall(
         id=ctx.id,
-        path=f"v1/{ctx.request.surface.value}",
+        path=PATHS.get(ctx.request.surface, f"v1/{ctx.request.surface.value}"),
         fields=fields,
         model=ctx.model.name,
         stream=ctx.request.stream,

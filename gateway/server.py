@@ -22,7 +22,8 @@ from gateway.settings import Settings
 from gateway.web.admin import admin_app, admin_failure
 from gateway.web.client_address import finder
 from gateway.web.connections import Connections
-from gateway.web.handlers import failure, tenant_app
+from gateway.web.failure import failure
+from gateway.web.handlers import tenant_app
 from gateway.web.protocol import Failure, speaking
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                     and not gateway.services.entrance.directory.asks_for_keys
                 ),
                 find_address=finder(settings.listen.trusted_proxies),
+                responses=gateway.responses,
             ),
             failure,
             seconds_max=settings.drain.seconds,

@@ -122,6 +122,18 @@ class DatabaseServer(Branch, frozen=True, kw_only=True):
     ] = 3600.0
 
 
+class Responses(Branch, frozen=True, kw_only=True):
+    """What the Responses API keeps, in the database."""
+
+    kept_seconds: Annotated[
+        NotNegativeSeconds,
+        Meta(description="How long a response and its conversation can be asked for; 0: nothing is kept."),
+    ] = 86400.0
+    tenant_responses_max: Annotated[
+        Positive, Meta(description="Of one tenant; the oldest make room. All together take at most 256 MiB.")
+    ] = 1000
+
+
 class Prices(Branch, frozen=True, kw_only=True):
     """What a model costs, in money per million tokens."""
 
@@ -366,6 +378,7 @@ class Settings(Branch, frozen=True, kw_only=True):
     database: Annotated[DatabaseServer, Meta(description="Tenants and keys.")] = field(
         default_factory=DatabaseServer
     )
+    responses: Annotated[Responses, Meta(description="Stored responses.")] = field(default_factory=Responses)
     state_directory: Annotated[
         FilePath,
         Meta(

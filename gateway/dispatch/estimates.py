@@ -37,6 +37,8 @@ class OutputEstimates:
 
     def learn(self, ctx: RequestContext, output_tokens: int) -> None:
         """An answer had so many tokens."""
+        if not ctx.request.answers:
+            return
         key = (ctx.tenant.id, ctx.model.name)
         mean = self._means.pop(key, FIRST_GUESS_TOKENS)
         self._means[key] = mean + LEARNING_RATE * (output_tokens / ctx.request.answers - mean)

@@ -41,10 +41,13 @@ async def relay(
             await _relay_frames(answer, exchange, request, progress, headers, tells_cached)
         else:
             body = await _whole(answer)
-            progress.usage = _usage(body)
-            if not tells_cached:
-                body = without_cached_tokens(body)
-            await exchange.answer(answer.status, "application/json", body, headers)
+            # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
+            kind = "application/json" if request.generates else answer.content_type or "application/json"
+            if kind == "application/json":
+                progress.usage = _usage(body)
+                if not tells_cached:
+                    body = without_cached_tokens(body)
+            await exchange.answer(answer.status, kind, body, headers)
             progress.output(0)
     except StreamBroken as err:
         raise StreamInterrupted from err

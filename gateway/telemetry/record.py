@@ -26,12 +26,23 @@ class PromptDetails(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """`usage.completion_tokens_details`."""
+
+    reasoning_tokens: int | None = None
+
+
 class Usage(msgspec.Struct, frozen=True):
     """`usage` as workers report it."""
 
     prompt_tokens: int
     completion_tokens: int | None = 0
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return (self.completion_tokens_details and self.completion_tokens_details.reasoning_tokens) or 0
 
     @property
     def cached_tokens(self) -> int | None:

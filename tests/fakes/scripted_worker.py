@@ -53,6 +53,7 @@ class ScriptedWorker:
         self.models = list(models)
         self.script = script or Script()
         self.seen: list[Seen] = []
+        self.others: dict[str, tuple[str, bytes]] = {}  # more paths: what each answers, and of which type
         self.ready = True
         self.instance: str | None = "first"
         self.listed: bytes | None = None  # instead of the list of models
@@ -75,6 +76,8 @@ class ScriptedWorker:
         app = web.Application(client_max_size=64 * 1024**2)
         for path in ("/v1/chat/completions", "/v1/completions"):
             app.router.add_post(path, self._infer)
+        for path in self.others:
+            app.router.add_post(path, self._other)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/health", self._ready)
@@ -101,6 +104,11 @@ class ScriptedWorker:
 
     async def _server_info(self, http: web.Request) -> web.Response:
         return web.json_response({"max_total_num_tokens": self.kv_tokens_max, "instance_id": self.instance})
+
+    async def _other(self, http: web.Request) -> web.Response:
+        self.seen.append(Seen(body=await http.json(), headers=http.headers.copy(), ended="finished"))
+        kind, body = self.others[http.path]
+        return web.Response(body=body, content_type=kind)
 
     async def _infer(self, http: web.Request) -> web.StreamResponse:
         script, body = self.script, await http.json()
