@@ -53,7 +53,8 @@ from gateway.tenants.keys import pepper
 from gateway.tenants.penalties import Penalties
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
-from policies.registry import queue_policy, routing_policy
+from policies.queueing.cost import CostWeights
+from policies.registry import queue_policy, routing_policy, tenant_order
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
@@ -212,12 +213,13 @@ def _dispatch(
     for worker in fleet:
         catalogue.found(worker.models)
     queue = settings.queueing
-    policy = queue_policy(queue.across)
+    policy, order = queue_policy(queue.across, queue.options), tenant_order(queue.within)
 
     def new_room(model: str, unseat: Callable[[Placed], None]) -> WaitingRoom[Placed]:
         return WaitingRoom(
             model,
             policy=policy,
+            order=order,
             unseat=unseat,
             waiting_max=queue.waiting_requests_max,
             waiting_seconds_max=queue.waiting_seconds_max,
@@ -240,6 +242,9 @@ def _dispatch(
         estimates=OutputEstimates(),
         bounds=Bounds(
             release_window_tokens=queue.release_window_tokens,
+            costs=CostWeights(
+                uncached=queue.costs.uncached, cached=queue.costs.cached, output=queue.costs.output
+            ),
             attempts_max=settings.requests.attempts_max,
             first_token_seconds_max=settings.requests.first_token_seconds_max,
         ),

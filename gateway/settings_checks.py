@@ -11,7 +11,7 @@ from gateway.redis_address import redis_url_problem
 from gateway.settings import KvEventsAt, Settings, is_loopback
 from gateway.settings_messages import explained, names
 from gateway.urls import url_problem
-from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
+from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.registry import adapters
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
@@ -143,9 +143,15 @@ def _policies(settings: Settings) -> Iterator[str]:
     except PolicyError as err:
         yield f"$.routing.policy: {err}"
     try:
-        queue_policy(settings.queueing.across)
+        queue_policy(settings.queueing.across, settings.queueing.options)
+    except OptionsInvalid as err:
+        yield explained(err.message, err.options_type, {}, "$.queueing.options")
     except PolicyError as err:
         yield f"$.queueing.across: {err}"
+    try:
+        tenant_order(settings.queueing.within)
+    except PolicyError as err:
+        yield f"$.queueing.within: {err}"
 
 
 def _tokenizers(settings: Settings) -> Iterator[str]:

@@ -25,7 +25,7 @@ from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Router
-from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
+from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import (
     GatewayError,
     Overloaded,
@@ -47,13 +47,12 @@ from gateway.quotas.quota import (
 )
 from gateway.telemetry.record import Progress
 from policies.admission import has_window
-from policies.routing.protocol import Route
+from policies.queueing.cost import CostWeights
+from policies.queueing.protocol import Ticket
+from policies.routing.protocol import Ranking, Route
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerUnreachable
-
-OUTPUT_COST = 2.0
-"""Cost units of an output token; a prompt token is 1."""
 
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
@@ -79,6 +78,7 @@ class Bounds:
     """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
 
     release_window_tokens: int
+    costs: CostWeights
     attempts_max: int
     first_token_seconds_max: float
 
@@ -117,10 +117,13 @@ class Reservations:
         """Quota for the request. Raises QuotaExceeded, RequestExceedsLimit."""
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
+        held = Held(self, ctx, prompt, progress, lease)
         try:
-            yield Held(self, ctx, prompt, progress, lease)
+            yield held
         finally:
-            self.leases.end(lease, _used(progress))
+            used = _used(progress)
+            self.leases.end(lease, used)
+            held.settle(used)
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
 
@@ -176,6 +179,7 @@ class Held:
         self._sequence = by.router.arrival(ctx.model.name)
         self._output_tokens = by.estimates.expected(ctx)
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
+        self._ticket: Ticket | None = None
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Placed]:
@@ -240,33 +244,66 @@ class Held:
         seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
         return Overloaded(min(seconds, default=BUSY_SECONDS))
 
+    def settle(self, used: Cost | None) -> None:
+        """What was used replaces what its turn was charged with. Nothing, if it had none."""
+        if self._ticket is None:
+            return
+        units = 0.0
+        if used is not None:
+            units = self._by.bounds.costs.units(
+                uncached_tokens=used.prompt_tokens - used.cached_tokens,
+                cached_tokens=used.cached_tokens,
+                output_tokens=used.output_tokens,
+            )
+        self._by.room(self._ctx.model.name).settle(self._ticket, units - self._ticket.cost)
+
     async def _turn(self) -> Placed:
         progress, by = self._progress, self._by
         room = by.room(self._ctx.model.name)
-        cost = self._prompt.prompt_tokens + OUTPUT_COST * self._output_tokens
-        ticket = room.ticket(self._ctx.tenant.id, cost)
-        placed = room.at_once(ticket, self._seat)
-        if placed is not None:
-            return placed
-        progress.queued_at = by.clock()
-        try:
-            return await room.wait(ticket, self._seat)
-        finally:
-            progress.queued_until = by.clock()
+        ranking = self._ranking()
+        ticket = room.ticket(self._asked(ranking))
+        placed = room.at_once(ticket, lambda: self._seat(ranking))
+        if placed is None:
+            progress.queued_at = by.clock()
+            try:
+                placed = await room.wait(ticket, self._seat)
+            finally:
+                progress.queued_until = by.clock()
+        self._ticket = ticket
+        return placed
 
-    def _seat(self) -> Placed | None:
+    def _asked(self, ranking: Ranking) -> Asked:
+        prompt, best = self._prompt, ranking[0] if ranking else None
+        cached = min(best.matched_tokens, prompt.prompt_tokens) if best is not None else 0
+        uncached = prompt.prompt_tokens - cached
+        return Asked(
+            tenant=self._ctx.tenant.id,
+            weight=self._ctx.tenant.plan.weight,
+            cost=self._by.bounds.costs.units(
+                uncached_tokens=uncached, cached_tokens=cached, output_tokens=self._output_tokens
+            ),
+            uncached_tokens=uncached,
+            cached_tokens=cached,
+            worker=best.worker if best is not None and cached else "",
+        )
+
+    def _ranking(self) -> Ranking:
+        return self._by.router.ranked(
+            self._ctx,
+            self._prompt,
+            sequence=self._sequence,
+            output_tokens=self._output_tokens,
+            without=self._tried,
+        )
+
+    def _seat(self, ranking: Ranking | None = None) -> Placed | None:
         """Ranks with what is known now and takes the best place that has room; None if none has.
 
         After a failure room is not asked for: the request has had its turn.
         """
         by, prompt = self._by, self._prompt
-        ranking = by.router.ranked(
-            self._ctx,
-            prompt,
-            sequence=self._sequence,
-            output_tokens=self._output_tokens,
-            without=self._tried,
-        )
+        if ranking is None:
+            ranking = self._ranking()
         if not ranking:
             if self._tried:
                 return None

@@ -19,7 +19,8 @@ from typing import Generic, TypeVar
 
 from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, TenantQueueFull
 from policies.admission import retry_after_seconds
-from policies.queueing.protocol import QueueCounters, QueuePolicy, Ticket, Turn
+from policies.queueing.heads import next_turn
+from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 
 Placed = TypeVar("Placed")
 
@@ -28,6 +29,18 @@ SERVED_REMEMBERED = 256
 
 class NowhereToGo(Exception):
     """No worker is left that could ever give this request a place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a policy may know of a request; see Ticket."""
+
+    tenant: str
+    cost: float
+    weight: float = 1.0
+    uncached_tokens: int = 0
+    cached_tokens: int = 0
+    worker: str = ""
 
 
 @dataclass(slots=True)
@@ -47,6 +60,7 @@ class WaitingRoom(Generic[Placed]):
         model: str,
         *,
         policy: QueuePolicy,
+        order: TenantOrder,
         unseat: Callable[[Placed], None],
         waiting_max: int,
         waiting_seconds_max: float,
@@ -54,6 +68,7 @@ class WaitingRoom(Generic[Placed]):
     ) -> None:
         self._model = model
         self._policy = policy
+        self._order = order
         self._unseat = unseat
         self._waiting_max = waiting_max
         self._waiting_seconds_max = waiting_seconds_max
@@ -67,12 +82,25 @@ class WaitingRoom(Generic[Placed]):
         """How many wait."""
         return len(self._waiting)
 
-    def ticket(self, tenant: str, cost: float) -> Ticket:
-        """The next number. `cost`: estimated cost units."""
-        ticket = Ticket(number=self._number, tenant=tenant, cost=cost, arrived_at=self._clock())
+    def ticket(self, asked: Asked) -> Ticket:
+        """The next number."""
+        ticket = Ticket(
+            number=self._number,
+            tenant=asked.tenant,
+            cost=asked.cost,
+            weight=asked.weight,
+            uncached_tokens=asked.uncached_tokens,
+            cached_tokens=asked.cached_tokens,
+            worker=asked.worker,
+            arrived_at=self._clock(),
+        )
         self._number += 1
-        self._counters = self._policy.arrive(self._counters, ticket)
+        self._counters = self._policy.arrive(self._counters, ticket, self._tickets())
         return ticket
+
+    def settle(self, ticket: Ticket, cost_change: float) -> None:
+        """What a request that had its turn used differs from its cost by so much."""
+        self._counters = self._policy.settle(self._counters, ticket, cost_change)
 
     def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
         """A place without waiting: there is one, and nobody was here before. Raises NoWorker."""
@@ -104,9 +132,7 @@ class WaitingRoom(Generic[Placed]):
     def room_made(self) -> None:
         """Gives out what room there is now, in the order of the policy."""
         while self._waiting:
-            # Who was cancelled a moment ago still stands here until its task runs; it has no use for a turn.
-            tickets = [waiter.ticket for waiter in self._waiting.values() if not waiter.turn.done()]
-            turn = self._policy.next(self._counters, tickets, self._clock())
+            turn = next_turn(self._policy, self._order, self._counters, self._tickets(), self._clock())
             if turn is None:
                 return
             waiter = self._waiting[turn.ticket.number]
@@ -128,6 +154,10 @@ class WaitingRoom(Generic[Placed]):
             if not waiter.turn.done():
                 waiter.turn.set_exception(error)
         self._waiting.clear()
+
+    def _tickets(self) -> list[Ticket]:
+        # Who was cancelled a moment ago still stands here until its task runs; it has no use for a turn.
+        return [waiter.ticket for waiter in self._waiting.values() if not waiter.turn.done()]
 
     def _leave(self, waiter: _Waiter[Placed]) -> None:
         """Out of the queue; a turn that came in the same moment is given back."""

@@ -213,6 +213,7 @@ def _plan(plan: PlanSettings) -> Plan:
         concurrency=plan.concurrency,
         models=_access(plan.models),
         context_length_max=plan.context_length_max,
+        weight=plan.weight,
     )
 
 

@@ -34,13 +34,14 @@ def _allows(allow: tuple[str, ...], deny: tuple[str, ...], model: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a tenant may use. No limits, no concurrency: as much as there is."""
+    """What a tenant may use. No limits, no concurrency: as much as there is. `weight`: share in the queue."""
 
     name: str = "unlimited"
     limits: tuple[Limit, ...] = ()
     concurrency: int | None = None
     models: Access = Access()
     context_length_max: int | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
