@@ -30,8 +30,8 @@ class Sfq:
 
     def arrive(self, counters: QueueCounters, ticket: Ticket, waiting: Sequence[Ticket]) -> QueueCounters:
         finish = counters.tags.get(ticket.tenant)
-        if finish is None or finish >= counters.virtual_time:
-            return counters  # Without a tag its start is the virtual time anyway.
+        if finish is not None and finish >= counters.virtual_time:
+            return counters
         if any(other.tenant == ticket.tenant for other in waiting):
             return counters
         return counters.moved({ticket.tenant: counters.virtual_time})
