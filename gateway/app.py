@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +25,7 @@ from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.household import QueueHousehold
 from gateway.dispatch.prefixes import Prefixes
 from gateway.dispatch.reservations import Bounds, Placed, Reservations
 from gateway.dispatch.router import Router
@@ -36,6 +38,10 @@ from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
+from gateway.queue.keys import QueueKeys
+from gateway.queue.shared import SharedQueue
+from gateway.queue.store import QueueStore
+from gateway.queue.turns import TurnReader
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
@@ -54,6 +60,7 @@ from gateway.tenants.penalties import Penalties
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
 from policies.queueing.cost import CostWeights
+from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
@@ -92,8 +99,10 @@ class Gateway:
     def close_doors(self) -> None:
         """New requests are refused, those that wait are sent away, running ones go on."""
         self.doors.ready = self.doors.open = False
-        for room in self.services.reservations.rooms().values():
+        reservations = self.services.reservations
+        for room in reservations.rooms().values():
             room.close(ShuttingDown())
+        reservations.queue.dismiss(ShuttingDown())
 
 
 @asynccontextmanager
@@ -134,8 +143,16 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             up=lambda: shared_index.reader.up,
         )
         stack.push_async_callback(feeds.close)
-        reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds)
+        reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds, scripts)
         stack.callback(reservations.fleet.close)
+        queue = reservations.queue
+        turns = TurnReader(
+            scripts,
+            QueueKeys(settings.redis.prefix).turns,
+            turn=queue.turn_told,
+            gateways=queue.gateways_changed,
+            missed=queue.ask_again,
+        )
         salts = Salts(tenants.groups, lambda group: cache_salt(group, secret))
         spaces = Spaces(reservations.fleet, catalogue, prefixes, salts)
 
@@ -171,6 +188,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database))
         )
 
+        stack.push_async_callback(queue.close)
         stack.push_async_callback(supervisor.close)
         if database is not None:
             supervisor.start("database", database.run)
@@ -183,6 +201,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
+            ("queue", queue.run),
+            ("turns", turns.run),
         ):
             supervisor.start(name, loop)
         if valkey is not None:
@@ -191,7 +211,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
 
 def _dispatch(
-    settings: Settings, catalogue: Catalogue, leases: Leases, index: PrefixIndex, feeds: Feeds
+    settings: Settings,
+    catalogue: Catalogue,
+    leases: Leases,
+    index: PrefixIndex,
+    feeds: Feeds,
+    scripts: ScriptCaller,
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
@@ -206,7 +231,7 @@ def _dispatch(
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
-    events = FleetEvents(room=lambda: reservations.room_made(), emptied=index.forget, reported=reported)
+    events = FleetEvents(room=lambda: reservations.fleet_changed(), emptied=index.forget, reported=reported)
     fleet = Fleet(map(_worker, settings.workers), events)
     if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
         fleet.warn_of_shared_caches()
@@ -226,6 +251,19 @@ def _dispatch(
             clock=time.monotonic,
         )
 
+    household = QueueHousehold(
+        fleet, room=lambda model: reservations.room(model), rooms=lambda: reservations.rooms()
+    )
+    shared = SharedQueue(
+        QueueStore(
+            scripts, QueueKeys(settings.redis.prefix), os.urandom(8).hex(), queue.release_window_tokens
+        ),
+        household,
+        order,
+        enabled=queue.across == Sfq.name,
+        timeout_seconds=settings.redis.timeout_ms / 1000,
+        clock=time.monotonic,
+    )
     feedback = Feedback(index, feeds.credits, feeds.raised)
     reservations = Reservations(
         leases=leases,
@@ -248,6 +286,7 @@ def _dispatch(
             attempts_max=settings.requests.attempts_max,
             first_token_seconds_max=settings.requests.first_token_seconds_max,
         ),
+        queue=shared,
         new_room=new_room,
     )
     return reservations

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 import msgspec
@@ -28,12 +29,16 @@ from gateway.dispatch.router import Router
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import (
     GatewayError,
+    NoWorker,
     Overloaded,
     QuotaExceeded,
     RequestExceedsLimit,
     WorkerError,
     WorkerTimeout,
 )
+from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
+from gateway.queue.shared import Placed as Turn
+from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.leases import Leases
 from gateway.quotas.quota import (
     REQUESTS,
@@ -64,11 +69,12 @@ HEADER_NAMES = {REQUESTS: "requests", TOTAL_TOKENS: "tokens"}
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when."""
+    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places."""
 
     worker: Worker
     route: Route
     place: Place
+    shared: SharedTicket
     tokens_ahead: int
     since: float
 
@@ -96,6 +102,7 @@ class Reservations:
         feedback: Feedback,
         estimates: OutputEstimates,
         bounds: Bounds,
+        queue: SharedQueue,
         new_room: Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,6 +113,7 @@ class Reservations:
         self.feedback = feedback
         self.estimates = estimates
         self.bounds = bounds
+        self.queue = queue
         self.clock = clock
         self._new_room = new_room
         self._rooms: dict[str, WaitingRoom[Placed]] = {}
@@ -121,16 +129,14 @@ class Reservations:
         try:
             yield held
         finally:
-            used = _used(progress)
-            self.leases.end(lease, used)
-            held.settle(used)
+            self.leases.end(lease, _used(progress))
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
 
     def room(self, model: str) -> WaitingRoom[Placed]:
         room = self._rooms.get(model)
         if room is None:
-            room = self._rooms[model] = self._new_room(model, self.leave)
+            room = self._rooms[model] = self._new_room(model, self._unseat)
         return room
 
     def rooms(self) -> Mapping[str, WaitingRoom[Placed]]:
@@ -143,10 +149,20 @@ class Reservations:
             if len(room):
                 room.room_made()
 
-    def leave(self, placed: Placed) -> None:
-        """Gives a place back."""
-        placed.place.leave()
+    def fleet_changed(self) -> None:
+        """A worker came or went: where requests may go has changed."""
+        self.queue.ask_again()
         self.room_made()
+
+    def leave(self, placed: Placed, cost_change: float) -> bool:
+        """Gives a place back. False if the queue is not told what it cost: see SharedQueue.leave."""
+        placed.place.leave()
+        settled = self.queue.leave(placed.shared, cost_change)
+        self.room_made()
+        return settled
+
+    def _unseat(self, placed: Placed) -> None:
+        self.leave(placed, 0.0)
 
     async def _reserve(self, ctx: RequestContext, prompt: PromptBlocks) -> Lease:
         decision = await self.leases.reserve(
@@ -180,6 +196,7 @@ class Held:
         self._output_tokens = by.estimates.expected(ctx)
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
         self._ticket: Ticket | None = None
+        self._charged = 0.0
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Placed]:
@@ -202,7 +219,7 @@ class Held:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
             self._by.feedback.left(expected)
             index.withdraw(placed.worker.id, self._ctx.id)
-            self._by.leave(placed)
+            self._leave(placed)
 
     def answered(self, placed: Placed, status: int) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
@@ -221,6 +238,7 @@ class Held:
             ttft_ms = (by.clock() - placed.since) * 1000
             by.fleet.first_token(placed.worker, tokens=placed.tokens_ahead, ttft_ms=ttft_ms)
         placed.place.first_token()
+        by.queue.first_token(placed.shared)
         by.room_made()
 
     def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
@@ -244,33 +262,79 @@ class Held:
         seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
         return Overloaded(min(seconds, default=BUSY_SECONDS))
 
-    def settle(self, used: Cost | None) -> None:
-        """What was used replaces what its turn was charged with. Nothing, if it had none."""
-        if self._ticket is None:
-            return
+    def _leave(self, placed: Placed) -> None:
+        """Gives the place back; what was used replaces what the turn was charged with."""
+        used, by = _used(self._progress), self._by
         units = 0.0
         if used is not None:
-            units = self._by.bounds.costs.units(
+            units = by.bounds.costs.units(
                 uncached_tokens=used.prompt_tokens - used.cached_tokens,
                 cached_tokens=used.cached_tokens,
                 output_tokens=used.output_tokens,
             )
-        self._by.room(self._ctx.model.name).settle(self._ticket, units - self._ticket.cost)
+        change, self._charged = units - self._charged, units
+        if not by.leave(placed, change) and self._ticket is not None:
+            by.room(self._ctx.model.name).settle(self._ticket, change)
 
     async def _turn(self) -> Placed:
-        progress, by = self._progress, self._by
-        room = by.room(self._ctx.model.name)
-        ranking = self._ranking()
-        ticket = room.ticket(self._asked(ranking))
-        placed = room.at_once(ticket, lambda: self._seat(ranking))
-        if placed is None:
-            progress.queued_at = by.clock()
+        """A place in its turn, wherever turns are given: that may change while it waits."""
+        while True:
+            ranking = self._ranking()
+            room = self._by.room(self._ctx.model.name)
+            ticket = self._ticket = room.ticket(self._asked(ranking), self._ticket)
+            placed: Placed | None
             try:
-                placed = await room.wait(ticket, self._seat)
+                if self._by.queue.shared:
+                    placed = await room.wait_with_all(ticket, partial(self._turn_of_all, ticket))
+                else:
+                    placed = room.at_once(ticket, partial(self._seat, ranking))
+                    if placed is None:
+                        self._waits()
+                        placed = await room.wait(ticket, self._seat)
+            except AskAnew:
+                continue
             finally:
-                progress.queued_until = by.clock()
-        self._ticket = ticket
-        return placed
+                if self._progress.queued_at is not None:
+                    self._progress.queued_until = self._by.clock()
+            self._charged = ticket.cost
+            return placed
+
+    async def _turn_of_all(self, ticket: Ticket) -> Placed:
+        by, known = self._by, dict[WorkerId, Route]()
+        shared = by.queue.ticket(ticket, self._ctx.model.name, self._kv_tokens)
+
+        def routes() -> list[SharedRoute]:
+            ranking = self._ranking()[:ROUTES_MAX]
+            known.update((route.worker, route) for route in ranking)
+            return [self._shared_route(route) for route in ranking]
+
+        try:
+            turn = await by.queue.turn(shared, ticket, routes, self._waits)
+        except NoRoute:
+            raise NoWorker(self._ctx.model.name) from None
+        worker = by.fleet[turn.worker]
+        return self._placed(worker, known[turn.worker], turn.uncached_tokens, shared)
+
+    def _shared_route(self, route: Route) -> SharedRoute:
+        """What it costs there however many tokens are queued by then."""
+        queued = self._by.fleet[route.worker].load.all_tokens_queued
+        return SharedRoute(
+            route.worker,
+            self._uncached(route),
+            route.cost_ms - route.ms_per_queued_token * queued,
+            route.ms_per_queued_token,
+        )
+
+    def _waits(self) -> None:
+        if self._progress.queued_at is None:
+            self._progress.queued_at = self._by.clock()
+
+    def _uncached(self, route: Route) -> int:
+        return max(1, self._prompt.prompt_tokens - route.matched_tokens)
+
+    @property
+    def _kv_tokens(self) -> int:
+        return self._prompt.prompt_tokens + self._output_tokens
 
     def _asked(self, ranking: Ranking) -> Asked:
         prompt, best = self._prompt, ranking[0] if ranking else None
@@ -301,31 +365,32 @@ class Held:
 
         After a failure room is not asked for: the request has had its turn.
         """
-        by, prompt = self._by, self._prompt
+        by = self._by
         if ranking is None:
             ranking = self._ranking()
         if not ranking:
             if self._tried:
                 return None
             raise NowhereToGo
+        window = by.queue.share_of(by.bounds.release_window_tokens)
         for route in ranking:
-            worker = by.fleet[route.worker]
-            uncached = max(1, prompt.prompt_tokens - route.matched_tokens)
-            if self._tried or has_window(
-                worker.load.tokens_queued, uncached, by.bounds.release_window_tokens
-            ):
-                return Placed(
-                    worker=worker,
-                    route=route,
-                    tokens_ahead=worker.load.tokens_queued + uncached,
-                    since=by.clock(),
-                    place=Place(
-                        worker.load,
-                        uncached_tokens=uncached,
-                        kv_tokens=prompt.prompt_tokens + self._output_tokens,
-                    ),
-                )
+            worker, uncached = by.fleet[route.worker], self._uncached(route)
+            if self._tried or has_window(worker.load.all_tokens_queued, uncached, window):
+                assert self._ticket is not None
+                shared = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens)
+                by.queue.hold(shared, Turn(worker.id, uncached))
+                return self._placed(worker, route, uncached, shared)
         return None
+
+    def _placed(self, worker: Worker, route: Route, uncached: int, shared: SharedTicket) -> Placed:
+        return Placed(
+            worker=worker,
+            route=route,
+            tokens_ahead=worker.load.all_tokens_queued + uncached,
+            since=self._by.clock(),
+            place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
+            shared=shared,
+        )
 
 
 def _refused(refusal: Refusal) -> GatewayError:

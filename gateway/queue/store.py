@@ -70,6 +70,8 @@ class Load(msgspec.Struct, frozen=True, gc=False):
     kv_tokens: int
 
 
+NOTHING = Load(0, 0, 0)
+
 Loads = Mapping[WorkerId, Load]
 
 
@@ -85,6 +87,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     loads: Loads = {}
     id: str = ""
     worker: WorkerId | None = None
+    uncached_tokens: int = 0
     virtual_time: float = 0.0
     finish: float = 0.0
     dead: tuple[str, ...] = ()
@@ -109,10 +112,11 @@ class QueueStore:
         told = _told(answer)
         if told.outcome < 0:
             return told
-        worker, loads, virtual_time, finish = answer[3:]
+        worker, tokens, loads, virtual_time, finish = answer[3:]
         return msgspec.structs.replace(
             told,
             worker=WorkerId(worker.decode()) if worker else None,
+            uncached_tokens=tokens,
             loads=_loads(loads),
             virtual_time=float(virtual_time),
             finish=float(finish),
@@ -126,9 +130,13 @@ class QueueStore:
         told = _told(answer)
         if told.outcome < 0:
             return told
-        gone, worker, loads = answer[3:]
+        gone, worker, tokens, loads = answer[3:]
         return msgspec.structs.replace(
-            told, id=gone.decode(), worker=WorkerId(worker.decode()), loads=_loads(loads)
+            told,
+            id=gone.decode(),
+            worker=WorkerId(worker.decode()),
+            uncached_tokens=tokens,
+            loads=_loads(loads),
         )
 
     async def first_token(self, queues: Sequence[str], id: str) -> Told:
@@ -159,10 +167,13 @@ class QueueStore:
         id: str,
         places: Sequence[SharedPlace] = (),
         services: Iterable[tuple[str, str, float]] = (),
+        *,
+        fresh: bool = True,
     ) -> "asyncio.Future[list[Told]]":
         """What this gateway holds is this and nothing else. All is sent before this returns.
 
-        `services`: (queue, tenant, units over weight) given while Redis was away; counted once for every `id`.
+        `services`: (queue, tenant, units over weight) given while Redis was away; counted once for every `id`. Not
+        `fresh`: these places are added to what it holds already.
         """
         calls: list[Awaitable[Told]] = []
         given: list[Argument] = list(chain.from_iterable(services))
@@ -175,7 +186,7 @@ class QueueStore:
                     [
                         lease_ms,
                         f"{id}.{at}",
-                        int(at == 0),
+                        int(fresh and at == 0),
                         len(part),
                         *chain.from_iterable(map(_place, part)),
                         *((len(given) // 3, *given) if at == 0 else (0,)),

@@ -31,6 +31,7 @@ class LeastWork:
                 cost_ms=order(at)[0],
                 matched_tokens=candidates[at].matched_tokens,
                 reason=f"{candidates[at].worker.tokens_queued} tokens ahead",
+                ms_per_queued_token=candidates[at].worker.speed.ms_per_token,
             )
             for at in sorted(range(count), key=order)
         )

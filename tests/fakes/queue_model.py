@@ -42,7 +42,9 @@ class QueueModel:
     # What can be seen.
 
     def tokens(self, worker: str) -> int:
-        return sum(r.tokens for r in self.records.values() if r.worker == worker and r.state in ("granted", "placed"))
+        return sum(
+            r.tokens for r in self.records.values() if r.worker == worker and r.state in ("granted", "placed")
+        )
 
     def streams(self, worker: str) -> int:
         return sum(r.worker == worker and r.state != "waiting" for r in self.records.values())
@@ -59,8 +61,10 @@ class QueueModel:
     def head(self, queue: str) -> str | None:
         """Who stands first."""
         turn = self._turn(queue)
-        return None if turn is None else next(
-            id for id in self.waiting(queue) if self.records[id].number == turn.ticket.number
+        return (
+            None
+            if turn is None
+            else next(id for id in self.waiting(queue) if self.records[id].number == turn.ticket.number)
         )
 
     def best(self, routes: Sequence[SharedRoute]) -> SharedRoute | None:
@@ -76,7 +80,7 @@ class QueueModel:
             return -1, ""
         known = self.records.get(ticket.id)
         if known is None:
-            number = self.numbers.get(ticket.queue, 0) + 1
+            number = self.numbers[ticket.queue] = self.numbers.get(ticket.queue, 0) + 1
             record = Record(ticket, "waiting", number, list(routes))
             others = [self.records[id].as_ticket() for id in self.waiting(ticket.queue)]
             counters = self.policy.arrive(self._counters(ticket.queue), record.as_ticket(), others)
@@ -88,8 +92,8 @@ class QueueModel:
         else:
             self.more = False
         record = self.records[ticket.id]
-        if known is None and record.state == "waiting" or record.state == "granted":
-            self.numbers[ticket.queue] = max(self.numbers.get(ticket.queue, 0), record.number)
+        if record.state == "granted":
+            record.state = "placed"
         return (1, record.worker) if record.state in ("placed", "answering") else (0, "")
 
     def claim(self, gateway, queues, id, other, routes):

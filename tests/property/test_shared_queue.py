@@ -96,7 +96,7 @@ class QueueMachine(RuleBasedStateMachine):
     def admitted(self, name, id, routes):
         told = self.do(self.stores[name].admit(self.tickets[id], routes))
         expected = self.model.admit(name, self.tickets[id], routes)
-        assert (-2, "") == expected if told is None else (told.outcome, told.worker or "") == expected
+        assert expected == (-2, "") if told is None else (told.outcome, told.worker or "") == expected
         if told is not None:
             self.finished(name, [self.tickets[id].queue])
 
@@ -149,7 +149,9 @@ class QueueMachine(RuleBasedStateMachine):
         if told is not None:
             self.finished(name)
 
-    @rule(name=gateway, data=st.data(), units=st.lists(st.floats(0, 300), max_size=2), times=st.integers(1, 2))
+    @rule(
+        name=gateway, data=st.data(), units=st.lists(st.floats(0, 300), max_size=2), times=st.integers(1, 2)
+    )
     def join(self, name, data, units, times):
         """Again, with a part of what it holds, and with what it gave while Redis was away."""
         places = [
@@ -162,7 +164,9 @@ class QueueMachine(RuleBasedStateMachine):
             if id.startswith(f"{name}:") and record.state in ("placed", "answering")
         ]
         kept = [place for place in places if data.draw(st.booleans())]
-        self.joined(name, kept, [("m", tenant, given) for tenant, given in zip(TENANTS, units, strict=False)], times)
+        self.joined(
+            name, kept, [("m", tenant, given) for tenant, given in zip(TENANTS, units, strict=False)], times
+        )
 
     def joined(self, name, places, services, times=1):
         id = f"join{next(runs)}"
@@ -187,7 +191,9 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def the_same_turns_were_told(self):
         if self.model.gateways:
-            entries = type(self).run(lambda: self.scripts.ask("XRANGE", self.stores[GATEWAYS[0]].keys.turns, "-", "+"))
+            entries = type(self).run(
+                lambda: self.scripts.ask("XRANGE", self.stores[GATEWAYS[0]].keys.turns, "-", "+")
+            )
             turns = [fields[1].decode() for _, fields in entries if fields[0] == b"turn"]
             assert turns == self.model.turns
 
@@ -195,7 +201,9 @@ class QueueMachine(RuleBasedStateMachine):
     def no_worker_has_more_than_its_window(self):
         for worker in WORKERS:
             inside = [
-                r for r in self.model.records.values() if r.worker == worker and r.state in ("granted", "placed")
+                r
+                for r in self.model.records.values()
+                if r.worker == worker and r.state in ("granted", "placed")
             ]
             assert len(inside) <= 1 or self.model.tokens(worker) <= WINDOW
 
@@ -225,7 +233,10 @@ def test_redis_and_the_model_give_the_same_turns(valkey):
         run_machine(
             machine,
             settings=settings(
-                max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+                max_examples=40,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
             ),
         )
         runner.run(scripts.close())

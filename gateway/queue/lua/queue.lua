@@ -279,8 +279,8 @@ end
 
 -- admit: a place if there is room and nobody waits, else a ticket. Of the first queue.
 --   id, tenant, weight, cost, KV tokens, number of routes, routes
--- Outcome 1 {worker, loads, v, F}, 0 waits {'', loads, v, F}, -1 it has ended already.
--- For one that waits already: its routes are these from now on.
+-- Outcome 1 {worker, tokens, loads, v, F}, 0 waits {'', 0, loads, v, F}, -1 it has ended already.
+-- For one that waits already: its routes are these from now on. One whose turn has come has its place.
 function verbs.admit(keys, args)
   if not open(keys, args) then return {-2, -1, 0} end
   local id, queue = next_arg(args), queues[1]
@@ -310,19 +310,25 @@ function verbs.admit(keys, args)
     end
   end
   record = read(id)
-  local waits = record.state == 'waiting' or record.state == 'granted'
-  return answer(waits and 0 or 1, waits and '' or record.worker, loads_of(workers_of(routes)),
-    text(passed(queue)), text(finish_of(queue, record.tenant)))
+  if record.state == 'granted' then
+    -- Its owner asks, since it has not heard of its turn: it need not claim it.
+    record.state = 'placed'
+    write(id, record)
+    call('ZREM', grants, id)
+  end
+  local waits = record.state == 'waiting'
+  return answer(waits and 0 or 1, waits and '' or record.worker, record.tokens or 0,
+    loads_of(workers_of(routes)), text(passed(queue)), text(finish_of(queue, record.tenant)))
 end
 
 -- claim: the owner of a turn takes it, for the ticket it was given to or for another one of that tenant.
 --   id, another id or '', number of routes, routes (of the one that shall go, as they are now)
--- Outcome 1 {id that goes, worker, loads}, -1 it is no longer there.
+-- Outcome 1 {id that goes, worker, tokens, loads}, -1 it is no longer there.
 function verbs.claim(keys, args)
   if not open(keys, args) then return {-2, -1, 0} end
   local id, other = next_arg(args), next_arg(args)
   local routes, record = routes_of(args), read(id)
-  if record and record.state == 'placed' then return answer(1, id, record.worker, loads_of({record.worker})) end
+  if record and record.state == 'placed' then return answer(1, id, record.worker, record.tokens, loads_of({record.worker})) end
   if not record or record.state ~= 'granted' then return answer(-1) end
   local queue, swapped = queues[record.queue], other ~= '' and read(other)
   if swapped and (swapped.state ~= 'waiting' or swapped.tenant ~= record.tenant or swapped.queue ~= record.queue) then
@@ -347,7 +353,7 @@ function verbs.claim(keys, args)
   write(goes, record)
   call('ZREM', grants, id)
   grant()
-  return answer(1, goes, record.worker, loads_of({record.worker}))
+  return answer(1, goes, record.worker, record.tokens, loads_of({record.worker}))
 end
 
 -- release: a first token came, or the request has ended, wherever it stood.
