@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 LEASE_MS = 3000
 BEAT_SECONDS = 1.0
 AGAIN_SECONDS = 0.25
+LATE_MAX = 3
+"""Decisions in a row that came too late: Redis is away then."""
+
 FORGOTTEN = "Redis has forgotten this gateway"
 
 
@@ -128,6 +131,7 @@ class SharedQueue:
         self._due_at = 0.0
         self._number = 0
         self._joins = 0
+        self._late = 0
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -292,12 +296,15 @@ class SharedQueue:
         try:
             told = await within(asked, self._timeout_seconds)
         except TimeoutError:
-            self._away("no decision in time")
+            self._late += 1
+            if self._late >= LATE_MAX:
+                self._away("no decision in time")
         except RedisDown as err:
             self._away(str(err))
         except NotJoined:
             self._away(FORGOTTEN)
         else:
+            self._late = 0
             self._household.tags(shared.queue, shared.tenant, told.virtual_time, told.finish)
             if told.outcome == 1:
                 self._seat(shared.id, told)

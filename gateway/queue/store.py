@@ -125,7 +125,7 @@ class QueueStore:
     async def claim(
         self, queues: Sequence[str], id: str, other: str | None, routes: Sequence[SharedRoute]
     ) -> Told:
-        """Takes a turn, for `other` if that is given and has room. Outcome 1: `id` goes to `worker`; -1: too late."""
+        """Takes a turn, for `other` if that has room. Outcome 1: `id` goes to `worker`; -1: too late."""
         answer = await self._call("claim", queues, [id, other or "", *_routes(routes)])
         told = _told(answer)
         if told.outcome < 0:

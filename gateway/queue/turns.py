@@ -1,4 +1,4 @@
-"""Hears of turns: reads the stream of the shared queue, on a connection of its own, blocked until something comes."""
+"""Hears of turns: reads the stream of the shared queue, on a connection of its own, blocked until there is news."""
 
 import asyncio
 from collections.abc import Callable
