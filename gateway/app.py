@@ -27,9 +27,11 @@ from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.household import QueueHousehold
 from gateway.dispatch.prefixes import Prefixes
-from gateway.dispatch.reservations import Bounds, Placed, Reservations
+from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.router import Router
+from gateway.dispatch.shadow import Shadow
 from gateway.dispatch.spaces import Salts, Spaces
+from gateway.dispatch.turn import Bounds, Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.doors import Doors
 from gateway.embedded_valkey import EmbeddedValkey
@@ -47,7 +49,7 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.secret_store import deployment_secret
-from gateway.settings import Settings, is_loopback
+from gateway.settings import Settings, ShadowPolicy, is_loopback
 from gateway.settings import Worker as WorkerSettings
 from gateway.settings_types import SettingsProblem
 from gateway.shared_index import SharedIndexParts
@@ -273,6 +275,7 @@ def _dispatch(
             feedback=feedback,
             policy=routing_policy(settings.routing.policy, settings.routing.options),
             random=random.Random(),
+            shadow=_shadow(settings.routing.shadow),
         ),
         fleet=fleet,
         index=index,
@@ -290,6 +293,12 @@ def _dispatch(
         new_room=new_room,
     )
     return reservations
+
+
+def _shadow(settings: ShadowPolicy | None) -> Shadow | None:
+    if settings is None:
+        return None
+    return Shadow(routing_policy(settings.policy, settings.options), settings.share)
 
 
 def _worker(settings: WorkerSettings) -> Worker:

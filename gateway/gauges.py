@@ -7,6 +7,7 @@ from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.shadow import Shadow
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import Gauge
@@ -46,6 +47,12 @@ def gauges(
     def waiting() -> list[tuple[tuple[str, ...], float]]:
         return [((model,), float(len(room))) for model, room in reservations.rooms().items()]
 
+    def shadow(name: str, text: str, read: Callable[[Shadow], float]) -> Gauge:
+        def read_it() -> list[tuple[tuple[str, ...], float]]:
+            return [((), read(second))] if (second := reservations.router.shadow) is not None else []
+
+        return Gauge(name=name, text=text, read=read_it, counter=True)
+
     def database_up() -> bool:
         return database is None or not database.away
 
@@ -66,7 +73,27 @@ def gauges(
             "Learnt prefill time of an uncached token.",
             lambda w: w.speed.ms_per_token / 1000,
         ),
+        shadow("shadow_compared", "Requests that the shadow policy ranked too.", lambda s: s.compared),
+        shadow("shadow_differed", "Of these, where it chose another worker.", lambda s: s.differed),
+        shadow(
+            "shadow_regret_seconds",
+            "What its choices would have cost more, in predicted time to the first token.",
+            lambda s: s.regret_seconds,
+        ),
+        shadow(
+            "shadow_gain_seconds",
+            "What its choices would have cost less, in predicted time to the first token.",
+            lambda s: s.gain_seconds,
+        ),
         Gauge(name="waiting_requests", text="Requests in the waiting room.", labels=("model",), read=waiting),
+        single(
+            "queue_shared",
+            "1: all gateways give turns together, in Redis; 0: this one alone.",
+            lambda: reservations.queue.shared,
+        ),
+        single(
+            "queue_gateways", "Gateways that live, this one included.", lambda: reservations.queue.gateways
+        ),
         feed("worker_events", "Batches of KV events heard.", lambda f: f.batches, counter=True),
         feed("worker_events_lag_seconds", "Age of the last batch when it came.", lambda f: f.lag_seconds),
         feed("worker_events_gaps", "Batches missed at first.", lambda f: f.subscriber.gaps, counter=True),

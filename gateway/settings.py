@@ -176,6 +176,18 @@ class Worker(Branch, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class ShadowPolicy(Branch, frozen=True, kw_only=True):
+    """A second policy that ranks every request too; see gateway/dispatch/shadow.py."""
+
+    policy: Annotated[str, Meta(description="Name of the second policy.")]
+    options: Annotated[dict[str, Any], Meta(description="Options of the second policy.")] = field(
+        default_factory=dict
+    )
+    share: Annotated[
+        float, Meta(ge=0, le=1, description="Share of the requests that the second policy decides.")
+    ] = 0.0
+
+
 class Routing(Branch, frozen=True, kw_only=True):
     """Which worker serves a request."""
 
@@ -183,6 +195,10 @@ class Routing(Branch, frozen=True, kw_only=True):
     options: Annotated[
         dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
     ] = field(default_factory=dict)
+    shadow: Annotated[
+        ShadowPolicy | None,
+        Meta(description="A second policy that is compared with it on live requests."),
+    ] = None
 
 
 class TokenCosts(Branch, frozen=True, kw_only=True):
@@ -330,7 +346,6 @@ UNBUILT = {
     "plans.limits.output_tokens": "limits by kind of token",
     "plans.limits.spend": "spend budgets",
     "plans.limits.reset": "calendar resets",
-    "routing.shadow": "shadow policies",
     "classes": "service classes",
     "telemetry.record_content": "content recording",
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Set
 from ipaddress import ip_address
 from os import fsencode
 from pathlib import Path
+from typing import Any
 
 from gateway.database_address import NONE, database_url_problem, sqlite_file
 from gateway.redis_address import redis_url_problem
@@ -136,12 +137,12 @@ def _is_everywhere(host: str) -> bool:
 
 
 def _policies(settings: Settings) -> Iterator[str]:
-    try:
-        routing_policy(settings.routing.policy, settings.routing.options)
-    except OptionsInvalid as err:
-        yield explained(err.message, err.options_type, {}, "$.routing.options")
-    except PolicyError as err:
-        yield f"$.routing.policy: {err}"
+    routing = settings.routing
+    yield from _routing_policy(routing.policy, routing.options, "$.routing")
+    if routing.shadow is not None:
+        yield from _routing_policy(routing.shadow.policy, routing.shadow.options, "$.routing.shadow")
+        if (routing.shadow.policy, routing.shadow.options) == (routing.policy, routing.options):
+            yield "$.routing.shadow: is the policy that decides already"
     try:
         queue_policy(settings.queueing.across, settings.queueing.options)
     except OptionsInvalid as err:
@@ -152,6 +153,15 @@ def _policies(settings: Settings) -> Iterator[str]:
         tenant_order(settings.queueing.within)
     except PolicyError as err:
         yield f"$.queueing.within: {err}"
+
+
+def _routing_policy(name: str, options: dict[str, Any], path: str) -> Iterator[str]:
+    try:
+        routing_policy(name, options)
+    except OptionsInvalid as err:
+        yield explained(err.message, err.options_type, {}, f"{path}.options")
+    except PolicyError as err:
+        yield f"{path}.policy: {err}"
 
 
 def _tokenizers(settings: Settings) -> Iterator[str]:

@@ -1,40 +1,110 @@
-"""A worker's speed, learnt from its answers.
+"""A worker's speed, learnt from its answers while it works.
 
 A first token that came `ttft_ms` after dispatch, with `tokens` uncached prompt tokens to compute (those ahead of it
 and its own), is one sample of
 
     ttft_ms = fixed_ms + ms_per_token * tokens
 
-Large prompts tell the slope, small ones the constant; each sample moves its part by a twentieth of the distance,
-and by no more than a factor of two, so that one stalled request does not turn the ranking over.
+Recursive least squares with exponential forgetting fits both constants at once (Haykin, Adaptive Filter Theory,
+chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Three things keep it honest in the wild:
+
+* A sample weighs 1 / (1 + thousands of tokens) of its error, for long prefills vary in proportion to their length.
+* What is off by more than four times the usual error counts as four times (Huber's clipping), so that one stalled
+  request does not turn the ranking over, while a worker that has really changed is believed within a few answers.
+* The matrix is bounded: a day of equal prompts, which teach nothing of the slope, does not wind it up.
 """
 
+import msgspec
 from msgspec.structs import replace
 
 from workers.worker import Speed
 
-LEARNING_RATE = 0.05
-LARGE_PROMPT_TOKENS = 64
+FORGETTING = 0.98
+"""A sample weighs half after 34 further ones."""
+
+CLIPPED_AT = 4.0
+"""Times the usual error."""
+
+ERROR_RATE = 0.1
+STEP_RATE = 0.05
+
+VARIANCE_FIRST = 1.0
+VARIANCE_MAX = 10.0
+
+FIXED_MS = (0.01, 120_000.0)
+MS_PER_TOKEN = (1e-5, 1_000.0)
+THOUSAND = 1000.0
 
 
-def _towards(old: float, sample: float) -> float:
-    bounded = min(max(sample, old / 2), old * 2)
-    return old + LEARNING_RATE * (bounded - old)
+class PrefillFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What was learnt of one worker's prefill, and how sure it is.
 
+    `fixed_ms`, `ms_per_token`: the constants above. `error_ms`: usual distance of a sample from the prediction,
+    weighted as above. The other three are the fit's covariance, with tokens in thousands. `samples`: how many.
+    """
 
-def learn_prefill(speed: Speed, tokens: int, ttft_ms: float) -> Speed:
-    """The speed after one first token."""
-    if tokens < LARGE_PROMPT_TOKENS:
-        return replace(speed, fixed_ms=_towards(speed.fixed_ms, max(ttft_ms, 0.01)))
-    slope = max(ttft_ms - speed.fixed_ms, 0.05 * ttft_ms) / tokens
-    return replace(speed, ms_per_token=_towards(speed.ms_per_token, slope))
+    fixed_ms: float
+    ms_per_token: float
+    error_ms: float
+    fixed_variance: float = VARIANCE_FIRST
+    slope_variance: float = VARIANCE_FIRST
+    covariance: float = 0.0
+    samples: int = 0
+
+    @classmethod
+    def seeded(cls, speed: Speed) -> "PrefillFit":
+        """A first guess, half of which is expected to be wrong."""
+        guess = predicted_ttft_ms(speed, int(THOUSAND))
+        return cls(fixed_ms=speed.fixed_ms, ms_per_token=speed.ms_per_token, error_ms=guess / 4)
+
+    def learnt(self, tokens: int, ttft_ms: float) -> "PrefillFit":
+        """The fit after one first token."""
+        thousands = tokens / THOUSAND
+        weight = 1 / (1 + thousands)
+        one, length = weight, thousands * weight  # the weighted regressor
+        off = weight * (ttft_ms - self.fixed_ms - self.ms_per_token * tokens)
+        limit = CLIPPED_AT * self.error_ms
+        residual = min(max(off, -limit), limit)
+
+        p, q, r = self.fixed_variance, self.covariance, self.slope_variance
+        towards_fixed, towards_slope = p * one + q * length, q * one + r * length
+        scale = FORGETTING + one * towards_fixed + length * towards_slope
+        gain_fixed, gain_slope = towards_fixed / scale, towards_slope / scale
+
+        p = (p - gain_fixed * towards_fixed) / FORGETTING
+        q = (q - gain_fixed * towards_slope) / FORGETTING
+        r = (r - gain_slope * towards_slope) / FORGETTING
+        shrunk = min(1.0, VARIANCE_MAX / (p + r))
+        # Ten times the usual is the most that one error says about what is usual: it doubles it at most.
+        usual = self.error_ms + ERROR_RATE * (min(abs(off), 11 * self.error_ms) - self.error_ms)
+        return PrefillFit(
+            fixed_ms=_within(self.fixed_ms + gain_fixed * residual, FIXED_MS),
+            ms_per_token=_within(self.ms_per_token + gain_slope * residual / THOUSAND, MS_PER_TOKEN),
+            error_ms=max(usual, 0.001),
+            fixed_variance=p * shrunk,
+            slope_variance=r * shrunk,
+            covariance=q * shrunk,
+            samples=self.samples + 1,
+        )
+
+    def speed(self, before: Speed) -> Speed:
+        """`before`, with the prefill as learnt."""
+        return replace(before, fixed_ms=self.fixed_ms, ms_per_token=self.ms_per_token)
 
 
 def learn_step(speed: Speed, tpot_ms: float) -> Speed:
-    """The speed after one stream whose tokens came `tpot_ms` apart on average."""
-    return replace(speed, step_ms=_towards(speed.step_ms, tpot_ms))
+    """The speed after one stream whose tokens came `tpot_ms` apart on average.
+
+    It moves by a twentieth of the distance, and no further than to half or twice in one sample.
+    """
+    sample = min(max(tpot_ms, speed.step_ms / 2), speed.step_ms * 2)
+    return replace(speed, step_ms=speed.step_ms + STEP_RATE * (sample - speed.step_ms))
 
 
 def predicted_ttft_ms(speed: Speed, tokens: int) -> float:
     """What the model expects for so many uncached tokens ahead and own."""
     return speed.fixed_ms + speed.ms_per_token * tokens
+
+
+def _within(value: float, bounds: tuple[float, float]) -> float:
+    return min(max(value, bounds[0]), bounds[1])

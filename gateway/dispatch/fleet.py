@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.dispatch.loads import WorkerLoad
-from policies.latency_model import learn_prefill, learn_step
+from policies.latency_model import PrefillFit, learn_step
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
 from workers.health import HealthState
@@ -21,7 +21,10 @@ CHUNK_TOKENS = 8192
 
 @dataclass(slots=True)
 class Worker:
-    """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed."""
+    """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
+
+    `speed`: as learnt so far; `fit`: what its prefill was learnt with.
+    """
 
     id: WorkerId
     kind: str
@@ -31,10 +34,14 @@ class Worker:
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     speed: Speed = field(default_factory=Speed)
+    fit: PrefillFit = field(init=False)
     report: WorkerReport = field(default_factory=WorkerReport)
     reported: bool = False
     failures: int = 0
     trouble: str = ""
+
+    def __post_init__(self) -> None:
+        self.fit = PrefillFit.seeded(self.speed)
 
     def snapshot(self) -> WorkerSnapshot:
         return WorkerSnapshot(
@@ -103,7 +110,8 @@ class Fleet:
 
     def first_token(self, worker: Worker, *, tokens: int, ttft_ms: float) -> None:
         """A first token came `ttft_ms` after dispatch, with so many uncached tokens ahead and own."""
-        worker.speed = learn_prefill(worker.speed, tokens, ttft_ms)
+        worker.fit = worker.fit.learnt(tokens, ttft_ms)
+        worker.speed = worker.fit.speed(worker.speed)
 
     def step(self, worker: Worker, tpot_ms: float) -> None:
         """A stream's tokens came so far apart on average."""

@@ -13,32 +13,25 @@ the tokens that came for a stream that was cut, the worker's own count for what 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from math import ceil
-
-import msgspec
 
 from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
-from gateway.dispatch.fleet import Fleet, Worker
-from gateway.dispatch.loads import Place
+from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Router
-from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
+from gateway.dispatch.turn import Bounds, Placed, Turn
+from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.errors import (
     GatewayError,
-    NoWorker,
     Overloaded,
     QuotaExceeded,
     RequestExceedsLimit,
     WorkerError,
     WorkerTimeout,
 )
-from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
-from gateway.queue.shared import Placed as Turn
-from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
+from gateway.queue.shared import SharedQueue
 from gateway.quotas.leases import Leases
 from gateway.quotas.quota import (
     REQUESTS,
@@ -51,10 +44,7 @@ from gateway.quotas.quota import (
     tightest,
 )
 from gateway.telemetry.record import Progress
-from policies.admission import has_window
-from policies.queueing.cost import CostWeights
-from policies.queueing.protocol import Ticket
-from policies.routing.protocol import Ranking, Route
+from policies.latency_model import predicted_ttft_ms
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerUnreachable
@@ -66,27 +56,6 @@ BUSY_SECONDS = 1.0
 """When to come back if all workers are busy and none says when."""
 
 HEADER_NAMES = {REQUESTS: "requests", TOTAL_TOKENS: "tokens"}
-
-
-class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places."""
-
-    worker: Worker
-    route: Route
-    place: Place
-    shared: SharedTicket
-    tokens_ahead: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
-
-    release_window_tokens: int
-    costs: CostWeights
-    attempts_max: int
-    first_token_seconds_max: float
 
 
 class Reservations:
@@ -125,9 +94,8 @@ class Reservations:
         """Quota for the request. Raises QuotaExceeded, RequestExceedsLimit."""
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
-        held = Held(self, ctx, prompt, progress, lease)
         try:
-            yield held
+            yield Held(self, ctx, prompt, progress, lease)
         finally:
             self.leases.end(lease, _used(progress))
             if progress.usage is not None:
@@ -155,11 +123,11 @@ class Reservations:
         self.room_made()
 
     def leave(self, placed: Placed, cost_change: float) -> bool:
-        """Gives a place back. False if the queue is not told what it cost: see SharedQueue.leave."""
+        """Gives a place back. False if nobody else has to know what it cost: see SharedQueue.leave."""
         placed.place.leave()
-        settled = self.queue.leave(placed.shared, cost_change)
+        told = self.queue.leave(placed.shared, cost_change)
         self.room_made()
-        return settled
+        return told
 
     def _unseat(self, placed: Placed) -> None:
         self.leave(placed, 0.0)
@@ -192,11 +160,17 @@ class Held:
         self._ctx = ctx
         self._prompt = prompt
         self._progress = progress
-        self._sequence = by.router.arrival(ctx.model.name)
-        self._output_tokens = by.estimates.expected(ctx)
+        self._by_shadow = by.router.for_shadow()
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
-        self._ticket: Ticket | None = None
-        self._charged = 0.0
+        self._turn = Turn(
+            by,
+            ctx,
+            prompt,
+            progress,
+            output_tokens=by.estimates.expected(ctx),
+            by_shadow=self._by_shadow,
+            tried=self._tried,
+        )
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Placed]:
@@ -204,12 +178,19 @@ class Held:
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker; after failures Overloaded, WorkerError.
         """
-        placed = self._seat() if self._tried else await self._turn()
+        placed = self._turn.seat() if self._tried else await self._turn.come()
         if placed is None:
             raise self._nobody_left()
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
-        progress.sent_to(placed.worker.id, placed.route.reason, placed.route.matched_tokens)
+        predicted_ms = predicted_ttft_ms(placed.worker.speed, placed.tokens_ahead)
+        progress.sent_to(
+            placed.worker.id,
+            by_shadow=self._by_shadow,
+            reason=placed.route.reason,
+            predicted_tokens=placed.route.matched_tokens,
+            predicted_ttft_seconds=predicted_ms / 1000,
+        )
         expected = self._by.feedback.sent(placed.worker.id, self._prompt)
         index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
@@ -218,8 +199,11 @@ class Held:
             if progress.usage is not None and self._prompt.exact:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
             self._by.feedback.left(expected)
+            self._learn(placed)
             index.withdraw(placed.worker.id, self._ctx.id)
-            self._leave(placed)
+            change = self._turn.cost_change(_used(progress))
+            if not self._by.leave(placed, change):
+                self._turn.settle(change)
 
     def answered(self, placed: Placed, status: int) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
@@ -235,8 +219,7 @@ class Held:
                 by.fleet.at_fault(by.fleet[worker], cause)
         by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         if self._ctx.request.stream:
-            ttft_ms = (by.clock() - placed.since) * 1000
-            by.fleet.first_token(placed.worker, tokens=placed.tokens_ahead, ttft_ms=ttft_ms)
+            progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
         by.queue.first_token(placed.shared)
         by.room_made()
@@ -254,6 +237,18 @@ class Held:
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
             raise self._nobody_left() from cause
 
+    def _learn(self, placed: Placed) -> None:
+        """How long the first token took for so many tokens; what was cached is known best at the end."""
+        progress = self._progress
+        if progress.worker_ttft_seconds is None:
+            return
+        tokens, usage = placed.tokens_ahead, progress.usage
+        if usage is not None and usage.cached_tokens is not None:
+            tokens += min(placed.route.matched_tokens, self._prompt.prompt_tokens) - usage.cached_tokens
+        self._by.fleet.first_token(
+            placed.worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
+        )
+
     def _nobody_left(self) -> WorkerError | Overloaded:
         """Nobody is left to be asked: were all of them busy?"""
         tried = self._tried.values()
@@ -261,136 +256,6 @@ class Held:
             return WorkerError()
         seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
         return Overloaded(min(seconds, default=BUSY_SECONDS))
-
-    def _leave(self, placed: Placed) -> None:
-        """Gives the place back; what was used replaces what the turn was charged with."""
-        used, by = _used(self._progress), self._by
-        units = 0.0
-        if used is not None:
-            units = by.bounds.costs.units(
-                uncached_tokens=used.prompt_tokens - used.cached_tokens,
-                cached_tokens=used.cached_tokens,
-                output_tokens=used.output_tokens,
-            )
-        change, self._charged = units - self._charged, units
-        if not by.leave(placed, change) and self._ticket is not None:
-            by.room(self._ctx.model.name).settle(self._ticket, change)
-
-    async def _turn(self) -> Placed:
-        """A place in its turn, wherever turns are given: that may change while it waits."""
-        while True:
-            ranking = self._ranking()
-            room = self._by.room(self._ctx.model.name)
-            ticket = self._ticket = room.ticket(self._asked(ranking), self._ticket)
-            placed: Placed | None
-            try:
-                if self._by.queue.shared:
-                    placed = await room.wait_with_all(ticket, partial(self._turn_of_all, ticket))
-                else:
-                    placed = room.at_once(ticket, partial(self._seat, ranking))
-                    if placed is None:
-                        self._waits()
-                        placed = await room.wait(ticket, self._seat)
-            except AskAnew:
-                continue
-            finally:
-                if self._progress.queued_at is not None:
-                    self._progress.queued_until = self._by.clock()
-            self._charged = ticket.cost
-            return placed
-
-    async def _turn_of_all(self, ticket: Ticket) -> Placed:
-        by, known = self._by, dict[WorkerId, Route]()
-        shared = by.queue.ticket(ticket, self._ctx.model.name, self._kv_tokens)
-
-        def routes() -> list[SharedRoute]:
-            ranking = self._ranking()[:ROUTES_MAX]
-            known.update((route.worker, route) for route in ranking)
-            return [self._shared_route(route) for route in ranking]
-
-        try:
-            turn = await by.queue.turn(shared, ticket, routes, self._waits)
-        except NoRoute:
-            raise NoWorker(self._ctx.model.name) from None
-        worker = by.fleet[turn.worker]
-        return self._placed(worker, known[turn.worker], turn.uncached_tokens, shared)
-
-    def _shared_route(self, route: Route) -> SharedRoute:
-        """What it costs there however many tokens are queued by then."""
-        queued = self._by.fleet[route.worker].load.all_tokens_queued
-        return SharedRoute(
-            route.worker,
-            self._uncached(route),
-            route.cost_ms - route.ms_per_queued_token * queued,
-            route.ms_per_queued_token,
-        )
-
-    def _waits(self) -> None:
-        if self._progress.queued_at is None:
-            self._progress.queued_at = self._by.clock()
-
-    def _uncached(self, route: Route) -> int:
-        return max(1, self._prompt.prompt_tokens - route.matched_tokens)
-
-    @property
-    def _kv_tokens(self) -> int:
-        return self._prompt.prompt_tokens + self._output_tokens
-
-    def _asked(self, ranking: Ranking) -> Asked:
-        prompt, best = self._prompt, ranking[0] if ranking else None
-        cached = min(best.matched_tokens, prompt.prompt_tokens) if best is not None else 0
-        uncached = prompt.prompt_tokens - cached
-        return Asked(
-            tenant=self._ctx.tenant.id,
-            weight=self._ctx.tenant.plan.weight,
-            cost=self._by.bounds.costs.units(
-                uncached_tokens=uncached, cached_tokens=cached, output_tokens=self._output_tokens
-            ),
-            uncached_tokens=uncached,
-            cached_tokens=cached,
-            worker=best.worker if best is not None and cached else "",
-        )
-
-    def _ranking(self) -> Ranking:
-        return self._by.router.ranked(
-            self._ctx,
-            self._prompt,
-            sequence=self._sequence,
-            output_tokens=self._output_tokens,
-            without=self._tried,
-        )
-
-    def _seat(self, ranking: Ranking | None = None) -> Placed | None:
-        """Ranks with what is known now and takes the best place that has room; None if none has.
-
-        After a failure room is not asked for: the request has had its turn.
-        """
-        by = self._by
-        if ranking is None:
-            ranking = self._ranking()
-        if not ranking:
-            if self._tried:
-                return None
-            raise NowhereToGo
-        window = by.queue.share_of(by.bounds.release_window_tokens)
-        for route in ranking:
-            worker, uncached = by.fleet[route.worker], self._uncached(route)
-            if self._tried or has_window(worker.load.all_tokens_queued, uncached, window):
-                assert self._ticket is not None
-                shared = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens)
-                by.queue.hold(shared, Turn(worker.id, uncached))
-                return self._placed(worker, route, uncached, shared)
-        return None
-
-    def _placed(self, worker: Worker, route: Route, uncached: int, shared: SharedTicket) -> Placed:
-        return Placed(
-            worker=worker,
-            route=route,
-            tokens_ahead=worker.load.all_tokens_queued + uncached,
-            since=self._by.clock(),
-            place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
-            shared=shared,
-        )
 
 
 def _refused(refusal: Refusal) -> GatewayError:

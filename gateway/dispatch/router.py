@@ -4,15 +4,27 @@ import time
 from collections.abc import Callable, Collection
 from random import Random
 
+import msgspec
+
 from gateway.context import RequestContext
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.shadow import Shadow
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.tiers import Tier, TierBlocks
 from workers.worker import WorkerSnapshot
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`routes`: best first. `by_shadow`: the second policy ranked them. `candidates`, `query`: by what."""
+
+    routes: Ranking
+    by_shadow: bool
+    candidates: list[Candidate]
+    query: RouteQuery
 
 
 class Router:
@@ -26,6 +38,7 @@ class Router:
         feedback: Feedback,
         policy: RoutingPolicy,
         random: Random,
+        shadow: Shadow | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
@@ -33,6 +46,7 @@ class Router:
         self._feedback = feedback
         self._policy = policy
         self._random = random
+        self.shadow = shadow
         self._clock = clock
         self._sequence: dict[str, int] = {}
 
@@ -50,7 +64,8 @@ class Router:
         sequence: int,
         output_tokens: int,
         without: Collection[WorkerId] = (),
-    ) -> Ranking:
+        by_shadow: bool = False,
+    ) -> Decision:
         """Routes for this request at this moment, best first; `without` those that were tried."""
         match, blocks = self._index.match(prompt.namespace, prompt.hashes), self._feedback.blocks
         candidates = [
@@ -64,7 +79,23 @@ class Router:
             sequence=sequence,
             draw=self._random.random(),
         )
-        return self._policy.rank(query, candidates, self._clock())
+        policy = self.shadow.policy if by_shadow and self.shadow is not None else self._policy
+        routes = policy.rank(query, candidates, self._clock())
+        return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
+
+    def for_shadow(self) -> bool:
+        """Is the next request the shadow policy's to decide?"""
+        return self.shadow is not None and self._random.random() < self.shadow.share
+
+    def shadowed(self, decision: Decision) -> None:
+        """The request is dispatched as decided: what would the other policy have done?"""
+        shadow = self.shadow
+        if shadow is None:
+            return
+        other = self._policy if decision.by_shadow else shadow.policy
+        others = other.rank(decision.query, decision.candidates, self._clock())
+        primary, second = (others, decision.routes) if decision.by_shadow else (decision.routes, others)
+        shadow.compare(decision.query.prompt_tokens, decision.candidates, primary, second)
 
 
 def _candidate(worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, counted: int) -> Candidate:

@@ -72,6 +72,9 @@ NOBODY = "-"
 """Label of what is not known: the tenant of a bad key, the model of a bad request."""
 
 
+POLICY, SHADOW = "policy", "shadow"
+
+
 class RequestMetrics:
     """What happened. An observer of records; bound children are kept, since looking them up costs more."""
 
@@ -119,6 +122,17 @@ class RequestMetrics:
             "Differences between expected and reported cached tokens, each without its sign, by worker.",
             "worker",
         )
+        self.worker_ttft = counter(
+            "worker_ttft_seconds", "From dispatch to a worker's first token, summed; streams.", "worker"
+        )
+        self.worker_predicted_ttft = counter(
+            "worker_predicted_ttft_seconds", "What the latency model expected of that, summed.", "worker"
+        )
+        self.worker_ttft_error = counter(
+            "worker_ttft_error_seconds",
+            "Differences between expected and measured time to the first token, each without its sign.",
+            "worker",
+        )
         self.duration = histogram(
             "request_duration_seconds", "From received to last byte.", DURATION_BUCKETS, "tenant", "model"
         )
@@ -148,6 +162,19 @@ class RequestMetrics:
             "From received to dispatched, less time in the waiting room: the gateway's own work.",
             DISPATCH_BUCKETS,
             "model",
+        )
+        self.decided = counter(
+            "routing_requests", "Streams that were answered, by who chose the worker.", "by"
+        )
+        self.decided_ttft = counter(
+            "routing_ttft_seconds",
+            "From dispatch to a worker's first token, summed, by who chose the worker.",
+            "by",
+        )
+        self.decided_uncached = counter(
+            "routing_uncached_tokens",
+            "Prompt tokens that workers report to have computed, of streams, by who chose the worker.",
+            "by",
         )
         self._children: dict[tuple[str, str], _TenantModel] = {}
         self._outcomes: dict[tuple[str, str, str], Counter] = {}
@@ -182,6 +209,16 @@ class RequestMetrics:
                 worker = self._workers[record.worker] = _Worker(self, record.worker)
             worker.requests.inc()
             worker.prompt_tokens.inc(record.prompt_tokens)
+            measured, expected = record.worker_ttft_seconds, record.predicted_ttft_seconds
+            if measured is not None and expected is not None:
+                worker.ttft.inc(measured)
+                worker.predicted_ttft.inc(expected)
+                worker.ttft_error.inc(abs(expected - measured))
+                by = SHADOW if record.by_shadow else POLICY
+                self.decided.labels(by).inc()
+                self.decided_ttft.labels(by).inc(measured)
+                if record.cached_tokens is not None:
+                    self.decided_uncached.labels(by).inc(record.prompt_tokens - record.cached_tokens)
             if record.cached_tokens is not None:
                 # Unknown is not zero.
                 error = abs(record.predicted_tokens - record.cached_tokens)
@@ -216,6 +253,9 @@ class _Worker:
         self.cached_tokens = of.worker_cached_tokens.labels(worker)
         self.predicted_tokens = of.worker_predicted_tokens.labels(worker)
         self.cached_error = of.worker_cached_error.labels(worker)
+        self.ttft = of.worker_ttft.labels(worker)
+        self.predicted_ttft = of.worker_predicted_ttft.labels(worker)
+        self.ttft_error = of.worker_ttft_error.labels(worker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class Tally:
         self.total = Totals()
         self._seconds: deque[tuple[int, Totals]] = deque()
         self._ttft: deque[float] = deque(maxlen=TTFT_REMEMBERED)
+        self._ttft_errors: deque[float] = deque(maxlen=TTFT_REMEMBERED)
 
     def add(self, record: RequestRecord, second: int) -> None:
         self.total.add(record)
@@ -61,6 +62,9 @@ class Tally:
         self._seconds[-1][1].add(record)
         if record.ttft_seconds is not None:
             self._ttft.append(record.ttft_seconds)
+        measured, expected = record.worker_ttft_seconds, record.predicted_ttft_seconds
+        if measured and expected is not None:
+            self._ttft_errors.append(abs(expected - measured) / measured)
 
     def shown(self, second: int) -> dict[str, object]:
         self._forget(second)
@@ -71,6 +75,7 @@ class Tally:
             "total": self.total.shown(),
             "minute": minute.shown(),
             "ttft_ms_p50": median(self._ttft) * 1000 if self._ttft else None,
+            "ttft_error_p50": median(self._ttft_errors) if self._ttft_errors else None,
         }
 
     def _forget(self, second: int) -> None:

@@ -58,9 +58,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request that has ended. Times are seconds; None where it did not get that far.
 
     `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on the
-    clock of `started_at`, which is seconds since 1970. `predicted_tokens`: cached tokens that routing expected.
-    `cached_tokens`: those that the worker reports. `frames`: data frames that were passed on. `answered`: a worker
-    began an answer. `dispatch_seconds`: from received to the last dispatch, less the time in the waiting room.
+    clock of `started_at`, which is seconds since 1970. `by_shadow`: the second policy chose the worker.
+    `predicted_tokens`: cached tokens that routing expected. `cached_tokens`: those that the worker reports.
+    `frames`: data frames that were passed on. `answered`: a worker began an answer. `dispatch_seconds`: from
+    received to the last dispatch, less the time in the waiting room. `worker_ttft_seconds`: from dispatch to the
+    worker's first token, of streams; `predicted_ttft_seconds`: what the latency model expected of it.
     """
 
     id: str
@@ -72,6 +74,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     model: str
     worker: str | None
     policy_reason: str
+    by_shadow: bool
     attempts: int
     stream: bool
     prompt_tokens: int
@@ -85,6 +88,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dispatch_seconds: float | None
     queue_seconds: float | None
     ttft_seconds: float | None
+    worker_ttft_seconds: float | None
+    predicted_ttft_seconds: float | None
     tpot_seconds: float | None
     trace: Trace | None
     steps: tuple[tuple[str, float, float], ...]
@@ -96,6 +101,7 @@ class Progress:
     __slots__ = (
         "answered",
         "attempts",
+        "by_shadow",
         "clock",
         "code",
         "dispatched",
@@ -109,6 +115,7 @@ class Progress:
         "model",
         "policy_reason",
         "predicted_tokens",
+        "predicted_ttft_seconds",
         "prompt_tokens",
         "queued_at",
         "queued_until",
@@ -122,6 +129,7 @@ class Progress:
         "trace",
         "usage",
         "worker",
+        "worker_ttft_seconds",
     )
 
     def __init__(self, id: str, surface: str, clock: Callable[[], float], wall: Callable[[], float]) -> None:
@@ -135,6 +143,7 @@ class Progress:
         self.status = 200
         self.trace: Trace | None = None
         self.tenant = self.key_id = self.model = self.policy_reason = ""
+        self.by_shadow = False
         self.stream = False
         self.worker: str | None = None
         self.attempts = 0
@@ -150,14 +159,26 @@ class Progress:
         self.queued_until: float | None = None
         self.first_byte_at: float | None = None
         self.last_byte_at: float | None = None
+        self.predicted_ttft_seconds: float | None = None
+        self.worker_ttft_seconds: float | None = None
 
     def mark(self, step: str) -> None:
         """The step of that name ends now; it began where the one before it ended."""
         self.marks.append((step, self.clock()))
 
-    def sent_to(self, worker: str, reason: str, predicted_tokens: int) -> None:
-        """A worker gets it now."""
-        self.worker, self.policy_reason, self.predicted_tokens = worker, reason, predicted_tokens
+    def sent_to(
+        self,
+        worker: str,
+        *,
+        by_shadow: bool,
+        reason: str,
+        predicted_tokens: int,
+        predicted_ttft_seconds: float,
+    ) -> None:
+        """A worker gets it now. `by_shadow`: the second policy decided so."""
+        self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
+        self.predicted_tokens = predicted_tokens
+        self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
         self.attempts += 1
         self.dispatched, self.dispatched_at = True, self.clock()
 
@@ -207,6 +228,7 @@ class Progress:
             model=self.model,
             worker=self.worker,
             policy_reason=self.policy_reason,
+            by_shadow=self.by_shadow,
             attempts=self.attempts,
             stream=self.stream,
             prompt_tokens=self.usage.prompt_tokens if self.usage is not None else self.prompt_tokens,
@@ -224,6 +246,8 @@ class Progress:
             ),
             queue_seconds=queue,
             ttft_seconds=ttft,
+            worker_ttft_seconds=self.worker_ttft_seconds,
+            predicted_ttft_seconds=self.predicted_ttft_seconds,
             tpot_seconds=tpot,
             trace=self.trace,
             steps=self._steps(),

@@ -1,4 +1,4 @@
-"""Several gateways and one queue: shares hold, places spread, and whoever dies, leaves or is cut off stalls nobody."""
+"""Several gateways and one queue: shares hold, places spread; who dies, leaves or is cut off stalls nobody."""
 
 import asyncio
 import json
@@ -168,7 +168,7 @@ async def test_inside_a_tenant_a_turn_goes_to_the_shortest_prompt_of_its_gateway
 
 
 async def test_a_gateway_that_died_holds_nothing_after_five_seconds(gateway, valkey):
-    """The dead one is the protocol itself: it joins, takes the worker, stands in front of the queue, and is silent."""
+    """The dead one is the protocol itself: it joins, takes the worker, stands in the queue, and is silent."""
     async with ScriptedWorker() as worker, gateway(worker, **ONE_AT_A_TIME) as running:
         prefix = running.here.gateway.settings.redis.prefix
         scripts = ScriptCaller(valkey.url)

@@ -29,7 +29,7 @@ function workerRow(w) {
   const expected = w.total.prompt_tokens ? w.total.predicted_tokens / w.total.prompt_tokens : null;
   return [cell(w.id), cell(w.health, w.health), cell(w.models.join(", ")), n(w.streams), n(number.format(w.tokens_queued)),
     n(kv), n(number.format(w.total.requests)), n(share(w.total.hit_ratio)), n(share(expected)), n(millis(w.ttft_ms_p50)),
-    n(number.format(w.prefill_tokens_per_second)), n(w.failures)];
+    n(share(w.ttft_error_p50)), n(number.format(w.prefill_tokens_per_second)), n(w.failures)];
 }
 
 function tenantRow(t) {

@@ -38,13 +38,19 @@ def progress(clock, **state):
     return made
 
 
+def sent(made, reason, predicted_tokens):
+    made.sent_to(
+        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
+    )
+
+
 def answered(clock):
     """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
     made = progress(clock, prompt_tokens=60)
     made.mark("authenticate")
     clock.advance(0.1)
     made.mark("route")
-    made.sent_to("w0", "48 of 60 tokens held", 48)
+    sent(made, "48 of 60 tokens held", 48)
     clock.advance(0.4)
     made.mark("first_byte")
     made.answered = True
@@ -78,7 +84,7 @@ def test_time_in_the_queue_is_no_work_of_the_gateway(clock):
     clock.advance(3.0)
     made.queued_until = clock()
     clock.advance(0.2)
-    made.sent_to("w0", "", 0)
+    sent(made, "", 0)
     record = made.record()
     assert (record.queue_seconds, record.dispatch_seconds) == pytest.approx((3.0, 0.2))
 

@@ -4,8 +4,6 @@ import pytest
 
 from policies.admission import has_window, retry_after_seconds
 from policies.gcra import Bucket
-from policies.latency_model import learn_prefill, learn_step, predicted_ttft_ms
-from workers.worker import Speed
 
 TEN_A_MINUTE = Bucket(amount=10, period_seconds=60)
 
@@ -68,23 +66,3 @@ def test_who_is_refused_may_come_back_when_the_queue_has_drained():
     assert retry_after_seconds(1, 10.0, 30.0) == 1.0
     assert retry_after_seconds(1000, 10.0, 30.0) == 30.0
     assert retry_after_seconds(1000, 0.0, 30.0) == 1.0
-
-
-def test_the_model_learns_a_prefill_rate():
-    speed = Speed(ms_per_token=1.0, fixed_ms=5.0)
-    for _ in range(400):
-        speed = learn_prefill(speed, 1000, 105.0)
-        speed = learn_prefill(speed, 1, 5.0)
-    assert predicted_ttft_ms(speed, 1000) == pytest.approx(105.0, rel=0.1)
-
-
-def test_one_stalled_request_does_not_turn_the_model_over():
-    speed = learn_prefill(Speed(ms_per_token=0.1), 1000, 60_000.0)
-    assert speed.ms_per_token <= 0.1 * 1.06
-
-
-def test_speeds_stay_positive_whatever_comes():
-    speed = Speed()
-    for _ in range(1000):
-        speed = learn_step(learn_prefill(learn_prefill(speed, 1000, 0.0), 1, 0.0), 0.0)
-    assert min(speed.ms_per_token, speed.fixed_ms, speed.step_ms) > 0

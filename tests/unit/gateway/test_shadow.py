@@ -1,0 +1,53 @@
+"""The second policy: it is counted, it decides no more than its share, and its regret is the latency model's."""
+
+import pytest
+
+from gateway.dispatch.shadow import Shadow
+from policies.registry import routing_policy
+from policies.routing.protocol import Candidate, Route
+from workers.worker import Speed, WorkerSnapshot
+
+SPEED = Speed(fixed_ms=10.0, ms_per_token=0.1)
+
+
+def candidate(name: str, *, queued: int = 0, matched: int = 0) -> Candidate:
+    return Candidate(
+        worker=WorkerSnapshot(id=name, tokens_queued=queued, speed=SPEED), matched_tokens=matched
+    )
+
+
+def ranking(*names: str, matched: int = 0) -> tuple[Route, ...]:
+    return tuple(Route(worker=name, cost_ms=0.0, matched_tokens=matched, reason="") for name in names)
+
+
+def shadow() -> Shadow:
+    return Shadow(routing_policy("round_robin", {}), 0.0)
+
+
+def test_a_slower_choice_is_regretted_by_the_difference_of_predictions():
+    seen = shadow()
+    fleet = [candidate("a"), candidate("b", queued=5000)]
+    seen.compare(1000, fleet, ranking("a", "b"), ranking("b", "a"))
+    assert (seen.compared, seen.differed) == (1, 1)
+    assert seen.regret_seconds == pytest.approx(0.5)
+    assert seen.gain_seconds == 0
+
+
+def test_a_faster_choice_is_a_gain():
+    seen = shadow()
+    fleet = [candidate("a"), candidate("b", matched=800)]
+    seen.compare(1000, fleet, ranking("a", "b"), ranking("b", "a", matched=800))
+    assert seen.gain_seconds == pytest.approx(0.08)
+    assert seen.regret_seconds == 0
+
+
+def test_the_same_choice_is_neither():
+    seen = shadow()
+    seen.compare(1000, [candidate("a")], ranking("a"), ranking("a"))
+    assert (seen.compared, seen.differed, seen.regret_seconds, seen.gain_seconds) == (1, 0, 0, 0)
+
+
+def test_where_there_is_nobody_to_choose_nothing_is_counted():
+    seen = shadow()
+    seen.compare(1000, [], (), ())
+    assert seen.compared == 0
