@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.waiting_room import WaitingRoom
-from gateway.queue.shared import Debts
+from gateway.queue.household import Debts
 from gateway.queue.store import NOTHING, Loads
 
 MODELS_MAX = 64

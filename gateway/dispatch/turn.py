@@ -20,8 +20,8 @@ from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import NoWorker
+from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
-from gateway.queue.shared import Placed as SharedPlaced
 from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
 from gateway.telemetry.record import Progress

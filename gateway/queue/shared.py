@@ -15,24 +15,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import msgspec
-
-from gateway.queue.store import (
-    NOTHING,
-    Load,
-    Loads,
-    NotJoined,
-    QueueStore,
-    SharedPlace,
-    SharedRoute,
-    SharedTicket,
-    Told,
-)
+from gateway.queue.household import Household
+from gateway.queue.places import Placed, Places
+from gateway.queue.store import NotJoined, QueueStore, SharedRoute, SharedTicket, Told
 from gateway.within import within
 from policies.queueing.protocol import TenantOrder, Ticket
-from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
@@ -52,41 +40,6 @@ class AskAnew(Exception):
 
 class NoRoute(Exception):
     """No worker is left that could ever give this request a place."""
-
-
-Debts = Sequence[tuple[str, str, float]]
-"""(model, tenant, units over weight): how far a tenant is ahead of the virtual time."""
-
-
-class Household(Protocol):
-    """What the shared queue has to know of its gateway, and tells it."""
-
-    def models(self, beside: str | None = None) -> Sequence[str]:
-        """Of all queues; or those whose workers also serve this one."""
-        ...
-
-    def others(self, loads: Loads, *, all_workers: bool) -> None:
-        """What the other gateways have at these workers; with `all_workers`, at no others."""
-        ...
-
-    def tags(self, model: str, tenant: str, virtual_time: float, finish: float) -> None:
-        """As they are in Redis, should it go away."""
-        ...
-
-    def debts(self) -> Debts:
-        """What was given here since the tags above were told."""
-        ...
-
-    def moved(self) -> None:
-        """The queue is kept elsewhere from now on: whoever waits asks anew."""
-        ...
-
-
-class Placed(msgspec.Struct, frozen=True, gc=False):
-    """A turn that was taken, and where."""
-
-    worker: WorkerId
-    uncached_tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -123,8 +76,7 @@ class SharedQueue:
         self._clock = clock
         self._up = False
         self._waiting: dict[str, _Waiter] = {}
-        self._places: dict[str, SharedPlace] = {}
-        self._own: dict[WorkerId, Load] = {}
+        self._places = Places()
         self._told: set[str] = set()  # ids that Redis may know
         self._tasks: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -186,23 +138,16 @@ class SharedQueue:
 
     def hold(self, shared: SharedTicket, placed: Placed) -> None:
         """It has a place that was given here."""
-        self._hold(shared, placed)
-        if self.shared and shared.id not in self._told:
+        place = self._places.put(shared, placed)
+        if self.shared:
             # Who tries another worker has had its turn: the load is told, and nobody is asked.
             self._told.add(shared.id)
             queues, name = self._queues(shared.queue), f"{shared.id}+"
-            parts = self._store.join(queues, LEASE_MS, name, [self._places[shared.id]], fresh=False)
-            self._send(_last(parts))
+            self._send(_last(self._store.join(queues, LEASE_MS, name, [place], fresh=False)))
 
     def first_token(self, shared: SharedTicket) -> None:
         """Its prefill is done."""
-        place = self._places.get(shared.id)
-        if place is None:
-            return
-        self._own_changes(place, -1)
-        place = self._places[shared.id] = msgspec.structs.replace(place, uncached_tokens=0)
-        self._own_changes(place, 1)
-        if self._up and shared.id in self._told:
+        if self._places.first_token(shared) and self._up and shared.id in self._told:
             self._send(self._store.first_token(self._queues(shared.queue), shared.id))
 
     def leave(self, shared: SharedTicket, cost_change: float) -> bool:
@@ -210,9 +155,7 @@ class SharedQueue:
 
         False if nobody but this gateway knows of it, who then settles it.
         """
-        place = self._places.pop(shared.id, None)
-        if place is not None:
-            self._own_changes(place, -1)
+        self._places.drop(shared)
         if shared.id not in self._told:
             return False
         self._told.discard(shared.id)
@@ -317,7 +260,7 @@ class SharedQueue:
         waiter = self._waiting.get(id)
         if waiter is not None and not waiter.turn.done() and told.worker is not None:
             placed = Placed(told.worker, told.uncached_tokens)
-            self._hold(waiter.shared, placed)
+            self._places.put(waiter.shared, placed)
             waiter.turn.set_result(placed)
 
     async def _claim(self, waiter: _Waiter) -> None:
@@ -353,31 +296,6 @@ class SharedQueue:
         }
         return own[self._order.first(list(own), self._clock())] if own else waiter
 
-    def _hold(self, shared: SharedTicket, placed: Placed) -> None:
-        place = SharedPlace(ticket=shared, worker=placed.worker, uncached_tokens=placed.uncached_tokens)
-        self._places[shared.id] = place
-        self._own_changes(place, 1)
-
-    def _own_changes(self, place: SharedPlace, sign: int) -> None:
-        own = self._own.get(place.worker, NOTHING)
-        self._own[place.worker] = Load(
-            own.tokens_queued + sign * place.uncached_tokens,
-            own.streams + sign,
-            own.kv_tokens + sign * place.ticket.kv_tokens,
-        )
-
-    def _tell_loads(self, loads: Loads, *, all_workers: bool) -> None:
-        others = {
-            worker: Load(
-                max(0, total.tokens_queued - own.tokens_queued),
-                max(0, total.streams - own.streams),
-                max(0, total.kv_tokens - own.kv_tokens),
-            )
-            for worker, total in loads.items()
-            for own in (self._own.get(worker, NOTHING),)
-        }
-        self._household.others(others, all_workers=all_workers)
-
     def _send(self, call: Awaitable[Told]) -> None:
         """Nobody waits for it."""
 
@@ -400,7 +318,7 @@ class SharedQueue:
         if not self._up:
             return
         if told.loads and self.shared:
-            self._tell_loads(told.loads, all_workers=False)
+            self._household.others(self._places.others(told.loads), all_workers=False)
         if told.gateways != self.gateways:
             self._wake.set()
         if told.due_seconds is not None:
@@ -429,7 +347,7 @@ class SharedQueue:
     async def _beat(self) -> None:
         told = await self._store.beat(self._queues(), LEASE_MS)
         if self.shared:
-            self._tell_loads(told.loads, all_workers=True)
+            self._household.others(self._places.others(told.loads), all_workers=True)
         self._heard(told)
         gateways = told.gateways
         for dead in told.dead:
@@ -454,11 +372,11 @@ class SharedQueue:
             self._queues(),
             LEASE_MS,
             f"{self._store.gateway}.{self._joins}",
-            list(self._places.values()),
+            list(self._places),
             self._household.debts(),
         )
         self.shared = True
-        self._told = set(self._places)
+        self._told = self._places.ids()
         self._move()
         await joined
         self._joins += 1
