@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.queue.household import Household
 from gateway.queue.places import Placed, Places
@@ -179,6 +180,7 @@ class SharedQueue:
     async def run(self) -> None:
         """Joins, lives on, looks who else does."""
         while True:
+            self._wake.clear()
             try:
                 if self._up:
                     await self._beat()
@@ -186,10 +188,8 @@ class SharedQueue:
                     await self._join()
             except NotJoined:
                 self._away(FORGOTTEN)
-                continue
             except RedisDown as err:
                 self._away(str(err))
-            self._wake.clear()
             try:
                 async with asyncio.timeout(BEAT_SECONDS if self._up else AGAIN_SECONDS):
                     await self._wake.wait()
@@ -248,11 +248,12 @@ class SharedQueue:
             self._away(FORGOTTEN)
         else:
             self._late = 0
-            self._household.tags(shared.queue, shared.tenant, told.virtual_time, told.finish)
-            if told.outcome == 1:
-                self._seat(shared.id, told)
-            self._heard(told)
-            return
+            if told.outcome >= 0:
+                self._household.tags(shared.queue, shared.tenant, told.virtual_time, told.finish)
+                if told.outcome == 1:
+                    self._seat(shared.id, told)
+                self._heard(told)
+                return
         _fail(waiter, AskAnew())
 
     def _seat(self, id: str, told: Told) -> None:
@@ -340,8 +341,14 @@ class SharedQueue:
             self._send(self._store.expire(self._queues()))
 
     async def _join(self) -> None:
-        told = await _last(self._store.join(self._queues(), LEASE_MS, f"{self._store.gateway}.first"))
-        self._up = True
+        joined = self._store.join(self._queues(), LEASE_MS, f"{self._store.gateway}.first")
+        joined.add_done_callback(_fetched)
+        try:
+            # A Redis that answers too late is away still.
+            told = (await within(joined, self._timeout_seconds))[-1]
+        except TimeoutError:
+            return
+        self._up, self._late = True, 0
         await self._counted(told.gateways)
 
     async def _beat(self) -> None:
@@ -409,7 +416,7 @@ async def _last(parts: Awaitable[list[Told]]) -> Told:
     return (await parts)[-1]
 
 
-def _fetched(asked: "asyncio.Future[Told]") -> None:
+def _fetched(asked: "asyncio.Future[Any]") -> None:
     """Whoever has left does not fetch it; that is no news."""
     if not asked.cancelled():
         asked.exception()
