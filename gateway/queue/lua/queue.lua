@@ -9,7 +9,7 @@
 -- file to them. Who stands first waits until it has room: smaller ones do not slip past it.
 --
 -- KEYS  1 gateways    sorted set: gateway -> end of its lease in ms
---       2 loads       hash: "worker t", "worker s", "worker k" -> tokens queued, streams, KV tokens
+--       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed
 --       3 places      hash: id -> record          4 owned    sorted set of ids, by name: "gateway:number"
 --       5 grants      sorted set: id -> ms by which it has to be claimed
 --       6 ended       sorted set: id -> ms until which it is remembered
@@ -44,7 +44,6 @@ local function open(keys, args)
     queues[i], queues[queue.name] = queue, queue
   end
   at = 4 + count
-  call('ZREMRANGEBYSCORE', ended, '-inf', now)
   return call('ZSCORE', gateways, args[1])
 end
 
@@ -65,32 +64,44 @@ end
 
 local function write(id, record) call('HSET', places, id, cmsgpack.pack(record)) end
 
-local function take(worker, tokens, kv)
-  call('HINCRBY', loads, worker .. ' t', tokens)
-  call('HINCRBY', loads, worker .. ' s', 1)
-  call('HINCRBY', loads, worker .. ' k', kv)
+local LOAD = '<i8i8i8'
+
+local function load_of(packed)
+  if not packed then return 0, 0, 0 end
+  local tokens, streams, kv = struct.unpack(LOAD, packed)
+  return tokens, streams, kv
 end
 
-local function free(record)
-  if record.state ~= 'answering' then call('HINCRBY', loads, record.worker .. ' t', -record.tokens) end
-  call('HINCRBY', loads, record.worker .. ' k', -record.kv)
-  if call('HINCRBY', loads, record.worker .. ' s', -1) == 0 then
-    call('HDEL', loads, record.worker .. ' t', record.worker .. ' s', record.worker .. ' k')
+local function load_changes(worker, tokens, streams, kv)
+  local tokens_now, streams_now, kv_now = load_of(call('HGET', loads, worker))
+  if streams_now + streams == 0 then
+    call('HDEL', loads, worker)
+  else
+    call('HSET', loads, worker, struct.pack(LOAD, tokens_now + tokens, streams_now + streams, kv_now + kv))
   end
 end
 
-local function tokens_at(routes)
-  if #routes == 0 then return {} end
-  local fields = {}
-  for i, route in ipairs(routes) do fields[i] = route[1] .. ' t' end
-  return call('HMGET', loads, unpack(fields))
+local function take(record) load_changes(record.worker, record.tokens, 1, record.kv) end
+
+local function free(record)
+  load_changes(record.worker, record.state == 'answering' and 0 or -record.tokens, -1, -record.kv)
+end
+
+local function packed_loads(workers)
+  return #workers > 0 and call('HMGET', loads, unpack(workers)) or {}
+end
+
+local function workers_of(routes)
+  local workers = {}
+  for i, route in ipairs(routes) do workers[i] = route[1] end
+  return workers
 end
 
 -- The cheapest route that has room now; routes are {worker, uncached tokens, fixed ms, ms per queued token}.
 local function best(routes)
-  local queued, found, least = tokens_at(routes), nil, nil
+  local packed, found, least = packed_loads(workers_of(routes)), nil, nil
   for i, route in ipairs(routes) do
-    local ahead = tonumber(queued[i] or '0')
+    local ahead = load_of(packed[i])
     if ahead == 0 or ahead + route[2] <= window then
       local cost = route[3] + route[4] * ahead
       if not found or cost < least then found, least = route, cost end
@@ -114,8 +125,9 @@ local function passed(queue) return tonumber(call('HGET', queue.meta, 'v') or '0
 local function finish_of(queue, tenant) return tonumber(call('ZSCORE', queue.finish, tenant) or passed(queue)) end
 
 local function finish_at(queue, tenant, tag)
-  call('ZADD', queue.finish, text(tag), tenant)
-  if call('ZCARD', queue.finish) > FINISH_MAX then call('ZREMRANGEBYRANK', queue.finish, 0, 99) end
+  if call('ZADD', queue.finish, text(tag), tenant) == 1 and call('ZCARD', queue.finish) > FINISH_MAX then
+    call('ZREMRANGEBYRANK', queue.finish, 0, 99)
+  end
 end
 
 -- A tenant's tickets or its tag change in `how`; its place among the active ones follows.
@@ -191,7 +203,7 @@ local function grant_one(queue, mine)
     return start + record.cost / record.weight
   end)
   record.worker, record.tokens, record.routes = route[1], route[2], nil
-  take(record.worker, record.tokens, record.kv)
+  take(record)
   if id == mine then
     record.state = 'placed'
   else
@@ -259,22 +271,12 @@ end
 
 -- {worker, tokens queued, streams, KV tokens, ...} of these workers.
 local function loads_of(workers)
-  local fields, told = {}, {}
+  local packed, told = packed_loads(workers), {}
   for i, worker in ipairs(workers) do
-    fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = worker .. ' t', worker .. ' s', worker .. ' k'
-  end
-  local found = #fields > 0 and call('HMGET', loads, unpack(fields)) or {}
-  for i, worker in ipairs(workers) do
-    told[4 * i - 3] = worker
-    for j = 0, 2 do told[4 * i - 2 + j] = tonumber(found[3 * i - 2 + j] or '0') end
+    local tokens, streams, kv = load_of(packed[i])
+    told[4 * i - 3], told[4 * i - 2], told[4 * i - 1], told[4 * i] = worker, tokens, streams, kv
   end
   return told
-end
-
-local function workers_of(routes)
-  local workers = {}
-  for i, route in ipairs(routes) do workers[i] = route[1] end
-  return workers
 end
 
 -- admit: a place if there is room and nobody waits, else a ticket. Of the first queue.
@@ -300,7 +302,7 @@ function verbs.admit(keys, args)
       local start = math.max(passed(queue), finish_of(queue, record.tenant))
       give_turn(queue, record, start)
       record.state, record.worker, record.tokens = 'placed', route[1], route[2]
-      take(record.worker, record.tokens, record.kv)
+      take(record)
       write(id, record)
     else
       record.state, record.routes, record.number = 'waiting', routes, call('HINCRBY', queue.meta, 'n', 1)
@@ -309,7 +311,8 @@ function verbs.admit(keys, args)
       grant(id)
     end
   end
-  record = read(id)
+  -- Placed just now, or as it stands.
+  if record.state ~= 'placed' then record = read(id) end
   if record.state == 'granted' then
     -- Its owner asks, since it has not heard of its turn: it need not claim it.
     record.state = 'placed'
@@ -349,7 +352,7 @@ function verbs.claim(keys, args)
   end
   if route then record.worker, record.tokens = route[1], route[2] end
   record.state, record.routes = 'placed', nil
-  take(record.worker, record.tokens, record.kv)
+  take(record)
   write(goes, record)
   call('ZREM', grants, id)
   grant()
@@ -363,11 +366,14 @@ function verbs.release(keys, args)
   if not open(keys, args) then return {-2, -1, 0} end
   local id, first, change = next_arg(args), next_arg(args) == 'first', tonumber(next_arg(args))
   local record = read(id)
-  if not first then call('ZADD', ended, now + ENDED_MS, id) end
+  if not first then
+    call('ZREMRANGEBYSCORE', ended, '-inf', now)
+    call('ZADD', ended, now + ENDED_MS, id)
+  end
   if not record then return answer(0, {}) end
   if first then
     if record.state == 'placed' then
-      call('HINCRBY', loads, record.worker .. ' t', -record.tokens)
+      load_changes(record.worker, -record.tokens, 0, 0)
       record.state = 'answering'
       write(id, record)
     end
@@ -406,11 +412,7 @@ function verbs.beat(keys, args)
     return answer(1, {}, {})
   end
   call('ZADD', gateways, now + lease, args[1])
-  local workers, names = {}, {}
-  for _, field in ipairs(call('HKEYS', loads)) do
-    if string.sub(field, -2) == ' s' then workers[#workers + 1] = string.sub(field, 1, -3) end
-  end
-  return answer(1, call('ZRANGEBYSCORE', gateways, '-inf', now, 'LIMIT', 0, 64), loads_of(workers))
+  return answer(1, call('ZRANGEBYSCORE', gateways, '-inf', now, 'LIMIT', 0, 64), loads_of(call('HKEYS', loads)))
 end
 
 -- reap: a gateway whose lease is over holds nothing any more.
@@ -444,7 +446,7 @@ function verbs.join(keys, args)
       tokens = tonumber(next_arg(args))}
     record.state = record.tokens == 0 and 'answering' or 'placed'
     if not call('ZSCORE', ended, place) and not read(place) then
-      take(record.worker, record.tokens, record.kv)
+      take(record)
       call('ZADD', owned, 0, place)
       write(place, record)
     end
