@@ -233,7 +233,7 @@ def test_redis_and_the_model_give_the_same_turns(valkey):
         run_machine(
             machine,
             settings=settings(
-                max_examples=40,
+                max_examples=25,
                 stateful_step_count=40,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
