@@ -6,11 +6,11 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py tests/conformance/test_prefix_index.py \
-	tests/conformance/test_quota_store.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
+	tests/conformance/test_quota_store.py tests/property/test_quota_windows.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
 	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-engine-alone test-helm chaos soak bench-overhead bench-index bench-engine \
+.PHONY: help demo test test-redis check test-engines test-engine-alone test-helm chaos soak bench-overhead bench-index bench-routing bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -55,6 +55,15 @@ bench-overhead: .venv/.dev ## Added latency and throughput, side by side with sm
 
 bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's tree and a hash per block
 	$(BIN)/python -m tests.benchmarks.index $(BENCH_ARGS)
+
+bench-routing: .venv/.dev ## Routing policies on a public trace and generated ones, in simulated fleets, beside the limits
+	$(BIN)/python -m tests.benchmarks.routing $(BENCH_ARGS)
+
+bench-quotas: .venv/.dev ## What exact quotas cost with 1 to 100,000 tenants, and eight processes that race for one limit
+	$(BIN)/python -m tests.benchmarks.quotas $(BENCH_ARGS)
+
+bench-isolation: .venv/.dev ## Whether a tenant can tell by time what another has sent, by the Kolmogorov-Smirnov test
+	$(BIN)/python -m tests.benchmarks.isolation $(BENCH_ARGS)
 
 bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)

@@ -5,20 +5,26 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import aiohttp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.sources import sources_of
+from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.event_sources import event_sources
@@ -26,6 +32,8 @@ from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.household import QueueHousehold
+from gateway.dispatch.media_fetch import MediaFetcher
+from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.router import Router
@@ -38,12 +46,15 @@ from gateway.embedded_valkey import EmbeddedValkey
 from gateway.entrance import Entrance
 from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
+from gateway.ledger.ledger import Ledger
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
 from gateway.queue.keys import QueueKeys
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
 from gateway.queue.turns import TurnReader
+from gateway.quotas.events import Events
+from gateway.quotas.gateways import Gateways
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
@@ -51,6 +62,7 @@ from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.secret_store import deployment_secret
 from gateway.settings import Settings, ShadowPolicy, is_loopback
 from gateway.settings import Worker as WorkerSettings
+from gateway.settings_tokens import OperatorIssuer
 from gateway.settings_types import SettingsProblem
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
@@ -64,12 +76,15 @@ from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
 from policies.queueing.cost import CostWeights
 from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
-from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
+
+if TYPE_CHECKING:
+    from gateway.tenants.issuer import Issuer
+    from gateway.tenants.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +106,9 @@ class Gateway:
     feeds: Feeds
     valkey: EmbeddedValkey | None
     database: SqlDirectory | None
+    discovery: Discovery
+    ledger: Ledger | None
+    issuers: "Sequence[Issuer[OperatorIssuer]]"
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -120,9 +138,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         redis_url = valkey.url if valkey is not None else settings.redis.url
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
-        shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix)
-        quotas = GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.check, time.monotonic)
-        leases = Leases(quotas)
+        events, gateways = Events(), Gateways(scripts, settings.redis.prefix)
+        shared = RedisQuotaStore(
+            scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix, events=events
+        )
+        quotas = GuardedQuotaStore(
+            shared,
+            LocalQuotaStore(time.monotonic, time.time, events),
+            shared.check,
+            time.monotonic,
+            gateways=lambda: gateways.count,
+            events=events,
+        )
+        leases = Leases(quotas, events)
         stack.push_async_callback(leases.close)
 
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
@@ -131,6 +159,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         shared_index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(shared_index.close)
         database = _sql_directory(settings, secret, stack)
+        ledger = _ledger(settings, stack)
+        if ledger is not None:
+            events.on_alert.append(ledger.alert)
         tenants, prefixes = _tenants(settings, secret, database), Prefixes(secret)
         salted = lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret))
 
@@ -145,7 +176,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             up=lambda: shared_index.reader.up,
         )
         stack.push_async_callback(feeds.close)
-        reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds, scripts)
+        reservations = _dispatch(settings, catalogue, leases, shared_index, feeds, scripts)
         stack.callback(reservations.fleet.close)
         queue = reservations.queue
         turns = TurnReader(
@@ -163,16 +194,34 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
             entrance=Entrance(
-                tenants, Penalties(settings.authentication.failures_per_minute_max, time.monotonic)
+                tenants,
+                Penalties(settings.authentication.failures_per_minute_max, time.monotonic),
+                _tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
+            media=_media(settings, stack),
             prefixes=prefixes,
             reservations=reservations,
             tracing=tracing,
+            usage=ledger.reader if ledger is not None else None,
             cache_salt=salted,
-            observers=(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+            observers=(
+                # First of all: nothing that goes wrong elsewhere keeps a request out of the accounts.
+                *((ledger.observe,) if ledger is not None else ()),
+                *(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+            ),
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
+            repeats_max=settings.requests.repeats_max,
+        )
+        registered = WorkerRegistry(scripts, settings.redis.prefix)
+        discovery = Discovery(
+            reservations.fleet,
+            settings.workers,
+            sources_of(settings.discovery, registered),
+            registered,
+            _worker,
+            drain_seconds=settings.drain.seconds,
         )
         gateway = Gateway(
             settings=settings,
@@ -185,9 +234,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             database=database,
+            discovery=discovery,
+            ledger=ledger,
+            issuers=_operator_issuers(settings, stack),
         )
         registry.register(
-            StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database))
+            StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database, ledger))
         )
 
         stack.push_async_callback(queue.close)
@@ -195,20 +247,26 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         if database is not None:
             supervisor.start("database", database.run)
             await database.whole()
+        await discovery.look()
         supervisor.start("index", shared_index.reader.follow)
         await shared_index.whole()
         for name, loop in (
             ("index keeper", shared_index.keeper.run),
             ("probes", reservations.fleet.run),
+            ("discovery", discovery.run),
             ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
             ("queue", queue.run),
             ("turns", turns.run),
+            ("gateways", gateways.run),
         ):
             supervisor.start(name, loop)
         if valkey is not None:
             supervisor.start("valkey", valkey.run)
+        if ledger is not None:
+            for loop_name, run in ledger.loops():
+                supervisor.start(loop_name, run)
         yield gateway
 
 
@@ -216,24 +274,29 @@ def _dispatch(
     settings: Settings,
     catalogue: Catalogue,
     leases: Leases,
-    index: PrefixIndex,
+    shared: SharedIndexParts,
     feeds: Feeds,
     scripts: ScriptCaller,
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
-    told = {WorkerId(worker.id): event_sources(worker) for worker in settings.workers}
+    index = shared.index
 
     def reported(worker: Worker) -> None:
         catalogue.found(worker.models)
         index.enrol(worker.id, worker.report.instance or "")
-        sources = told[worker.id]
-        feeds.follow(worker.id, worker.report.events if sources is None else sources)
+        feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
-    events = FleetEvents(room=lambda: reservations.fleet_changed(), emptied=index.forget, reported=reported)
+    def gone(worker: WorkerId) -> None:
+        feeds.follow(worker, ())
+        index.forget(worker)
+
+    events = FleetEvents(
+        room=lambda: reservations.fleet_changed(), emptied=index.forget, reported=reported, gone=gone
+    )
     fleet = Fleet(map(_worker, settings.workers), events)
     if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
         fleet.warn_of_shared_caches()
@@ -256,7 +319,7 @@ def _dispatch(
     household = QueueHousehold(
         fleet, room=lambda model: reservations.room(model), rooms=lambda: reservations.rooms()
     )
-    shared = SharedQueue(
+    shared_queue = SharedQueue(
         QueueStore(
             scripts, QueueKeys(settings.redis.prefix), os.urandom(8).hex(), queue.release_window_tokens
         ),
@@ -279,6 +342,7 @@ def _dispatch(
         ),
         fleet=fleet,
         index=index,
+        shares=CacheShares(index.copy.namespaces, time.monotonic),
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=Bounds(
@@ -289,7 +353,7 @@ def _dispatch(
             attempts_max=settings.requests.attempts_max,
             first_token_seconds_max=settings.requests.first_token_seconds_max,
         ),
-        queue=shared,
+        queue=shared_queue,
         new_room=new_room,
     )
     return reservations
@@ -314,6 +378,7 @@ def _worker(settings: WorkerSettings) -> Worker:
         adapter=adapters()[settings.kind](target),
         models=frozenset(settings.models),
         models_fixed=bool(settings.models),
+        told=event_sources(settings),
     )
 
 
@@ -335,7 +400,32 @@ def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -
 
 def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:
     """What the settings' tenants and the database's are in together; None without a database."""
-    url, upgrade = settings.database.url, settings.database.upgrade
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    return SqlDirectory(
+        yaml_directory(settings, pepper(secret)),
+        TenantStore(database),
+        known_seconds_max=settings.database.known_keys_seconds_max,
+        upgrades=_upgrades(settings, database),
+    )
+
+
+def _ledger(settings: Settings, stack: AsyncExitStack) -> Ledger | None:
+    """With connections of its own: what it writes keeps nobody's keys waiting. None without a database."""
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    try:
+        ledger = Ledger(settings, database, upgrades=_upgrades(settings, database))
+    except OSError as err:
+        raise SettingsProblem(f"$.state_directory: the usage journal cannot be made: {err.strerror}") from err
+    stack.push_async_callback(ledger.close)
+    return ledger
+
+
+def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:
+    url = settings.database.url
     if url == NONE:
         return None
     try:
@@ -343,12 +433,58 @@ def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> 
     except DatabaseDown as err:
         raise SettingsProblem(f"$.database.url: {err}") from err
     stack.push_async_callback(database.close)
-    return SqlDirectory(
-        yaml_directory(settings, pepper(secret)),
-        TenantStore(database),
-        known_seconds_max=settings.database.known_keys_seconds_max,
-        upgrades=upgrade == "always" or (upgrade == "auto" and database.file is not None),
-    )
+    return database
+
+
+def _upgrades(settings: Settings, database: Database) -> bool:
+    """May a gateway bring its tables up to date?"""
+    upgrade = settings.database.upgrade
+    return upgrade == "always" or (upgrade == "auto" and database.file is not None)
+
+
+def _media(settings: Settings, stack: AsyncExitStack) -> MediaRules:
+    if not settings.requests.media_hosts:
+        return MediaRules()
+    fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
+    stack.push_async_callback(fetcher.close)
+    return MediaRules(fetcher)
+
+
+def _tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -> "Tokens | None":
+    """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
+    if not settings.authentication.tokens:
+        return None
+    try:
+        from gateway.tenants.tokens import Tokens
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.authentication.tokens: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    tokens = Tokens.of(settings.authentication.tokens, http)
+    stack.callback(tokens.close)
+    for name, loop in tokens.loops():
+        supervisor.start(name, loop)
+    return tokens
+
+
+def _operator_issuers(settings: Settings, stack: AsyncExitStack) -> "Sequence[Issuer[OperatorIssuer]]":
+    """Who says what operators may do. Raises SettingsProblem."""
+    if not settings.admin.issuers:
+        return ()
+    try:
+        from gateway.tenants.issuer import Issuer
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.admin.issuers: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    issuers = [Issuer(rules, http) for rules in settings.admin.issuers]
+    for issuer in issuers:
+        stack.callback(issuer.close)
+    return issuers
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -33,6 +33,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def repeat_key(self) -> str | None:
+        """The client's `Idempotency-Key`. Raises BadRequest for one that is none."""
+        ...
+
+    @property
     def address(self) -> Address | None:
         """Where the client is; None if nobody knows."""
         ...

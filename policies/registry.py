@@ -22,16 +22,28 @@ from policies.queueing.within.edf import Edf
 from policies.queueing.within.fcfs import Fcfs
 from policies.queueing.within.hrrn import Hrrn
 from policies.queueing.within.longest_prefix import LongestPrefix
+from policies.routing.chwbl import Chwbl
+from policies.routing.cost import Cost
 from policies.routing.least_work import LeastWork
-from policies.routing.prefix_affinity import PrefixAffinity
+from policies.routing.p2c import PowerOfTwo
+from policies.routing.product import Product
 from policies.routing.protocol import PolicyOptions, RoutingPolicy
 from policies.routing.round_robin import RoundRobin
+from policies.routing.session import Session
 
 ROUTING_GROUP = "radixgate.routing_policies"
 QUEUE_GROUP = "radixgate.queue_policies"
 ORDER_GROUP = "radixgate.queue_orders"
 
-BUILT_IN_ROUTING: tuple[type[Any], ...] = (RoundRobin, LeastWork, PrefixAffinity)
+BUILT_IN_ROUTING: tuple[type[Any], ...] = (
+    RoundRobin,
+    LeastWork,
+    PowerOfTwo,
+    Chwbl,
+    Product,
+    Cost,
+    Session,
+)
 BUILT_IN_QUEUEING: tuple[type[Any], ...] = (Fifo, Priority, Sfq, Vtc, Dlpm)
 BUILT_IN_ORDERS: tuple[type[Any], ...] = (Fcfs, Edf, Hrrn, LongestPrefix)
 

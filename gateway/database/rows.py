@@ -21,7 +21,7 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 _NO_COLUMN = ("keys", "weight")
 """Keys have rows of their own; plans of the database have the weight 1."""
 
-_JSON = ("limits", "models", "addresses", "scopes", "isolation")
+_JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +128,6 @@ def _column(value: msgspec.Struct, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Network):
+    if isinstance(value, Moment | Network):
         return value.text
     raise NotImplementedError

@@ -21,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0001"
+REVISION = "0004"
 """Of the newest migration."""
 
 metadata = MetaData(
@@ -58,6 +58,9 @@ plans = Table(
     Column("concurrency", BigInteger),
     Column("models", Text),
     Column("context_length_max", BigInteger),
+    Column("context_lengths", Text),
+    Column("cache_blocks_max", BigInteger),
+    Column("without_redis", String(16)),
     Column("changed", BigInteger, nullable=False, index=True),
 )
 
@@ -67,6 +70,12 @@ tenants = Table(
     Column("id", String(64), primary_key=True),
     Column("organisation", ForeignKey("organisations.id"), index=True),
     Column("plan", ForeignKey("plans.name"), index=True),
+    Column("limits", Text),
+    Column("concurrency", BigInteger),
+    Column("context_length_max", BigInteger),
+    Column("context_lengths", Text),
+    Column("cache_blocks_max", BigInteger),
+    Column("without_redis", String(16)),
     Column("isolation", Text),
     Column("models", Text),
     Column("addresses", Text),

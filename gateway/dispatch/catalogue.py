@@ -11,6 +11,7 @@ from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
 from gateway.errors import ModelNotFound
 from gateway.model import Model, PromptEncoder
+from gateway.quotas.prices import Prices
 from gateway.settings import Model as ModelSettings
 from gateway.settings_types import SettingsProblem
 
@@ -27,7 +28,7 @@ class Catalogue:
         threads = EncoderThreads(executor)
         for at, settings in enumerate(models):
             try:
-                encoder = _encoder(settings.tokenizer, threads, key)
+                encoder = _encoder(settings, threads, key)
             except (OSError, ValueError) as err:
                 raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
             self._by_name[settings.name] = Model(
@@ -36,6 +37,7 @@ class Catalogue:
                 encoder=encoder,
                 context_length=settings.context_length,
                 created=created,
+                prices=_prices(settings),
             )
             self._aliases.update(dict.fromkeys(settings.aliases, settings.name))
 
@@ -64,7 +66,16 @@ class Catalogue:
             )
 
 
-def _encoder(tokenizer: str, threads: EncoderThreads, key: int) -> PromptEncoder:
-    if tokenizer == "text":
+def _prices(settings: ModelSettings) -> Prices | None:
+    given = settings.prices
+    if given is None:
+        return None
+    return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)
+
+
+def _encoder(settings: ModelSettings, threads: EncoderThreads, key: int) -> PromptEncoder:
+    if settings.tokenizer == "text":
         return TextEncoder()
-    return TokenizerEncoder.from_directory(Path(tokenizer), threads, key)
+    return TokenizerEncoder.from_directory(
+        Path(settings.tokenizer), threads, key, settings.tokenizer_memory_bytes_max
+    )

@@ -71,7 +71,7 @@ class Prefixes:
 
 def _length_max(ctx: RequestContext) -> int | None:
     """Tokens that a prompt and its answer may have; None where only the worker knows."""
-    bounds = [b for b in (ctx.model.context_length, ctx.tenant.plan.context_length_max) if b is not None]
+    bounds = [b for b in (ctx.model.context_length, ctx.tenant.context.of(ctx.model.name)) if b is not None]
     return min(bounds, default=None)
 
 
@@ -86,7 +86,7 @@ def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | Non
 
 def _left_by_the_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
     """Tokens for an answer that the client has not bounded: workers know nothing of plans."""
-    bound = ctx.tenant.plan.context_length_max
+    bound = ctx.tenant.context.of(ctx.model.name)
     if bound is None or ctx.request.output_tokens_max is not None:
         return None
     # An estimated prompt may seem to fill the bound and not do so: one token would be no answer.

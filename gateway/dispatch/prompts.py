@@ -41,8 +41,6 @@ Part = TypeVar("Part", bytes, Tokens)
 INLINE_CHARACTERS_MAX = 4096
 """Shorter texts are encoded at once: about a millisecond. A thread costs a tenth of that and a switch."""
 
-PIECE_MEMORY_BYTES_MAX = 64 * 1024**2
-
 
 class TextEncoder:
     """For models without a tokenizer here: blocks of canonical text, equal prefix for equal prefix."""
@@ -68,33 +66,46 @@ class TextEncoder:
         ]
 
 
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """From its tokenizer.json. Raises ValueError."""
+    try:
+        return Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except Exception as err:  # tokenizers raises nothing more precise
+        raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
+
+
 class TokenizerEncoder:
     """For models whose tokenizer directory is known: the worker's own token ids.
 
-    `key`: a secret seed (64 bits) for the memory of pieces.
+    `key`: a secret seed (64 bits) for the memory of pieces, which takes `memory_bytes_max`, about.
     """
 
     exact = True
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate | None, threads: EncoderThreads, key: int
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        threads: EncoderThreads,
+        key: int,
+        memory_bytes_max: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._threads = threads
         self._key = key
+        self._memory_bytes_max = memory_bytes_max
         self._cut = _cutter(tokenizer)
         self._token_bytes_max = token_bytes_max(tokenizer)
         self._pieces: OrderedDict[bytes, Tokens] = OrderedDict()
         self._pieces_bytes = 0
 
     @classmethod
-    def from_directory(cls, directory: Path, threads: EncoderThreads, key: int) -> "TokenizerEncoder":
+    def from_directory(
+        cls, directory: Path, threads: EncoderThreads, key: int, memory_bytes_max: int
+    ) -> "TokenizerEncoder":
         """Reads tokenizer.json and, if there is one, the chat template. Raises OSError or ValueError."""
-        try:
-            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        except Exception as err:  # tokenizers raises nothing more precise
-            raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
+        tokenizer = read_tokenizer(directory)
         # Some files ask for a length of their own; a prompt is as long as it is.
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -102,7 +113,7 @@ class TokenizerEncoder:
             template = ChatTemplate.from_directory(directory)
         except TemplateFailed:
             template = None  # A base model: completions only.
-        return cls(tokenizer, template, threads, key)
+        return cls(tokenizer, template, threads, key, memory_bytes_max)
 
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
@@ -177,7 +188,7 @@ class TokenizerEncoder:
             return
         self._pieces[key] = tokens
         self._pieces_bytes += _memory(tokens)
-        while self._pieces_bytes > PIECE_MEMORY_BYTES_MAX:
+        while self._pieces_bytes > self._memory_bytes_max:
             self._pieces_bytes -= _memory(self._pieces.popitem(last=False)[1])
 
 

@@ -11,11 +11,12 @@ the tokens that came for a stream that was cut, the worker's own count for what 
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from math import ceil
 
 from gateway.context import RequestContext
+from gateway.dispatch import costs
+from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
@@ -24,25 +25,23 @@ from gateway.dispatch.router import Router
 from gateway.dispatch.turn import Bounds, Placed, Turn
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.errors import (
+    BudgetExhausted,
     GatewayError,
     Overloaded,
     QuotaExceeded,
+    QuotasUnavailable,
+    RepeatRefused,
+    RepeatRunning,
     RequestExceedsLimit,
     WorkerError,
     WorkerTimeout,
 )
 from gateway.queue.shared import SharedQueue
+from gateway.quotas import quota
+from gateway.quotas.headers import openai_headers
 from gateway.quotas.leases import Leases
-from gateway.quotas.quota import (
-    REQUESTS,
-    TOTAL_TOKENS,
-    Cost,
-    Lease,
-    Refusal,
-    Reservation,
-    Standing,
-    tightest,
-)
+from gateway.quotas.limit import scopes_for
+from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.telemetry.record import Progress
 from policies.latency_model import predicted_ttft_ms
 from radix_cache.index import PrefixIndex
@@ -55,8 +54,6 @@ UNCLEAR_MAX = 2
 BUSY_SECONDS = 1.0
 """When to come back if all workers are busy and none says when."""
 
-HEADER_NAMES = {REQUESTS: "requests", TOTAL_TOKENS: "tokens"}
-
 
 class Reservations:
     """`new_room` makes the waiting room of a model."""
@@ -68,6 +65,7 @@ class Reservations:
         router: Router,
         fleet: Fleet,
         index: PrefixIndex,
+        shares: CacheShares,
         feedback: Feedback,
         estimates: OutputEstimates,
         bounds: Bounds,
@@ -79,6 +77,7 @@ class Reservations:
         self.router = router
         self.fleet = fleet
         self.index = index
+        self.shares = shares
         self.feedback = feedback
         self.estimates = estimates
         self.bounds = bounds
@@ -91,13 +90,20 @@ class Reservations:
     async def hold(
         self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
     ) -> AsyncIterator["Held"]:
-        """Quota for the request. Raises QuotaExceeded, RequestExceedsLimit."""
+        """Quota for the request.
+
+        Raises QuotaExceeded, BudgetExhausted, RequestExceedsLimit, QuotasUnavailable, RepeatRunning, RepeatRefused.
+        """
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
+        held = Held(self, ctx, prompt, progress, lease)
         try:
-            yield Held(self, ctx, prompt, progress, lease)
+            yield held
         finally:
-            self.leases.end(lease, _used(progress))
+            held.close()
+            cost = costs.used(ctx, progress)
+            progress.spend = cost.spend if cost is not None else 0
+            self.leases.end(lease, cost)
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
 
@@ -133,17 +139,27 @@ class Reservations:
         self.leave(placed, 0.0)
 
     async def _reserve(self, ctx: RequestContext, prompt: PromptBlocks) -> Lease:
-        decision = await self.leases.reserve(
-            Reservation(
-                id=ctx.id,
-                organisation=ctx.tenant.organisation,
-                scopes=ctx.tenant.scopes,
-                cost=Cost(
-                    prompt_tokens=prompt.prompt_tokens,
-                    output_tokens=self.estimates.reserved(ctx, prompt.prompt_tokens),
-                ),
-            )
+        tenant, model = ctx.tenant, ctx.model.name
+        scopes = scopes_for(tenant.scopes, model)
+        output_tokens = self.estimates.reserved(ctx, scopes, prompt.prompt_tokens)
+        reservation = Reservation(
+            id=ctx.id,
+            organisation=tenant.organisation,
+            scopes=scopes,
+            cost=costs.reserved(ctx, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens),
+            tenant=tenant.id,
+            model=model,
+            once=ctx.once,
+            closed=tenant.closed,
         )
+        try:
+            decision = await self.leases.reserve(reservation)
+        except QuotaUnavailable as err:
+            raise QuotasUnavailable from err
+        except quota.RepeatRefused as err:
+            if err.why == "running":
+                raise RepeatRunning from err
+            raise RepeatRefused(different=err.why == "different") from err
         if isinstance(decision, Refusal):
             raise _refused(decision)
         return decision
@@ -155,13 +171,15 @@ class Held:
     def __init__(
         self, by: Reservations, ctx: RequestContext, prompt: PromptBlocks, progress: Progress, lease: Lease
     ) -> None:
-        self.headers = limit_headers(lease.standings)
+        self.standings = lease.standings
+        self.headers = openai_headers(lease.standings)
         self._by = by
         self._ctx = ctx
         self._prompt = prompt
         self._progress = progress
         self._by_shadow = by.router.for_shadow()
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
+        self._recorded = False
         self._turn = Turn(
             by,
             ctx,
@@ -192,7 +210,9 @@ class Held:
             predicted_ttft_seconds=predicted_ms / 1000,
         )
         expected = self._by.feedback.sent(placed.worker.id, self._prompt)
-        index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
+        if self._recorded:
+            index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
             yield placed
         finally:
@@ -201,7 +221,7 @@ class Held:
             self._by.feedback.left(expected)
             self._learn(placed)
             index.withdraw(placed.worker.id, self._ctx.id)
-            change = self._turn.cost_change(_used(progress))
+            change = self._turn.cost_change(costs.used(self._ctx, progress))
             if not self._by.leave(placed, change):
                 self._turn.settle(change)
 
@@ -215,9 +235,10 @@ class Held:
         progress.answered = True
         for worker, cause in self._tried.items():
             # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
-            if cause.failure is Failure.UNCLEAR:
+            if cause.failure is Failure.UNCLEAR and worker in by.fleet:
                 by.fleet.at_fault(by.fleet[worker], cause)
-        by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        if self._recorded:
+            by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         if self._ctx.request.stream:
             progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
@@ -236,6 +257,17 @@ class Held:
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
             raise self._nobody_left() from cause
+
+    def _new_blocks(self, index: PrefixIndex) -> int:
+        """Of the prompt, those that nobody is known to hold; asked only where it matters."""
+        if self._ctx.tenant.cache_blocks_max is None:
+            return 0
+        match, hashes = index.match(self._prompt.namespace, self._prompt.hashes), self._prompt.hashes
+        return len(hashes) - max((match.blocks(worker.id) for worker in self._by.fleet), default=0)
+
+    def close(self) -> None:
+        """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
+        self._tried.clear()
 
     def _learn(self, placed: Placed) -> None:
         """How long the first token took for so many tokens; what was cached is known best at the end."""
@@ -259,50 +291,6 @@ class Held:
 
 
 def _refused(refusal: Refusal) -> GatewayError:
-    kind, _, name = refusal.scope.partition(":")
-    owner = f"{kind} {name!r}"
-    unit, amount, headers = refusal.unit, refusal.amount, limit_headers(refusal.standings)
     if refusal.retry_after_seconds is None:
-        return RequestExceedsLimit(unit=unit, amount=amount, owner=owner, headers=headers)
-    return QuotaExceeded(
-        unit=unit,
-        amount=amount,
-        retry_after_seconds=refusal.retry_after_seconds,
-        owner=owner,
-        headers=headers,
-    )
-
-
-def limit_headers(standings: Sequence[Standing]) -> dict[str, str]:
-    """OpenAI's names, with true values: of each kind of limit the one of which least is left."""
-    headers = {}
-    for unit, standing in tightest(standings).items():
-        kind = HEADER_NAMES[unit]
-        headers[f"x-ratelimit-limit-{kind}"] = str(standing.amount)
-        headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)
-        headers[f"x-ratelimit-reset-{kind}"] = _duration(standing.reset_seconds)
-    return headers
-
-
-def _duration(seconds: float) -> str:
-    """As OpenAI writes durations: 12ms, 1.5s, 6m0s."""
-    if seconds < 1:
-        return f"{ceil(seconds * 1000)}ms"
-    minutes, rest = divmod(round(seconds, 3), 60)
-    return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
-
-
-def _used(progress: Progress) -> Cost | None:
-    """What the request has cost; None if nothing was computed for it."""
-    usage = progress.usage
-    if usage is not None:
-        return Cost(
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens or 0,
-            output_tokens=usage.completion_tokens or 0,
-        )
-    if progress.refused:
-        return Cost(prompt_tokens=0)
-    if progress.dispatched:
-        return Cost(prompt_tokens=progress.prompt_tokens, output_tokens=progress.frames)
-    return None
+        return RequestExceedsLimit(refusal)
+    return BudgetExhausted(refusal) if refusal.limit.is_budget else QuotaExceeded(refusal)

@@ -143,8 +143,8 @@ class Turn:
         units = 0.0
         if used is not None:
             units = self._by.bounds.costs.units(
-                uncached_tokens=used.prompt_tokens - used.cached_tokens,
-                cached_tokens=used.cached_tokens,
+                uncached_tokens=used.prompt_tokens - (used.cached_tokens or 0),
+                cached_tokens=used.cached_tokens or 0,
                 output_tokens=used.output_tokens,
             )
         change, self._charged = units - self._charged, units
@@ -157,7 +157,7 @@ class Turn:
 
     async def _of_all(self, ticket: Ticket) -> Placed:
         """The turn that all gateways together give."""
-        by, known = self._by, dict[WorkerId, Route]()
+        by, known = self._by, dict[WorkerId, tuple[Worker, Route]]()
         shared = by.queue.ticket(ticket, self._ctx.model.name, self._kv_tokens)
         decision = None
 
@@ -165,7 +165,7 @@ class Turn:
             nonlocal decision
             decision = self._ranked()
             ranking = decision.routes[:ROUTES_MAX]
-            known.update((route.worker, route) for route in ranking)
+            known.update((route.worker, (by.fleet[route.worker], route)) for route in ranking)
             return [self._shared_route(route) for route in ranking]
 
         try:
@@ -174,7 +174,7 @@ class Turn:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
         by.router.shadowed(decision)
-        return self._placed(by.fleet[turn.worker], known[turn.worker], turn.uncached_tokens, shared)
+        return self._placed(*known[turn.worker], turn.uncached_tokens, shared)
 
     def _ranked(self) -> Decision:
         return self._by.router.ranked(

@@ -1,9 +1,14 @@
 """QuotaStore that outlives its Redis: the shared store, and a local one for as long as that is away.
 
-    shared --3 failures in a row--> local --ping answered--> shared
+    shared --3 failures in a row--> local --pings answered in time--> shared
        |                              |
-       |                              +-- each gateway grants the full limits by itself: open, and said so
-       +-- one failure: that one request is decided locally
+       |                              +-- each gateway grants its share of the limits: as many parts as gateways
+       |                                  were last seen; who is `closed` is refused
+       +-- one failure: that one request is decided locally, or refused
+
+One answered ping brings the shared store back. If it is away again soon after, it takes twice as many in a row, and
+so on: a Redis that is now a little faster than `timeout_ms` and now a little slower is not changed to and fro all
+the time. One that answers, but late, is told what was left over all the same.
 
 A decision that was never heard of may have been made all the same: the shared store is told to undo it.
 
@@ -16,12 +21,15 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
+from gateway.quotas.events import Events
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import (
     DONE,
+    UNIT_INDEX,
     Cost,
     Lease,
     QuotaStore,
@@ -36,31 +44,44 @@ log = logging.getLogger(__name__)
 
 FAILURES_MAX = 3
 PING_SECONDS = 0.25
+PINGS_MAX = 32
+STEADY_SECONDS = 10.0
+"""Who was back for so long is trusted again at the first ping."""
+
 UNSETTLED_MAX = 10_000
+SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
+AGAIN_SECONDS = 1.0
 NOTHING = Cost(prompt_tokens=0, requests=0)
 
 
 class GuardedQuotaStore:
-    """See QuotaStore; raises nothing but what the local store raises.
+    """See QuotaStore; QuotaUnavailable is for those who are `closed`.
 
-    `ping` raises RedisDown while it is away. `clock`: the local store's.
+    `ping` raises RedisDown while it is away, and says whether a request would have waited that long for an answer.
+    `clock`: the local store's. `gateways`: how many share the limits.
     """
 
     def __init__(
         self,
         shared: QuotaStore,
         local: LocalQuotaStore,
-        ping: Callable[[], Awaitable[None]],
+        ping: Callable[[], Awaitable[bool]],
         clock: Callable[[], float],
+        gateways: Callable[[], int] = lambda: 1,
+        events: Events | None = None,
     ) -> None:
+        self.events = events or Events()
         self._shared = shared
         self._local = local
         self._ping = ping
         self._clock = clock
+        self._gateways = gateways
         self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[Standing, ...]]] = OrderedDict()
         self._failures = 0
-        self._granted_locally: set[str] = set()
+        self._pings, self._pings_wanted = 0, 1
+        self._back_at = float("-inf")
+        self._granted_locally: dict[str, Reservation] = {}
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
         self._unheard: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
         self.away = False
@@ -77,14 +98,20 @@ class GuardedQuotaStore:
                 self._failures = 0
                 self._see(reservation, decision.standings)
                 return decision
+        if reservation.closed:
+            raise QuotaUnavailable("Redis is away")
         self.local_decisions += 1
+        parts = max(1, self._gateways())
+        share = _share(reservation, parts)
         seen = self._seen.pop(_account(reservation), None)
         if seen is not None:
-            self._local.adopt(reservation, *seen)
-        decision = await self._local.reserve(reservation)
-        if isinstance(decision, Lease):
-            self._granted_locally.add(reservation.id)
-        return decision
+            at, standings = seen
+            self._local.adopt(share, at, [_share_of(standing, parts) for standing in standings])
+        decision = await self._local.reserve(share)
+        if isinstance(decision, Refusal):
+            return _refused(decision, reservation, parts)
+        self._granted_locally[reservation.id] = share
+        return msgspec.structs.replace(decision, reservation=reservation)
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
         return self._end(lease, actual)
@@ -93,7 +120,8 @@ class GuardedQuotaStore:
         return self._end(lease, None)
 
     async def renew(self, leases: Sequence[Lease]) -> None:
-        await self._local.renew([lease for lease in leases if lease.reservation.id in self._granted_locally])
+        here = [self._granted_locally.get(lease.reservation.id) for lease in leases]
+        await self._local.renew([Lease(reservation=share) for share in here if share is not None])
         shared = [lease for lease in leases if lease.reservation.id not in self._granted_locally]
         if shared and not self.away:
             try:
@@ -112,12 +140,13 @@ class GuardedQuotaStore:
             if not self.away and not self._unsettled and not self._unheard:
                 continue
             try:
-                await self._ping()
+                in_time = await self._ping()
             except RedisDown:
+                self._pings = 0
                 continue
-            if self.away:
-                self.away, self._failures = False, 0
-                log.warning("Redis is back: quotas are shared again")
+            self._pings = self._pings + 1 if in_time else 0
+            if self.away and self._pings >= self._pings_wanted:
+                self._come_back()
             await self._settle_left_over()
 
     async def _settle_left_over(self) -> None:
@@ -127,23 +156,28 @@ class GuardedQuotaStore:
                 await self._shared.release(lease)
             except QuotaUnavailable:
                 self._unheard.append(lease)
-        for _ in range(len(self._unsettled)):
-            await self._end(*self._unsettled.popleft())
+        for _ in range(0, len(self._unsettled), SETTLED_AT_ONCE_MAX):
+            some = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), SETTLED_AT_ONCE_MAX))]
+            await asyncio.gather(*(self._end_shared(*each) for each in some))
 
     def _end(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
-        if lease.reservation.id in self._granted_locally:
-            self._granted_locally.discard(lease.reservation.id)
+        share = self._granted_locally.pop(lease.reservation.id, None)
+        if share is not None:
             if actual is None:
-                return self._local.release(lease)
-            self._local.settle(lease, actual)
+                return self._local.release(Lease(reservation=share))
+            self._local.settle(Lease(reservation=share), actual)
             # The shared store has not heard of it, and has perhaps been told to forget its name.
             forgotten = msgspec.structs.replace(
-                lease.reservation, id=f"{lease.reservation.id}/local", cost=NOTHING
+                lease.reservation, id=f"{lease.reservation.id}/local", cost=NOTHING, once=None
             )
             lease = Lease(reservation=forgotten)
         if self.away:
             self._unsettled.append((lease, actual))
             return DONE
+        return self._end_shared(lease, actual)
+
+    def _end_shared(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
+        """Kept for later if it fails."""
         ending = _ended(self._shared, lease, actual)
         if not isinstance(ending, asyncio.Future):
             return ending
@@ -164,7 +198,13 @@ class GuardedQuotaStore:
         if not self.away and self._failures >= FAILURES_MAX:
             self._go_away(err)
 
+    def _come_back(self) -> None:
+        self.away, self._failures, self._back_at = False, 0, self._clock()
+        log.warning("Redis is back: quotas are shared again")
+
     def _go_away(self, err: BaseException | None) -> None:
+        steady = self._clock() - self._back_at > STEADY_SECONDS
+        self._pings, self._pings_wanted = 0, 1 if steady else min(2 * self._pings_wanted, PINGS_MAX)
         self.away = True
         log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
 
@@ -177,7 +217,36 @@ class GuardedQuotaStore:
 
 
 def _account(reservation: Reservation) -> tuple[str, ...]:
-    return (reservation.organisation, *(scope.name for scope in reservation.scopes))
+    # Which limits hold depends on the model.
+    return (reservation.organisation, reservation.model, *(scope.name for scope in reservation.scopes))
+
+
+def _share(reservation: Reservation, parts: int) -> Reservation:
+    """The same within one gateway's part of every limit."""
+    if parts == 1:
+        return reservation
+    scopes = tuple(
+        replace(
+            scope,
+            limits=tuple(replace(limit, amount=max(1, limit.amount // parts)) for limit in scope.limits),
+        )
+        for scope in reservation.scopes
+    )
+    return msgspec.structs.replace(reservation, scopes=scopes)
+
+
+def _share_of(standing: Standing, parts: int) -> Standing:
+    return msgspec.structs.replace(standing, remaining=standing.remaining // parts)
+
+
+def _refused(refusal: Refusal, reservation: Reservation, parts: int) -> Refusal:
+    """What is more than this gateway's part may well fit when all of it is there again."""
+    if refusal.retry_after_seconds is None and parts > 1:
+        whole = {(scope.name, limit.name): limit for scope, limit in reservation.limits()}
+        limit = whole[refusal.scope, refusal.limit.name]
+        if reservation.cost.units[UNIT_INDEX[limit.unit]] <= limit.amount:
+            return replace(refusal, retry_after_seconds=AGAIN_SECONDS)
+    return refusal
 
 
 def _ended(store: QuotaStore, lease: Lease, actual: Cost | None) -> Awaitable[None]:

@@ -1,7 +1,8 @@
 """Prometheus metrics. Every name is here; the README's list and the dashboard are checked against it.
 
 Two kinds: what happened (observed from each RequestRecord), and what is (read from the parts when scraped). Labels
-are bounded: tenants, models and workers come from the settings or the catalogue, codes from errors.py.
+are bounded: models and workers come from the settings or the catalogue, codes from errors.py, and of tenants the
+first ones are told apart.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.record import OTHERS, RequestRecord
 
 TTFT_BUCKETS = (
     0.001,
@@ -70,6 +71,9 @@ DISPATCH_BUCKETS = (
 
 NOBODY = "-"
 """Label of what is not known: the tenant of a bad key, the model of a bad request."""
+
+PAIRS_MAX = 4096
+"""Of tenant and model. Each takes 25 kB, and some 80 lines of every scrape; later ones count together."""
 
 
 POLICY, SHADOW = "policy", "shadow"
@@ -179,9 +183,11 @@ class RequestMetrics:
         self._children: dict[tuple[str, str], _TenantModel] = {}
         self._outcomes: dict[tuple[str, str, str], Counter] = {}
         self._workers: dict[str, _Worker] = {}
+        self._pairs: set[tuple[str, str]] = set()
 
     def observe(self, record: RequestRecord) -> None:
-        tenant, model = record.tenant or NOBODY, record.model or NOBODY
+        model = record.model or NOBODY
+        tenant = self._told_apart(record.tenant or NOBODY, model)
         outcome = self._outcomes.get((tenant, model, record.code))
         if outcome is None:
             outcome = self.requests.labels(tenant, model, record.code)
@@ -226,6 +232,13 @@ class RequestMetrics:
                     of.cached_tokens.inc(record.cached_tokens)
                     of.predicted_tokens.inc(record.predicted_tokens)
                     of.cached_error.inc(error)
+
+    def _told_apart(self, tenant: str, model: str) -> str:
+        if (tenant, model) not in self._pairs:
+            if len(self._pairs) >= PAIRS_MAX:
+                return OTHERS
+            self._pairs.add((tenant, model))
+        return tenant
 
 
 class _TenantModel:

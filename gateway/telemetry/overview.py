@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from gateway.telemetry.record import OK, RequestRecord
+from gateway.telemetry.record import OK, OTHERS, RequestRecord
 
 MINUTE_SECONDS = 60
-TTFT_REMEMBERED = 512
+TENANTS_MAX = 4096
+TTFT_REMEMBERED = 128
+"""Of each tenant and worker, for a median: four kilobytes."""
 
 
 @dataclass(slots=True)
@@ -97,7 +99,8 @@ class Overview:
         self.all.add(record, second)
         # Requests without a valid key have no tenant; they count in all, not in a row of their own.
         if record.tenant:
-            self.tenants[record.tenant].add(record, second)
+            known = record.tenant in self.tenants or len(self.tenants) < TENANTS_MAX
+            self.tenants[record.tenant if known else OTHERS].add(record, second)
         if record.worker is not None:
             self.workers[record.worker].add(record, second)
 

@@ -17,6 +17,7 @@ from gateway.web.bodies import Bodies
 from gateway.web.client_address import FindAddress
 
 SERVER = "radixgate"
+REPEAT_KEY_MAX = 255
 STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
@@ -55,6 +56,13 @@ class HttpExchange:
     @property
     def key(self) -> str | None:
         return presented_key(self._http.headers)
+
+    @property
+    def repeat_key(self) -> str | None:
+        key = self._http.headers.get("Idempotency-Key")
+        if key is not None and not (1 <= len(key) <= REPEAT_KEY_MAX and key.isascii() and key.isprintable()):
+            raise BadRequest(f"An Idempotency-Key has 1 to {REPEAT_KEY_MAX} printable ASCII characters.")
+        return key
 
     @property
     def address(self) -> Address | None:

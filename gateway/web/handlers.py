@@ -18,11 +18,12 @@ from gateway.errors import (
 from gateway.model import Model
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
-from gateway.tenants.tenant import Tenant
+from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
 from gateway.web.bodies import Bodies
-from gateway.web.boundary import Handler, boundary
+from gateway.web.boundary import Handler, boundary, expectations
 from gateway.web.client_address import FindAddress
 from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
+from gateway.web.usage import own_usage
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
@@ -50,8 +51,8 @@ def tenant_app(
     """The application behind `listen`. `local_names_only`: see boundary."""
     bodies = Bodies(body_bytes_max)
 
-    def tenant_of(http: web.Request) -> Tenant:
-        return at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
+    async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
+        return await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
 
     async def inside(exchange: HttpExchange) -> None:
         task = asyncio.current_task()
@@ -89,7 +90,7 @@ def tenant_app(
 
     async def list_models(http: web.Request) -> web.Response:
         try:
-            cards = _visible(at, tenant_of(http))
+            cards = _visible(at, await tenant_of(http))
         except GatewayError as err:
             return failure(err)
         return _json({"object": "list", "data": cards})
@@ -97,7 +98,7 @@ def tenant_app(
     async def show_model(http: web.Request) -> web.Response:
         name = http.match_info["model"]
         try:
-            cards = _visible(at, tenant_of(http))
+            cards = _visible(at, await tenant_of(http))
             found = next((card for card in cards if card.id == name), None)
             if found is None:
                 raise ModelNotFound(name)
@@ -105,15 +106,23 @@ def tenant_app(
             return failure(err)
         return _json(found)
 
+    async def show_usage(http: web.Request) -> web.Response:
+        try:
+            return _json(await own_usage(at.usage, await tenant_of(http, USAGE), http.query.items()))
+        except GatewayError as err:
+            return failure(err)
+
     app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
     known: dict[str, str] = {}
     for prefix in PREFIXES:
         for surface in Surface:
-            app.router.add_post(f"{prefix}/{surface.value}", infer(surface))
+            app.router.add_post(f"{prefix}/{surface.value}", infer(surface), expect_handler=expectations)
             known[f"{prefix}/{surface.value}"] = "POST"
-        app.router.add_get(f"{prefix}/models", list_models)
-        app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model)
+        app.router.add_get(f"{prefix}/models", list_models, expect_handler=expectations)
+        app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model, expect_handler=expectations)
         known[f"{prefix}/models"] = "GET, HEAD"
+        app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=expectations)
+        known[f"{prefix}/usage"] = "GET, HEAD"
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))
@@ -121,7 +130,7 @@ def tenant_app(
             return failure(MethodNotAllowed(allowed))
         return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."))
 
-    app.router.add_route("*", "/{anything:.*}", nothing_here)
+    app.router.add_route("*", "/{anything:.*}", nothing_here, expect_handler=expectations)
     return app
 
 

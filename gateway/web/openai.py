@@ -3,7 +3,8 @@
 A body is taken apart one level deep; the values stay the bytes that they were, so that whatever a client and a
 worker agree on passes untouched. Only the fields below are decoded, and the fields that belong to the gateway
 (GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue,
-choose a replica or an adapter, run code in the engine, or have its prompt counted as something else.
+choose a replica or an adapter, run code or endless regular expressions in the engine, or have its prompt counted as
+something else.
 """
 
 import re
@@ -14,10 +15,14 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.request import InferenceRequest, Surface
+from gateway.web.shape import check_depth, check_size
 
 CHOICES_MAX = 128
 MODEL_NAME_MAX = 200
 PROMPTS_MAX = 2048
+WHOLE_NUMBER_MAX = 2**31 - 1
+LOGPROBS_MAX = 20
+"""As OpenAI has it, and vLLM by default. Every engine computes and sends so many for each token."""
 
 GATEWAY_OWNED = frozenset(
     {
@@ -29,7 +34,9 @@ GATEWAY_OWNED = frozenset(
         "bootstrap_room",
         "cache_salt",
         "chat_template",
+        "custom_labels",
         "custom_logit_processor",
+        "custom_params",
         "data_parallel_rank",
         "decode_tp_size",
         "disagg_prefill_dp_rank",
@@ -41,15 +48,19 @@ GATEWAY_OWNED = frozenset(
         "kv_transfer_params",
         "logits_processors",
         "lora_path",
+        "ngram_corpus_id",
         "priority",
         "prompt_embeds",
         "prompt_token_ids",
         "request_id",
+        "return_cached_tokens_details",
+        "return_meta_info",
         "rid",
         "routed_dp_rank",
         "routing_key",
         "session_id",
         "session_params",
+        "stop_regex",
         "vllm_xargs",
     }
 )
@@ -76,6 +87,9 @@ class _Common(msgspec.Struct):
     max_completion_tokens: int | None = None
     n: int | None = None
     best_of: int | None = None
+    logprobs: bool | int | None = None
+    top_logprobs: int | None = None
+    prompt_logprobs: bool | int | None = None
 
 
 class _Chat(_Common):
@@ -98,8 +112,10 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     try:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
         _ = body.isascii() or body.decode()
+        check_size(body)
         fields = _FIELDS.decode(body)
         read = _READERS[surface].decode(body)
+        check_depth(getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _refusal(str(err)) from err
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
@@ -109,6 +125,9 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     if not read.model or len(read.model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
     limits = _whole_numbers(read, "max_tokens", "max_completion_tokens")
+    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+        if not 0 <= (getattr(read, name) or 0) <= LOGPROBS_MAX:
+            raise BadRequest(f"{name} must be between 0 and {LOGPROBS_MAX}.", param=name)
     choices = max(_whole_numbers(read, "n", "best_of"), default=1)
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
@@ -156,13 +175,15 @@ def _prompts(read: _Completion) -> list[str | list[int]]:
 
 
 def _whole_numbers(read: _Common, *names: str) -> list[int]:
-    """Those of the named fields that are set; each must be at least 1."""
+    """Those of the named fields that are set; each must be at least 1, and countable."""
     found = []
     for name in names:
         value: int | None = getattr(read, name)
         if value is not None:
             if value < 1:
                 raise BadRequest(f"{name} must be at least 1.", param=name)
+            if value > WHOLE_NUMBER_MAX:
+                raise BadRequest(f"{name} must be at most {WHOLE_NUMBER_MAX}.", param=name)
             found.append(value)
     return found
 

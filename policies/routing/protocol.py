@@ -7,13 +7,17 @@ in a test, and decides alike. What a rule would want to remember or throw dice f
 Every registered policy passes tests/conformance/test_routing_policy.py.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import msgspec
 
+from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
+
+NO_BLOCKS: Hashes = array("Q")
 
 
 class PolicyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,13 +28,18 @@ class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a policy may know of a request.
 
     `prompt_tokens`: its length. `output_tokens`: what it is expected to generate. `sequence`: how many requests
-    for this model came before it. `draw`: a number in [0, 1), different for every request.
+    for this model came before it. `draw`: a number in [0, 1), different for every request. `blocks`: chained hashes
+    of its full blocks of `block_tokens` tokens. `session`: equal for the turns of one conversation, None if the
+    client does not say.
     """
 
     prompt_tokens: int
     output_tokens: int
     sequence: int
     draw: float
+    blocks: Hashes = NO_BLOCKS
+    block_tokens: int = 64
+    session: int | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -59,6 +59,14 @@ class Script:
         text = "\n".join([f"#!lua name={version}", body, *registered])
         return {name: cls(text, f"{version}_{name}", "FCALL", ("FUNCTION", "LOAD")) for name in names}
 
+    @classmethod
+    def of_library(cls, body: str, function: str) -> "Script":
+        """One function of a library that runs on a server which has reached its `maxmemory`, as a script.
+
+        Such a server takes no library that it does not have (FUNCTION LOAD), but takes scripts (SCRIPT LOAD).
+        """
+        return cls.of(f"#!lua flags=allow-oom\n{body}\nreturn verbs.{function}(KEYS, ARGV)")
+
 
 UNKNOWN = ("NOSCRIPT", "ERR Function not found")
 """What a server says that has not been given a script, or has lost it."""

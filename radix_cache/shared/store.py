@@ -49,6 +49,7 @@ class TreeStore:
     ) -> None:
         self.keys = keys
         self._verbs = Script.library(library, VERBS, when_full=FREEING)
+        self._when_full = {verb: Script.of_library(library, verb) for verb in FREEING}
         self._scripts = scripts
         self._new_tip = new_tip
         self._log_entries = log_entries
@@ -152,4 +153,35 @@ class TreeStore:
             names.predictions(shard),
         ]
         head: list[Argument] = [self._new_tip(), names.tag(shard), namespace, self._log_entries, name]
-        return self._scripts.call(self._verbs[verb], keys, [*head, *more])
+        arguments = [*head, *more]
+        called = self._scripts.call(self._verbs[verb], keys, arguments)
+        if verb not in FREEING:
+            return called
+        return _or_else(called, lambda: self._scripts.call(self._when_full[verb], keys, arguments))
+
+
+def _or_else(
+    called: "asyncio.Future[Answer]", instead: "Callable[[], asyncio.Future[Answer]]"
+) -> "asyncio.Future[Answer]":
+    """The answer, or that of another call if the server was too full to be given the library."""
+    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def take(done: "asyncio.Future[Answer]") -> None:
+        error = done.exception()
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(done.result())
+        else:
+            answer.set_exception(error)
+            answer.exception()  # Whoever does not wait for it does not ask either.
+
+    def answered(done: "asyncio.Future[Answer]") -> None:
+        full = done.exception() is not None and "OOM" in str(done.exception())
+        if full:
+            instead().add_done_callback(take)
+        else:
+            take(done)
+
+    called.add_done_callback(answered)
+    return answer

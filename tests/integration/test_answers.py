@@ -8,6 +8,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 from aiohttp.web_protocol import RequestPayloadError
+from prometheus_client.registry import Collector
 
 from gateway.web.bodies import Body
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -513,6 +514,25 @@ async def test_the_operators_listener_answers(gateway):
                 assert "default-src 'self'" in response.headers["content-security-policy"]
         async with running.http.get(running.admin + "/ui/../settings.py") as response:
             assert response.status == 404
+
+
+async def test_metrics_that_cannot_be_read_to_their_end_are_no_answer(gateway):
+    class Broken(Collector):
+        def describe(self):
+            return []
+
+        def collect(self):
+            raise RuntimeError
+
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        broken, registry = Broken(), running.here.gateway.registry
+        registry.register(broken)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with running.http.get(running.admin + "/metrics") as response:
+                await response.read()
+        registry.unregister(broken)
+        async with running.http.get(running.admin + "/metrics") as response:
+            assert (await response.text()).count("radixgate_index_up") == 3
 
 
 async def test_the_operator_page_asks_for_its_token(gateway):

@@ -6,6 +6,8 @@ from array import array
 from collections import Counter
 from uuid import uuid4
 
+import pytest
+
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.feed_leases import FeedLeaseStore, LeaseTable
@@ -104,7 +106,9 @@ async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey
     await one.close()
 
 
-async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valkey):
+@pytest.mark.parametrize("forgets", [False, True], ids=["known", "new"])
+async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valkey, forgets):
+    """Also one that does not know this version of the functions yet, and has no room for them."""
     bounds = {"blocks_max": 30, "predicted_seconds": 10, "idle_seconds_max": 1000}
     keys = Keys(prefix="t", shards=2)
     one = await replica(own_valkey.url, keys, time.monotonic, **bounds)
@@ -115,6 +119,9 @@ async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valk
     one.index.record(SPACE, array("Q", [1, 2]), W, "r")
     await one.arrived()
     await one.scripts.ask("CONFIG", "SET", "maxmemory", "1")
+    if forgets:
+        await one.scripts.ask("FUNCTION", "FLUSH")
+        await one.scripts.ask("SCRIPT", "FLUSH")
     assert await one.keeper._leased()  # It may be that whoever kept it is gone.
     one.index.withdraw(W, "r")
     one.index.shorten(SPACE, array("Q", [1039, 2039]), W, 1)
@@ -130,6 +137,6 @@ async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valk
     # What would take room is refused, and remembered until there is some.
     one.index.hold(SPACE, array("Q", [7, 8]), W)
     await one.arrived()
-    assert one.index.refused == 1
+    assert one.index.refused >= 1
     assert one.index.match(SPACE, array("Q", [7, 8])).confirmed == {W: 2}
     await one.close()

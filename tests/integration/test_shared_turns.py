@@ -86,7 +86,7 @@ async def test_tenants_share_by_weight_however_many_gateways_they_come_through(g
             await nothing_is_left(*gateways)
 
 
-@pytest.mark.parametrize("policy", ["least_work", "prefix_affinity"])
+@pytest.mark.parametrize("policy", ["least_work", "cost"])
 @pytest.mark.parametrize("count", [1, 2])
 async def test_cold_prompts_at_one_moment_spread_through_two_gateways_as_through_one(gateway, count, policy):
     async with AsyncExitStack() as stack:

@@ -10,13 +10,14 @@ Exit code 1 when memory is not flat, when a request fails, or when something is 
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +44,25 @@ from tests.stage.valkey import ValkeyServer
 TENANTS = 200
 SECRET = "a secret of the tests"
 REDIS, ENGINE_NAME = "Valkey", "engine"
-SAMPLES = 60
+SAMPLES = 100
 REQUESTS_MIN = 5000
 IDLE_SECONDS_MAX = 30.0
-INDEX_BYTES = 16 * 1024**2
-"""Small, so that the index is full, and evicts, before the counted part begins."""
+INDEX_BYTES = 4 * 1024**2
+TOKENIZER_BYTES = 2 * 1024**2
+"""Small, so that what is bounded is full, and forgets, before the counted part begins."""
 
 ROWS_SHOWN = 24
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--requests", type=int, default=250_000)
+    parser.add_argument("--requests", type=int, default=300_000)
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--connections", type=int, default=24, help="callers at one time")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--leak", type=int, metavar="BYTES", help="plant one, per request: it has to be found"
+    )
     parser.add_argument("--json", type=Path, help="write all samples and the verdicts there")
     options = parser.parse_args()
     if options.requests < REQUESTS_MIN:
@@ -70,13 +75,14 @@ def settings(
 ) -> dict[str, Any]:
     """Everything on, nothing refused for want of quota; small bounds, so that they are met."""
     limits = [{"requests": 10**9, "per": "minute"}, {"total_tokens": 10**12, "per": "minute"}]
+    tokenizer = {"tokenizer": str(checkpoint), "tokenizer_memory_bytes_max": TOKENIZER_BYTES}
     return {
         "redis": {"url": valkey.url, "timeout_ms": 1000},
         "deployment_secret": SECRET,
         "models": [
             {"name": TEXT, "tokenizer": "text"},
-            {"name": TOKENS, "tokenizer": str(checkpoint)},
-            {"name": ENGINE, "tokenizer": str(checkpoint), "block_size": 16},
+            {"name": TOKENS, **tokenizer},
+            {"name": ENGINE, **tokenizer, "block_size": 16},
         ],
         "workers": list(workers),
         "plans": [{"name": "plan", "limits": limits, "concurrency": 10_000}],
@@ -85,6 +91,7 @@ def settings(
             for tenant, key in keys.items()
         ],
         "index": {"memory_bytes_max": INDEX_BYTES},
+        "authentication": {"failures_per_minute_max": 10**9},
         "telemetry": {"log_level": "warning"},
         "drain": {"notice_seconds": 0, "seconds": 1},
     }
@@ -103,12 +110,13 @@ class Soak:
         self.http = aiohttp.ClientSession()
 
     async def sample(self, requests: int) -> Sample:
+        # Before metrics are asked for: their text takes megabytes for a moment.
+        memory = {gateway.name: resident_bytes(gateway.pid) for gateway in self._gateways}
         gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
 
         def total(name: str) -> int:
             return int(sum(each[name] for each in gauges))
 
-        memory = {gateway.name: resident_bytes(gateway.pid) for gateway in self._gateways}
         memory[ENGINE_NAME] = resident_bytes(self._engine.pid)
         memory[REDIS] = int((await self._redis.info("memory"))["used_memory"])
         return Sample(
@@ -162,7 +170,8 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
         ]
         workers.append({"id": ENGINE_NAME, "kind": "embedded", "url": engine.url})
         tree = settings(valkey, checkpoint, workers, keys)
-        gateways = [GatewayProcess(f"gateway-{n}", directory, tree) for n in range(options.gateways)]
+        program = ["gateway"] if options.leak is None else ["tests.soak.leaking", str(options.leak)]
+        gateways = [GatewayProcess(f"gateway-{n}", directory, tree, program) for n in range(options.gateways)]
         for gateway in gateways:
             stack.push_async_callback(gateway.stop)
         await asyncio.gather(*(gateway.start() for gateway in gateways))
@@ -174,15 +183,23 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
         tally, samples = await soaked(options, soak, gateways, {t: key.text for t, key in keys.items()})
         held = await soak.still_held()
         names = [*(gateway.name for gateway in gateways), REDIS, ENGINE_NAME]
-        return report(console, options, samples, tally, held, [verdict(name, samples) for name in names])
+        try:
+            verdicts = [verdict(name, samples) for name in names]
+        except ValueError as err:
+            console.print(f"{tally.requests:,} requests: {err}")
+            return False
+        return report(console, options, samples, tally, held, verdicts)
 
 
 async def soaked(
     options: argparse.Namespace, soak: Soak, gateways: Sequence[GatewayProcess], keys: dict[str, str]
 ) -> tuple[Tally, list[Sample]]:
-    """All requests, and a sample after every so many of them."""
-    tally = Tally()
-    asks = islice(Traffic(keys, options.seed), options.requests)
+    """All requests, and a sample after every so many of them. Ctrl-C ends it early, with what there is."""
+    tally, enough = Tally(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, enough.set)
+    traffic = Traffic(keys, options.seed)
+    asks = takewhile(lambda _: not enough.is_set(), islice(chain(traffic.tour(), traffic), options.requests))
     callers = [
         asyncio.create_task(call(asks, gateway.host, gateway.port, tally))
         for at in range(options.connections)

@@ -24,7 +24,7 @@ LEFT_CHUNKS, LEFT_GAP_MS = 64, 5
 
 STREAMS = 0.35
 LEAVING = 0.02
-REFUSED = 0.01
+REFUSED, REFUSED_KINDS = 0.01, 3
 ON_THE_ENGINE = 0.01
 
 
@@ -55,12 +55,22 @@ class Traffic:
     def __iter__(self) -> Iterator[Ask]:
         return self
 
+    def tour(self) -> Iterator[Ask]:
+        """Each kind of request once for every tenant: what is kept of each kind is kept from then on."""
+        for key in self._keys:
+            for model in (TEXT, TOKENS, ENGINE):
+                yield Ask(_bytes(key, self._body(key, model, max_tokens=4, stream=True)))
+            for model in (TEXT, TOKENS):
+                yield self._left(key, model, 1)
+            for kind in range(REFUSED_KINDS):
+                yield self._refused(key, kind)
+
     def __next__(self) -> Ask:
         chance, key = self._random.random(), self._random.choice(self._keys)
         if chance < REFUSED:
-            return self._refused(key)
+            return self._refused(key, self._random.randrange(REFUSED_KINDS))
         if chance < REFUSED + LEAVING:
-            return self._leaving(key)
+            return self._left(key, self._random.choice((TEXT, TOKENS)), self._random.choice((0, 1, 3)))
         if chance < REFUSED + LEAVING + ON_THE_ENGINE:
             return Ask(_bytes(key, self._body(key, ENGINE, max_tokens=4, stream=True)))
         model = TEXT if self._random.random() < 0.5 else TOKENS
@@ -68,14 +78,12 @@ class Traffic:
             return Ask(_bytes(key, self._body(key, model, max_tokens=CHUNKS, stream=True)))
         return Ask(_bytes(key, self._body(key, model, max_tokens=16)))
 
-    def _leaving(self, key: str) -> Ask:
-        model = self._random.choice((TEXT, TOKENS))
+    def _left(self, key: str, model: str, reads: int) -> Ask:
         body = self._body(key, model, max_tokens=LEFT_CHUNKS, seed=LEFT_GAP_MS, stream=True)
-        return Ask(_bytes(key, body), leave_after=self._random.choice((0, 1, 3)))
+        return Ask(_bytes(key, body), leave_after=reads)
 
-    def _refused(self, key: str) -> Ask:
+    def _refused(self, key: str, kind: int) -> Ask:
         body = orjson.dumps(self._body(key, TEXT))
-        kind = self._random.randrange(3)
         if kind == 0:
             return Ask(_head(f"{key[:-4]}{self._random.randrange(10**4):04}", len(body)) + body, 401)
         if kind == 1:

@@ -65,7 +65,14 @@ class Process:
 class GatewayProcess(Process):
     """`radixgate serve` with these settings; the ports are chosen here and stay the same."""
 
-    def __init__(self, name: str, directory: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        settings: Mapping[str, Any],
+        program: Sequence[str] = ("gateway",),
+    ) -> None:
+        """`program`: the module that is run, and what it wants to be told before `serve`."""
         port = steady_ports(2)
         own = {
             "listen": {"port": port},
@@ -74,7 +81,8 @@ class GatewayProcess(Process):
         }
         file = directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump({**settings, **own}, sort_keys=False), encoding="utf-8")
-        super().__init__(name, directory, [sys.executable, "-m", "gateway", "serve", "--config", str(file)])
+        command = [sys.executable, "-m", *program, "serve", "--config", str(file)]
+        super().__init__(name, directory, command)
         self.settings_file = file
         self.host, self.port = "127.0.0.1", port
         self.admin = f"http://127.0.0.1:{port + 1}"
@@ -160,9 +168,11 @@ def address(url: str) -> tuple[str, int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process. Linux."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """Memory of a process that is its own: pages of files (code, libraries) come and go as they are used. Linux."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    kilobytes = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.M)
+    assert kilobytes is not None
+    return int(kilobytes[1]) * 1024
 
 
 def descriptors(pid: int) -> int:

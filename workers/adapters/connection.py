@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._released = released
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser = HttpResponseParser(self)
+        self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._lost: Broken | None = None
@@ -126,14 +126,14 @@ class Connection(asyncio.Protocol):
 
     async def _more(self) -> None:
         if self._lost is not None:
-            raise self._lost
+            raise _anew(self._lost)
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
         if self._lost is not None and not self._pieces and not self._complete:
-            raise self._lost
+            raise _anew(self._lost)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -152,6 +152,7 @@ class Connection(asyncio.Protocol):
             # Nobody has asked for this.
             self.fail(Broken("bytes after the end of an answer"))
             return
+        assert self._parser is not None
         self.untouched = False
         try:
             self._parser.feed_data(data)
@@ -173,6 +174,8 @@ class Connection(asyncio.Protocol):
         if self._head_done and not self._sized and exc is None:
             self._complete = True  # An answer without a length ends with its connection.
         self._lost = self._lost or Broken(f"hung up{f': {exc}' if exc is not None else ''}")
+        # Both refer to this object: a circle, of which every client that leaves would make one.
+        self._parser = self._transport = None
         self._wake()
 
     # httptools
@@ -195,6 +198,7 @@ class Connection(asyncio.Protocol):
             self._sized = True
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         self.status = self._parser.get_status_code()
         self._head_done = self.status >= 200
 
@@ -204,8 +208,14 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         # An interim answer (1xx) announces another one.
+        assert self._parser is not None
         self._complete = self._head_done
         self._reusable = self._head_done and self._parser.should_keep_alive()
+
+
+def _anew(error: Broken) -> Broken:
+    """To be raised: what is raised itself knows the frames that it has passed, and they the connection."""
+    return type(error)(*error.args)
 
 
 class ConnectionPool:

@@ -36,6 +36,11 @@ MAIN_ATTENTION = ("full_attention", "mla_attention", "sink_full_attention")
 
 Of a sliding window, a chunk or a Mamba state only the end is kept: its blocks do not tell which prefixes it serves.
 """
+GROUPS_MAX = 256
+MEDIA = frozenset({"GPU", "CPU", "CPU_PINNED", "HOST", "DISK", "STORAGE", "EXTERNAL"})
+OTHER = "OTHER"
+"""Any further medium: of each, and of each group, something is kept for every page."""
+
 U64 = 2**64
 
 _decoder = msgspec.msgpack.Decoder()
@@ -121,7 +126,11 @@ def _salt(fields: dict[str, Any]) -> str:
 
 def _group(fields: dict[str, Any]) -> int | None:
     group = fields.get("group_idx")
-    return None if group is None else int(group)
+    if group is None:
+        return None
+    if not 0 <= int(group) < GROUPS_MAX:
+        raise ValueError("no engine has so many groups")
+    return int(group)
 
 
 def _pages_of_text(fields: dict[str, Any], pages: int) -> int:
@@ -137,7 +146,8 @@ def _pages_of_text(fields: dict[str, Any], pages: int) -> int:
 
 
 def _medium(fields: dict[str, Any]) -> str:
-    return str(fields.get("medium") or GPU).upper()
+    medium = str(fields.get("medium") or GPU).upper()
+    return medium if medium in MEDIA else OTHER
 
 
 def _hashes(raw: Sequence[int | bytes]) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ BEEP = {"type": "input_audio", "input_audio": {"data": "YmVlcA==", "format": "wa
 def tokenizer_encoder(tmp_path_factory):
     checkpoint = tiny_checkpoint.build(tmp_path_factory.mktemp("model") / "tiny", hidden=32, layers=1)
     with ThreadPoolExecutor(1) as pool:
-        yield TokenizerEncoder.from_directory(checkpoint, EncoderThreads(pool), key=1)
+        yield TokenizerEncoder.from_directory(checkpoint, EncoderThreads(pool), key=1, memory_bytes_max=2**20)
 
 
 @pytest.fixture(params=["tokenizer", "text"])

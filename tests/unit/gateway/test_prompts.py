@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from gateway.dispatch import encoder_threads, prompts
+from gateway.dispatch import encoder_threads
 from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
 from gateway.dispatch.token_bytes import token_bytes_max
@@ -37,7 +37,9 @@ def executor():
 
 @pytest.fixture
 def encoder(checkpoint, executor):
-    return TokenizerEncoder.from_directory(checkpoint, EncoderThreads(executor), key=1)
+    return TokenizerEncoder.from_directory(
+        checkpoint, EncoderThreads(executor), key=1, memory_bytes_max=2**20
+    )
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +133,8 @@ def test_a_piece_that_one_group_has_sent_is_new_to_every_other(encoder, encoded)
         assert bool(encoded) is anew
 
 
-def test_what_is_remembered_is_bounded_and_is_no_text(encoder, monkeypatch):
-    monkeypatch.setattr(prompts, "PIECE_MEMORY_BYTES_MAX", 5000)
+def test_what_is_remembered_is_bounded_and_is_no_text(checkpoint, executor):
+    encoder = TokenizerEncoder.from_directory(checkpoint, EncoderThreads(executor), 1, memory_bytes_max=5000)
     for number in range(200):
         tokens(encoder, chat(said(f"a secret question number {number}")))
     assert encoder._pieces_bytes <= 5000
@@ -227,9 +229,10 @@ def test_a_tokenizer_that_would_encode_pieces_differently_is_not_cut(executor, r
     tokenizer.train_from_iterator(["user assistant word is it"], trainer)
     encoder = TokenizerEncoder(
         tokenizer,
-        TokenizerEncoder.from_directory(checkpoint, EncoderThreads(executor), 1)._template,
+        TokenizerEncoder.from_directory(checkpoint, EncoderThreads(executor), 1, 2**20)._template,
         EncoderThreads(executor),
         1,
+        2**20,
     )
     request = chat(said("a", "b"))
     text = reference.apply_chat_template(said("a", "b"), add_generation_prompt=True, tokenize=False)
@@ -292,7 +295,7 @@ def test_without_a_tokenizer_four_bytes_are_a_token():
 def test_a_broken_tokenizer_file_is_said_so(tmp_path, executor):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer.json cannot be read"):
-        TokenizerEncoder.from_directory(tmp_path, EncoderThreads(executor), 1)
+        TokenizerEncoder.from_directory(tmp_path, EncoderThreads(executor), 1, 2**20)
 
 
 def byte_level(*, normalizer=None, pre_tokenizer=None, added=(), vocab=()):

@@ -39,7 +39,7 @@ def refusal(path, environment=None, *assignments):
 
 def test_the_smallest_useful_file_names_one_worker(file):
     settings = load(file(SMALLEST), {}).settings
-    assert (settings.listen.port, settings.routing.policy) == (8000, "prefix_affinity")
+    assert (settings.listen.port, settings.routing.policy) == (8000, "cost")
 
 
 def test_later_sources_win(file):
@@ -117,8 +117,8 @@ def test_a_missing_reference_is_refused_with_its_path(file):
             "$.plans[0].limits[0]: a limit names one of",
         ),
         (
-            SMALLEST + "plans: [{name: p, limits: [{spend: 2}]}]",
-            "$.plans[0].limits[0].spend: spend budgets: not built",
+            SMALLEST + "plans: [{name: p, limits: [{spend: 2, requests: 1}]}]",
+            "$.plans[0].limits[0]: a limit names one of requests, input_tokens,",
         ),
         (SMALLEST + "listen: {host: 0.0.0.0}", "$.tenants: at least one tenant is needed unless listen.host"),
         (

@@ -14,6 +14,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.exposition import choose_encoder
 
+from gateway.telemetry import metrics as telemetry_metrics
+from gateway.telemetry import overview as telemetry_overview
 from gateway.telemetry.exposition import exposition
 from gateway.telemetry.logs import Redacting, redacted
 from gateway.telemetry.metrics import RequestMetrics
@@ -210,11 +212,35 @@ async def test_a_scrape_of_many_tenants_lets_others_have_their_turns(clock, acce
     waiting = asyncio.create_task(others())
     await asyncio.sleep(0)
     encode, _ = choose_encoder(accepts)
-    text = await exposition(registry, encode)
+    slices = [text async for text in exposition(registry, encode)]
+    text = b"".join(slices)
     waiting.cancel()
     assert text == encode(registry)
     assert text.count(b"\n") > 15_000
     assert turns > 10
+    assert max(map(len, slices)) < 100_000
+
+
+def test_tenants_beyond_a_bound_count_together(clock, monkeypatch):
+    monkeypatch.setattr(telemetry_metrics, "PAIRS_MAX", 2)
+    monkeypatch.setattr(telemetry_overview, "TENANTS_MAX", 2)
+    registry, overview = CollectorRegistry(), Overview(clock)
+    metrics, record = RequestMetrics(registry), answered(clock).record()
+    for tenant in ("a", "b", "c", "a", "d"):
+        one = msgspec.structs.replace(record, tenant=tenant)
+        metrics.observe(one)
+        overview.observe(one)
+
+    def requests(tenant):
+        labels = {"tenant": tenant, "model": "m", "code": "ok"}
+        return registry.get_sample_value("radixgate_requests_total", labels)
+
+    assert [requests(tenant) for tenant in ("a", "b", "c", "d", "*")] == [2, 1, None, None, 2]
+    assert {name: tally.total.requests for name, tally in overview.tenants.items()} == {
+        "a": 2,
+        "b": 1,
+        "*": 2,
+    }
 
 
 def test_the_overview_forgets_minutes_but_not_totals(clock):

@@ -84,6 +84,7 @@ def test_the_salt_is_found_where_each_engine_puts_it(more, salt):
 def test_media_are_upper_case_and_gpu_unless_told():
     assert stored(medium="cpu_pinned").medium == "CPU_PINNED"
     assert stored(medium=None).medium == "GPU"
+    assert stored(medium="tape 1").medium == stored(medium="tape 2").medium == "OTHER"
     assert one(["BlockRemoved", [1], "cpu"]) == BlocksRemoved(hashes=(1,), medium="CPU")
 
 
@@ -118,6 +119,12 @@ def test_what_describes_no_prefix_is_marked_and_brings_no_tokens(more):
 )
 def test_only_groups_that_keep_whole_prefixes_are_main(more, main):
     assert stored(**more).main is main
+
+
+@pytest.mark.parametrize("group", [-1, 256, 2**40])
+def test_no_engine_has_so_many_groups(group):
+    with pytest.raises(EventsUnreadable):
+        stored(group_idx=group)
 
 
 def test_a_removal_says_of_which_group_it_is():

@@ -1,0 +1,94 @@
+"""Requests leave nothing to the collector of cycles, which a gateway lets look seldom: what waits is memory."""
+
+import asyncio
+import gc
+from collections import Counter
+
+from tests.fakes.scripted_worker import Script, ScriptedWorker
+
+OURS = ("gateway", "policies", "radix_cache", "workers")
+LIMITS = [{"requests": 10_000, "per": "day"}]
+TIMES = 5
+
+
+async def read(request):
+    async with request as response:
+        await response.read()
+        return response.status
+
+
+async def hung_up(request):
+    """Left in the middle of its answer."""
+    async with request as response:
+        await response.content.readany()
+        response.close()
+        return response.status
+
+
+def asked(running, kind):
+    if kind == "unknown key":
+        return read(running.http.post(running.url + "/v1/chat/completions", headers={"x-api-key": "no"}))
+    if kind == "unknown model":
+        return read(running.chat(model="unknown"))
+    if kind == "left":
+        return hung_up(running.chat(stream=True))
+    return read(running.chat(stream=kind != "answered"))
+
+
+ENDS = {
+    "answered": {200},
+    "streamed": {200},
+    "unknown key": {401},
+    "unknown model": {404},
+    "left": {200},
+    "broken": {200},
+    "dropped": {502, 503},
+    "busy": {503},
+    "refused": {400},
+}
+SCRIPTS = {
+    "left": {"gap": 0.02, "tokens": 100},
+    "broken": {"break_after": 2},
+    "dropped": {"break_after": 0},
+    "busy": {"status": 503, "body": {}},
+    "refused": {"status": 400, "body": {"error": {"message": "no"}}},
+}
+
+
+async def test_a_request_leaves_no_circles_behind_however_it_ends(gateway):
+    left: dict[str, dict[str, int]] = {}
+    async with ScriptedWorker() as worker, gateway(worker, limits=LIMITS) as running:
+        for kind in ENDS:
+            worker.script = Script(**SCRIPTS.get(kind, {}))
+            await running.until(lambda: running.here.gateway.services.reservations.fleet.serving("m"))
+            left[kind] = await left_by(lambda kind=kind: asked_and_ended(running, kind))
+    assert left == {kind: {} for kind in left}
+
+
+async def asked_and_ended(running, kind):
+    assert await asked(running, kind) in ENDS[kind]
+    await running.until(lambda: running.idle)
+    await asyncio.sleep(0.01)
+
+
+async def left_by(ask):
+    """What of ours waits for the collector after each time."""
+    await ask()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(TIMES):
+            await ask()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found = Counter(name for each in gc.garbage if (name := name_of(each)).startswith(OURS))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    return {name: count for name, count in found.items() if count >= TIMES}
+
+
+def name_of(thing):
+    named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
+    return f"{named.__module__}.{named.__qualname__}"
