@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,13 +32,15 @@ from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.household import QueueHousehold
 from gateway.dispatch.media_fetch import MediaFetcher
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
-from gateway.dispatch.reservations import Bounds, Placed, Reservations
+from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.router import Router
 from gateway.dispatch.shadow import Shadow
 from gateway.dispatch.spaces import Salts, Spaces
+from gateway.dispatch.turn import Bounds, Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.doors import Doors
 from gateway.embedded_valkey import EmbeddedValkey
@@ -47,6 +50,10 @@ from gateway.gauges import gauges
 from gateway.ledger.ledger import Ledger
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
+from gateway.queue.keys import QueueKeys
+from gateway.queue.shared import SharedQueue
+from gateway.queue.store import QueueStore
+from gateway.queue.turns import TurnReader
 from gateway.quotas.events import Events
 from gateway.quotas.gateways import Gateways
 from gateway.quotas.guarded_store import GuardedQuotaStore
@@ -67,7 +74,9 @@ from gateway.tenants.keys import pepper
 from gateway.tenants.penalties import Penalties
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
-from policies.registry import queue_policy, routing_policy
+from policies.queueing.cost import CostWeights
+from policies.queueing.sfq import Sfq
+from policies.registry import queue_policy, routing_policy, tenant_order
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
@@ -112,8 +121,10 @@ class Gateway:
     def close_doors(self) -> None:
         """New requests are refused, those that wait are sent away, running ones go on."""
         self.doors.ready = self.doors.open = False
-        for room in self.services.reservations.rooms().values():
+        reservations = self.services.reservations
+        for room in reservations.rooms().values():
             room.close(ShuttingDown())
+        reservations.queue.dismiss(ShuttingDown())
 
 
 @asynccontextmanager
@@ -167,8 +178,16 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             up=lambda: shared_index.reader.up,
         )
         stack.push_async_callback(feeds.close)
-        reservations = _dispatch(settings, catalogue, leases, shared_index, feeds)
+        reservations = _dispatch(settings, catalogue, leases, shared_index, feeds, scripts)
         stack.callback(reservations.fleet.close)
+        queue = reservations.queue
+        turns = TurnReader(
+            scripts,
+            QueueKeys(settings.redis.prefix).turns,
+            turn=queue.turn_told,
+            gateways=queue.gateways_changed,
+            missed=queue.ask_again,
+        )
         salts = Salts(tenants.groups, lambda group: cache_salt(group, secret))
         spaces = Spaces(reservations.fleet, catalogue, prefixes, salts)
 
@@ -226,6 +245,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database, ledger))
         )
 
+        stack.push_async_callback(queue.close)
         stack.push_async_callback(supervisor.close)
         if database is not None:
             supervisor.start("database", database.run)
@@ -240,6 +260,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
+            ("queue", queue.run),
+            ("turns", turns.run),
             ("gateways", gateways.run),
         ):
             supervisor.start(name, loop)
@@ -254,7 +276,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
 
 def _dispatch(
-    settings: Settings, catalogue: Catalogue, leases: Leases, shared: SharedIndexParts, feeds: Feeds
+    settings: Settings,
+    catalogue: Catalogue,
+    leases: Leases,
+    shared: SharedIndexParts,
+    feeds: Feeds,
+    scripts: ScriptCaller,
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
@@ -273,7 +300,7 @@ def _dispatch(
         index.forget(worker)
 
     events = FleetEvents(
-        room=lambda: reservations.room_made(), emptied=index.forget, reported=reported, gone=gone
+        room=lambda: reservations.fleet_changed(), emptied=index.forget, reported=reported, gone=gone
     )
     fleet = Fleet(map(_worker, settings.workers), events)
     if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
@@ -281,18 +308,32 @@ def _dispatch(
     for worker in fleet:
         catalogue.found(worker.models)
     queue = settings.queueing
-    policy = queue_policy(queue.across)
+    policy, order = queue_policy(queue.across, queue.options), tenant_order(queue.within)
 
     def new_room(model: str, unseat: Callable[[Placed], None]) -> WaitingRoom[Placed]:
         return WaitingRoom(
             model,
             policy=policy,
+            order=order,
             unseat=unseat,
             waiting_max=queue.waiting_requests_max,
             waiting_seconds_max=queue.waiting_seconds_max,
             clock=time.monotonic,
         )
 
+    household = QueueHousehold(
+        fleet, room=lambda model: reservations.room(model), rooms=lambda: reservations.rooms()
+    )
+    shared_queue = SharedQueue(
+        QueueStore(
+            scripts, QueueKeys(settings.redis.prefix), os.urandom(8).hex(), queue.release_window_tokens
+        ),
+        household,
+        order,
+        enabled=queue.across == Sfq.name,
+        timeout_seconds=settings.redis.timeout_ms / 1000,
+        clock=time.monotonic,
+    )
     feedback = Feedback(index, feeds.credits, feeds.raised)
     reservations = Reservations(
         leases=leases,
@@ -311,9 +352,13 @@ def _dispatch(
         estimates=OutputEstimates(),
         bounds=Bounds(
             release_window_tokens=queue.release_window_tokens,
+            costs=CostWeights(
+                uncached=queue.costs.uncached, cached=queue.costs.cached, output=queue.costs.output
+            ),
             attempts_max=settings.requests.attempts_max,
             first_token_seconds_max=settings.requests.first_token_seconds_max,
         ),
+        queue=shared_queue,
         new_room=new_room,
     )
     return reservations

@@ -101,6 +101,14 @@ def gauges(
             lambda s: s.gain_seconds,
         ),
         Gauge(name="waiting_requests", text="Requests in the waiting room.", labels=("model",), read=waiting),
+        single(
+            "queue_shared",
+            "1: all gateways give turns together, in Redis; 0: this one alone.",
+            lambda: reservations.queue.shared,
+        ),
+        single(
+            "queue_gateways", "Gateways that live, this one included.", lambda: reservations.queue.gateways
+        ),
         feed("worker_events", "Batches of KV events heard.", lambda f: f.batches, counter=True),
         feed("worker_events_lag_seconds", "Age of the last batch when it came.", lambda f: f.lag_seconds),
         feed("worker_events_gaps", "Batches missed at first.", lambda f: f.subscriber.gaps, counter=True),

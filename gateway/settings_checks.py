@@ -14,7 +14,7 @@ from gateway.settings_ledger import webhook_secret
 from gateway.settings_messages import explained, names
 from gateway.settings_tokens import IssuerRules
 from gateway.urls import url_problem
-from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
+from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.registry import adapters
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
@@ -184,9 +184,15 @@ def _policies(settings: Settings) -> Iterator[str]:
         if (routing.shadow.policy, routing.shadow.options) == (routing.policy, routing.options):
             yield "$.routing.shadow: is the policy that decides already"
     try:
-        queue_policy(settings.queueing.across)
+        queue_policy(settings.queueing.across, settings.queueing.options)
+    except OptionsInvalid as err:
+        yield explained(err.message, err.options_type, {}, "$.queueing.options")
     except PolicyError as err:
         yield f"$.queueing.across: {err}"
+    try:
+        tenant_order(settings.queueing.within)
+    except PolicyError as err:
+        yield f"$.queueing.within: {err}"
 
 
 def _routing_policy(name: str, options: dict[str, Any], path: str) -> Iterator[str]:

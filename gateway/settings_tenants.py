@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings_types import Branch, Identifier, KeyHash, Moment, Name, Network, Positive
+from gateway.settings_types import Branch, Identifier, KeyHash, Moment, Name, Network, Positive, Weight
 
 KeyScope = Literal["inference", "usage", "admin"]
 
@@ -114,6 +114,9 @@ class Plan(Branch, frozen=True, kw_only=True):
     name: Annotated[Name, Meta(description="Name, as tenants refer to it.")]
     limits: Annotated[tuple[Limit, ...], Meta(description="All of them hold at once.")] = ()
     concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
+    weight: Annotated[
+        Weight, Meta(description="Share in the fair queue: twice the weight, twice the work when all wait.")
+    ] = 1.0
     models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
     context_length_max: Annotated[
         Positive | None,

@@ -69,6 +69,8 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Weight = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Money = Annotated[float, Meta(ge=0, le=1e9)]
 """In whatever currency; counted in millionths."""
 

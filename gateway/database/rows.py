@@ -18,6 +18,9 @@ Row = Mapping[str, Any]
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
 
+_NO_COLUMN = ("keys", "weight")
+"""Keys have rows of their own; plans of the database have the weight 1."""
+
 _JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
 
 
@@ -89,7 +92,7 @@ def no_key(row: Row) -> StoredKey:
 
 def row_of(value: msgspec.Struct) -> dict[str, Any]:
     """The columns of an organisation, a plan or a tenant."""
-    return {name: _column(value, name) for name in value.__struct_fields__ if name != "keys"}
+    return {name: _column(value, name) for name in value.__struct_fields__ if name not in _NO_COLUMN}
 
 
 def key_row_of(stored: StoredKey) -> dict[str, Any]:

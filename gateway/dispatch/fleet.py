@@ -50,9 +50,9 @@ class Worker:
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
-            tokens_queued=self.load.tokens_queued,
-            streams=self.load.streams,
-            kv_tokens=self.load.kv_tokens,
+            tokens_queued=self.load.all_tokens_queued,
+            streams=self.load.streams + self.load.others.streams,
+            kv_tokens=self.load.kv_tokens + self.load.others.kv_tokens,
             kv_tokens_max=self.report.kv_tokens_max,
             chunk_tokens=self.report.chunk_tokens or CHUNK_TOKENS,
             speed=self.speed,

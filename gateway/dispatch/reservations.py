@@ -13,20 +13,17 @@ the tokens that came for a stream that was cut, the worker's own count for what 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
-import msgspec
 
 from gateway.context import RequestContext
 from gateway.dispatch import costs
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
-from gateway.dispatch.fleet import Fleet, Worker
-from gateway.dispatch.loads import Place
+from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Router
-from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
+from gateway.dispatch.turn import Bounds, Placed, Turn
+from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.errors import (
     BudgetExhausted,
     GatewayError,
@@ -39,46 +36,23 @@ from gateway.errors import (
     WorkerError,
     WorkerTimeout,
 )
+from gateway.queue.shared import SharedQueue
 from gateway.quotas import quota
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
 from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.telemetry.record import Progress
-from policies.admission import has_window
 from policies.latency_model import predicted_ttft_ms
-from policies.routing.protocol import Route
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerUnreachable
-
-OUTPUT_COST = 2.0
-"""Cost units of an output token; a prompt token is 1."""
 
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
 
 BUSY_SECONDS = 1.0
 """When to come back if all workers are busy and none says when."""
-
-
-class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when."""
-
-    worker: Worker
-    route: Route
-    place: Place
-    tokens_ahead: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
-
-    release_window_tokens: int
-    attempts_max: int
-    first_token_seconds_max: float
 
 
 class Reservations:
@@ -95,6 +69,7 @@ class Reservations:
         feedback: Feedback,
         estimates: OutputEstimates,
         bounds: Bounds,
+        queue: SharedQueue,
         new_room: Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,6 +81,7 @@ class Reservations:
         self.feedback = feedback
         self.estimates = estimates
         self.bounds = bounds
+        self.queue = queue
         self.clock = clock
         self._new_room = new_room
         self._rooms: dict[str, WaitingRoom[Placed]] = {}
@@ -134,7 +110,7 @@ class Reservations:
     def room(self, model: str) -> WaitingRoom[Placed]:
         room = self._rooms.get(model)
         if room is None:
-            room = self._rooms[model] = self._new_room(model, self.leave)
+            room = self._rooms[model] = self._new_room(model, self._unseat)
         return room
 
     def rooms(self) -> Mapping[str, WaitingRoom[Placed]]:
@@ -147,10 +123,20 @@ class Reservations:
             if len(room):
                 room.room_made()
 
-    def leave(self, placed: Placed) -> None:
-        """Gives a place back."""
-        placed.place.leave()
+    def fleet_changed(self) -> None:
+        """A worker came or went: where requests may go has changed."""
+        self.queue.ask_again()
         self.room_made()
+
+    def leave(self, placed: Placed, cost_change: float) -> bool:
+        """Gives a place back. False if nobody else has to know what it cost: see SharedQueue.leave."""
+        placed.place.leave()
+        told = self.queue.leave(placed.shared, cost_change)
+        self.room_made()
+        return told
+
+    def _unseat(self, placed: Placed) -> None:
+        self.leave(placed, 0.0)
 
     async def _reserve(self, ctx: RequestContext, prompt: PromptBlocks) -> Lease:
         tenant, model = ctx.tenant, ctx.model.name
@@ -191,11 +177,18 @@ class Held:
         self._ctx = ctx
         self._prompt = prompt
         self._progress = progress
-        self._sequence = by.router.arrival(ctx.model.name)
         self._by_shadow = by.router.for_shadow()
-        self._output_tokens = by.estimates.expected(ctx)
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
         self._recorded = False
+        self._turn = Turn(
+            by,
+            ctx,
+            prompt,
+            progress,
+            output_tokens=by.estimates.expected(ctx),
+            by_shadow=self._by_shadow,
+            tried=self._tried,
+        )
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Placed]:
@@ -203,7 +196,7 @@ class Held:
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker; after failures Overloaded, WorkerError.
         """
-        placed = self._seat() if self._tried else await self._turn()
+        placed = self._turn.seat() if self._tried else await self._turn.come()
         if placed is None:
             raise self._nobody_left()
         progress, index = self._progress, self._by.index
@@ -228,7 +221,9 @@ class Held:
             self._by.feedback.left(expected)
             self._learn(placed)
             index.withdraw(placed.worker.id, self._ctx.id)
-            self._by.leave(placed)
+            change = self._turn.cost_change(costs.used(self._ctx, progress))
+            if not self._by.leave(placed, change):
+                self._turn.settle(change)
 
     def answered(self, placed: Placed, status: int) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
@@ -247,6 +242,7 @@ class Held:
         if self._ctx.request.stream:
             progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
+        by.queue.first_token(placed.shared)
         by.room_made()
 
     def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
@@ -292,59 +288,6 @@ class Held:
             return WorkerError()
         seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
         return Overloaded(min(seconds, default=BUSY_SECONDS))
-
-    async def _turn(self) -> Placed:
-        progress, by = self._progress, self._by
-        room = by.room(self._ctx.model.name)
-        cost = self._prompt.prompt_tokens + OUTPUT_COST * self._output_tokens
-        ticket = room.ticket(self._ctx.tenant.id, cost)
-        placed = room.at_once(ticket, self._seat)
-        if placed is not None:
-            return placed
-        progress.queued_at = by.clock()
-        try:
-            return await room.wait(ticket, self._seat)
-        finally:
-            progress.queued_until = by.clock()
-
-    def _seat(self) -> Placed | None:
-        """Ranks with what is known now and takes the best place that has room; None if none has.
-
-        After a failure room is not asked for: the request has had its turn.
-        """
-        by, prompt = self._by, self._prompt
-        decision = by.router.ranked(
-            self._ctx,
-            prompt,
-            sequence=self._sequence,
-            output_tokens=self._output_tokens,
-            without=self._tried,
-            by_shadow=self._by_shadow,
-        )
-        if not decision.routes:
-            if self._tried:
-                return None
-            raise NowhereToGo
-        for route in decision.routes:
-            worker = by.fleet[route.worker]
-            uncached = max(1, prompt.prompt_tokens - route.matched_tokens)
-            if self._tried or has_window(
-                worker.load.tokens_queued, uncached, by.bounds.release_window_tokens
-            ):
-                if not self._tried:
-                    by.router.shadowed(decision)
-                return Placed(
-                    worker=worker,
-                    route=route,
-                    tokens_ahead=worker.load.tokens_queued + uncached,
-                    since=by.clock(),
-                    place=Place(
-                        worker.load,
-                        uncached_tokens=uncached,
-                        kv_tokens=prompt.prompt_tokens + self._output_tokens,
-                    ),
-                )
-        return None
 
 
 def _refused(refusal: Refusal) -> GatewayError:

@@ -185,7 +185,7 @@ class Register:
             id=tenant.id,
             organisation=organisation_id,
             key_id=key.id,
-            plan=Plan(name=plan.name, limits=limits, models=_access(plan.models)),
+            plan=Plan(name=plan.name, limits=limits, models=_access(plan.models), weight=plan.weight),
             group=isolation_group(tenant.id, tenant.isolation),
             scopes=tuple(scopes),
             access=tuple(level for level in access if level != Access()),

@@ -49,11 +49,12 @@ class ContextBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a tenant may use. No limits: as much as there is."""
+    """What a tenant may use. No limits: as much as there is. `weight`: share in the queue."""
 
     name: str = "unlimited"
     limits: tuple[Limit, ...] = ()
     models: Access = Access()
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

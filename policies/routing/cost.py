@@ -110,6 +110,7 @@ class Cost:
             matched_tokens=matched,
             reason=f"{matched} of {query.prompt_tokens} tokens held{off}, waits {wait:.1f} ms, "
             f"computes {own:.1f} ms",
+            ms_per_queued_token=worker.speed.ms_per_token,
         )
 
     def _memory_cost(self, worker: WorkerSnapshot, tokens_new: int, output_tokens: int) -> float:

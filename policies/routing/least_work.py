@@ -32,6 +32,7 @@ class LeastWork:
                 cost_ms=order(at)[0],
                 matched_tokens=matched_tokens(query, candidates[at]),
                 reason=f"{candidates[at].worker.tokens_queued} tokens ahead",
+                ms_per_queued_token=candidates[at].worker.speed.ms_per_token,
             )
             for at in sorted(range(count), key=order)
         )

@@ -38,4 +38,5 @@ def _route(query: RouteQuery, candidate: Candidate) -> Route:
         cost_ms=worker.speed.ms_per_token * tokens * (worker.streams + 1),
         matched_tokens=matched_tokens(query, candidate),
         reason=f"{tokens:.0f} tokens of prefill, {worker.streams} streams",
+        ms_per_queued_token=worker.speed.ms_per_token * (worker.streams + 1),
     )

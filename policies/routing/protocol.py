@@ -58,6 +58,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One ranked choice: who decodes, who prefills where that is split, and why.
 
     `cost_ms`: the policy's estimate, in milliseconds. `matched_tokens`: prompt tokens that it need not compute.
+    `ms_per_queued_token`: what the estimate rises by with every token that is queued there meanwhile; 0 where a
+    policy does not look at that.
     """
 
     worker: WorkerId
@@ -65,6 +67,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     matched_tokens: int
     reason: str
     prefill_worker: WorkerId | None = None
+    ms_per_queued_token: float = 0.0
 
 
 Ranking = tuple[Route, ...]

@@ -20,6 +20,7 @@ class Script:
     `status`: other than 200 it refuses with `body` (`{}`: an empty one) and `headers`. `tokens`: words of the
     answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
     is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
+    `until`: it waits for this before anything else.
     """
 
     status: int = 200
@@ -30,6 +31,7 @@ class Script:
     gap: float = 0.0
     break_after: int | None = None
     silent: bool = False
+    until: asyncio.Event | None = None
     cached_tokens: int | None = 0
     prompt_tokens: int = 10
     usage_in_last_frame: bool = False
@@ -127,6 +129,8 @@ class ScriptedWorker:
     ) -> web.StreamResponse:
         if script.silent:
             await asyncio.sleep(3600)
+        if script.until is not None:
+            await script.until.wait()
         await asyncio.sleep(script.first_after)
         if script.status != 200:
             seen.ended = "finished"

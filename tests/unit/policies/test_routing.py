@@ -114,7 +114,7 @@ def test_unknown_policies_and_options_are_refused_with_what_there_is():
         routing_policy("cost", {"harmm": 1})
     with pytest.raises(PolicyError, match="Expected `float`"):
         routing_policy("cost", {"harm": "much"})
-    with pytest.raises(PolicyError, match="there are fifo"):
+    with pytest.raises(PolicyError, match="there are dlpm, fifo, priority, sfq, vtc"):
         queue_policy("nearest")
 
 
