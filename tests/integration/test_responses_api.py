@@ -12,6 +12,16 @@ from tests.fakes.scripted_worker import ScriptedWorker
 LIMITS = [{"total_tokens": 1000, "per": "day"}]
 
 
+@pytest.fixture
+def gateway(gateway):
+    """One that has a database."""
+
+    def start(*workers, **settings):
+        return gateway(*workers, **{"database.url": "sqlite:///radixgate.db", **settings})
+
+    return start
+
+
 def post(running, path="/v1/responses", *, tenant="acme", **more):
     body = {"model": "m", "input": "hello", **more}
     return running.http.post(running.url + path, json=body, headers=running.headers(tenant))

@@ -23,7 +23,8 @@ async def test_it_works_unchanged(gateway, embedded, model_settings, tmp_path): 
     # Node looks for packages beside the script.
     (tmp_path / "node_modules").symlink_to(INSTALLED / "node_modules")
     script = shutil.copy(Path(__file__).with_name("client.mjs"), tmp_path)
-    async with gateway(*embedded, kind="embedded", **model_settings) as running:
+    database = {"database.url": "sqlite:///radixgate.db"}  # where responses are kept
+    async with gateway(*embedded, kind="embedded", **model_settings, **database) as running:
         process = await asyncio.create_subprocess_exec(
             *("node", script, f"{running.url}/v1", running.keys["acme"].text, MODEL),
             stdout=asyncio.subprocess.PIPE,

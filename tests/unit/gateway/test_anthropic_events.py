@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import InternalError, QuotaExceeded, StreamInterrupted, Unauthenticated, WorkerError
+from gateway.errors import InternalError, StreamInterrupted, TenantQueueFull, Unauthenticated, WorkerError
 from gateway.web import chat_answers
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents
@@ -156,10 +156,7 @@ def test_errors_have_anthropics_shape():
     for error, kind in (
         (Unauthenticated(), "authentication_error"),
         (InternalError("r"), "api_error"),
-        (
-            QuotaExceeded(unit="requests", amount=1, retry_after_seconds=1, owner="t", headers={}),
-            "rate_limit_error",
-        ),
+        (TenantQueueFull(1.0), "rate_limit_error"),
     ):
         body = json.loads(answers.error(error, "req-1"))
         assert (body["type"], body["error"]["type"], body["request_id"]) == ("error", kind, "req-1")
