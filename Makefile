@@ -6,11 +6,11 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py tests/conformance/test_prefix_index.py \
-	tests/conformance/test_quota_store.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
+	tests/conformance/test_quota_store.py tests/property/test_quota_windows.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
 	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-engine-alone test-helm chaos soak bench-overhead bench-index bench-engine \
+.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-helm chaos soak bench-overhead bench-index bench-routing bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -19,7 +19,7 @@ help: ## Show what there is
 demo: .venv/.engine ## Run the whole product here: workers, gateway, traffic, a table (DEMO_ARGS='--exit --json out.json')
 	$(BIN)/radixgate demo $(DEMO_ARGS)
 
-test: check .tools/openai-2/.done .tools/openai-3/.done ## Run all tests that need nothing but this machine
+test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done ## Run all tests that need nothing but this machine
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-redis: .venv/.dev ## Run what Redis decides against Debian's Redis 7.0, the oldest that is served
@@ -41,6 +41,9 @@ test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with i
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
 	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
 
+test-sdks: .venv/.dev .tools/sdks/.done ## Run SDKs' own tests, LangChain, npm's openai and a fuzzer against a gateway
+	$(BIN)/python -m pytest tests/sdks --timeout 900 $(PYTEST_ARGS)
+
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
 
@@ -55,6 +58,15 @@ bench-overhead: .venv/.dev ## Added latency and throughput, side by side with sm
 
 bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's tree and a hash per block
 	$(BIN)/python -m tests.benchmarks.index $(BENCH_ARGS)
+
+bench-routing: .venv/.dev ## Routing policies on a public trace and generated ones, in simulated fleets, beside the limits
+	$(BIN)/python -m tests.benchmarks.routing $(BENCH_ARGS)
+
+bench-quotas: .venv/.dev ## What exact quotas cost with 1 to 100,000 tenants, and eight processes that race for one limit
+	$(BIN)/python -m tests.benchmarks.quotas $(BENCH_ARGS)
+
+bench-isolation: .venv/.dev ## Whether a tenant can tell by time what another has sent, by the Kolmogorov-Smirnov test
+	$(BIN)/python -m tests.benchmarks.isolation $(BENCH_ARGS)
 
 bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)
@@ -91,4 +103,11 @@ clean: ## Remove what make has made
 
 .tools/openai-3/.done: | .venv/bin/python
 	$(BIN)/pip install --quiet --target .tools/openai-3 'openai>=3,<4'
+	@touch $@
+
+.tools/sdks/.done: tests/sdks/install | .venv/bin/python
+	tests/sdks/install $(PYTHON) .tools/sdks
+
+.tools/anthropic/.done: | .venv/bin/python
+	$(BIN)/pip install --quiet --target .tools/anthropic 'anthropic>=2.10,<3'
 	@touch $@

@@ -2,41 +2,60 @@
 
 import asyncio
 import logging
+import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import aiohttp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from gateway.database.database import Database, DatabaseDown
+from gateway.database.response_store import ResponseStore
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.sources import sources_of
+from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.household import QueueHousehold
+from gateway.dispatch.media_fetch import MediaFetcher
+from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
-from gateway.dispatch.reservations import Bounds, Placed, Reservations
+from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.router import Router
 from gateway.dispatch.shadow import Shadow
 from gateway.dispatch.spaces import Salts, Spaces
+from gateway.dispatch.turn import Bounds, Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.doors import Doors
 from gateway.embedded_valkey import EmbeddedValkey
 from gateway.entrance import Entrance
 from gateway.errors import ShuttingDown
 from gateway.gauges import gauges
+from gateway.ledger.ledger import Ledger
 from gateway.lifecycle import Supervisor
 from gateway.pipeline import Services
+from gateway.queue.keys import QueueKeys
+from gateway.queue.shared import SharedQueue
+from gateway.queue.store import QueueStore
+from gateway.queue.turns import TurnReader
+from gateway.quotas.events import Events
+from gateway.quotas.gateways import Gateways
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
@@ -44,6 +63,7 @@ from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.secret_store import deployment_secret
 from gateway.settings import Settings, ShadowPolicy, is_loopback
 from gateway.settings import Worker as WorkerSettings
+from gateway.settings_tokens import OperatorIssuer
 from gateway.settings_types import SettingsProblem
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
@@ -54,13 +74,18 @@ from gateway.tenants.keys import pepper
 from gateway.tenants.penalties import Penalties
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
-from policies.registry import queue_policy, routing_policy
-from radix_cache.index import PrefixIndex
+from policies.queueing.cost import CostWeights
+from policies.queueing.sfq import Sfq
+from policies.registry import queue_policy, routing_policy, tenant_order
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
+
+if TYPE_CHECKING:
+    from gateway.tenants.issuer import Issuer
+    from gateway.tenants.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +107,10 @@ class Gateway:
     feeds: Feeds
     valkey: EmbeddedValkey | None
     database: SqlDirectory | None
+    responses: ResponseStore | None
+    discovery: Discovery
+    ledger: Ledger | None
+    issuers: "Sequence[Issuer[OperatorIssuer]]"
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -92,8 +121,10 @@ class Gateway:
     def close_doors(self) -> None:
         """New requests are refused, those that wait are sent away, running ones go on."""
         self.doors.ready = self.doors.open = False
-        for room in self.services.reservations.rooms().values():
+        reservations = self.services.reservations
+        for room in reservations.rooms().values():
             room.close(ShuttingDown())
+        reservations.queue.dismiss(ShuttingDown())
 
 
 @asynccontextmanager
@@ -109,9 +140,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         redis_url = valkey.url if valkey is not None else settings.redis.url
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
-        shared = RedisQuotaStore(scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix)
-        quotas = GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.check, time.monotonic)
-        leases = Leases(quotas)
+        events, gateways = Events(), Gateways(scripts, settings.redis.prefix)
+        shared = RedisQuotaStore(
+            scripts, settings.redis.timeout_ms / 1000, prefix=settings.redis.prefix, events=events
+        )
+        quotas = GuardedQuotaStore(
+            shared,
+            LocalQuotaStore(time.monotonic, time.time, events),
+            shared.check,
+            time.monotonic,
+            gateways=lambda: gateways.count,
+            events=events,
+        )
+        leases = Leases(quotas, events)
         stack.push_async_callback(leases.close)
 
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
@@ -120,6 +161,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         shared_index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(shared_index.close)
         database = _sql_directory(settings, secret, stack)
+        ledger = _ledger(settings, stack)
+        if ledger is not None:
+            events.on_alert.append(ledger.alert)
         tenants, prefixes = _tenants(settings, secret, database), Prefixes(secret)
         salted = lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret))
 
@@ -134,8 +178,16 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             up=lambda: shared_index.reader.up,
         )
         stack.push_async_callback(feeds.close)
-        reservations = _dispatch(settings, catalogue, leases, shared_index.index, feeds)
+        reservations = _dispatch(settings, catalogue, leases, shared_index, feeds, scripts)
         stack.callback(reservations.fleet.close)
+        queue = reservations.queue
+        turns = TurnReader(
+            scripts,
+            QueueKeys(settings.redis.prefix).turns,
+            turn=queue.turn_told,
+            gateways=queue.gateways_changed,
+            missed=queue.ask_again,
+        )
         salts = Salts(tenants.groups, lambda group: cache_salt(group, secret))
         spaces = Spaces(reservations.fleet, catalogue, prefixes, salts)
 
@@ -144,16 +196,34 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
             entrance=Entrance(
-                tenants, Penalties(settings.authentication.failures_per_minute_max, time.monotonic)
+                tenants,
+                Penalties(settings.authentication.failures_per_minute_max, time.monotonic),
+                _tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
+            media=_media(settings, stack),
             prefixes=prefixes,
             reservations=reservations,
             tracing=tracing,
+            usage=ledger.reader if ledger is not None else None,
             cache_salt=salted,
-            observers=(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+            observers=(
+                # First of all: nothing that goes wrong elsewhere keeps a request out of the accounts.
+                *((ledger.observe,) if ledger is not None else ()),
+                *(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+            ),
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
+            repeats_max=settings.requests.repeats_max,
+        )
+        registered = WorkerRegistry(scripts, settings.redis.prefix)
+        discovery = Discovery(
+            reservations.fleet,
+            settings.workers,
+            sources_of(settings.discovery, registered),
+            registered,
+            _worker,
+            drain_seconds=settings.drain.seconds,
         )
         gateway = Gateway(
             settings=settings,
@@ -166,65 +236,104 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             database=database,
+            discovery=discovery,
+            ledger=ledger,
+            issuers=_operator_issuers(settings, stack),
+            responses=_responses(settings, stack),
         )
         registry.register(
-            StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database))
+            StateCollector(gauges(gateway.fleet, reservations, shared_index, feeds, quotas, database, ledger))
         )
 
+        stack.push_async_callback(queue.close)
         stack.push_async_callback(supervisor.close)
         if database is not None:
             supervisor.start("database", database.run)
             await database.whole()
+        await discovery.look()
         supervisor.start("index", shared_index.reader.follow)
         await shared_index.whole()
         for name, loop in (
             ("index keeper", shared_index.keeper.run),
             ("probes", reservations.fleet.run),
+            ("discovery", discovery.run),
             ("feeds", feeds.run),
             ("quotas", quotas.run),
             ("leases", leases.run),
+            ("queue", queue.run),
+            ("turns", turns.run),
+            ("gateways", gateways.run),
         ):
             supervisor.start(name, loop)
         if valkey is not None:
             supervisor.start("valkey", valkey.run)
+        if gateway.responses is not None:
+            supervisor.start("responses", gateway.responses.run)
+        if ledger is not None:
+            for loop_name, run in ledger.loops():
+                supervisor.start(loop_name, run)
         yield gateway
 
 
 def _dispatch(
-    settings: Settings, catalogue: Catalogue, leases: Leases, index: PrefixIndex, feeds: Feeds
+    settings: Settings,
+    catalogue: Catalogue,
+    leases: Leases,
+    shared: SharedIndexParts,
+    feeds: Feeds,
+    scripts: ScriptCaller,
 ) -> Reservations:
     """Fleet, router, waiting rooms, and what holds them together."""
 
-    told = {WorkerId(worker.id): event_sources(worker) for worker in settings.workers}
+    index = shared.index
 
     def reported(worker: Worker) -> None:
         catalogue.found(worker.models)
         index.enrol(worker.id, worker.report.instance or "")
-        sources = told[worker.id]
-        feeds.follow(worker.id, worker.report.events if sources is None else sources)
+        feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
-    events = FleetEvents(room=lambda: reservations.room_made(), emptied=index.forget, reported=reported)
+    def gone(worker: WorkerId) -> None:
+        feeds.follow(worker, ())
+        index.forget(worker)
+
+    events = FleetEvents(
+        room=lambda: reservations.fleet_changed(), emptied=index.forget, reported=reported, gone=gone
+    )
     fleet = Fleet(map(_worker, settings.workers), events)
     if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
         fleet.warn_of_shared_caches()
     for worker in fleet:
         catalogue.found(worker.models)
     queue = settings.queueing
-    policy = queue_policy(queue.across)
+    policy, order = queue_policy(queue.across, queue.options), tenant_order(queue.within)
 
     def new_room(model: str, unseat: Callable[[Placed], None]) -> WaitingRoom[Placed]:
         return WaitingRoom(
             model,
             policy=policy,
+            order=order,
             unseat=unseat,
             waiting_max=queue.waiting_requests_max,
             waiting_seconds_max=queue.waiting_seconds_max,
             clock=time.monotonic,
         )
 
+    household = QueueHousehold(
+        fleet, room=lambda model: reservations.room(model), rooms=lambda: reservations.rooms()
+    )
+    shared_queue = SharedQueue(
+        QueueStore(
+            scripts, QueueKeys(settings.redis.prefix), os.urandom(8).hex(), queue.release_window_tokens
+        ),
+        household,
+        order,
+        enabled=queue.across == Sfq.name,
+        timeout_seconds=settings.redis.timeout_ms / 1000,
+        clock=time.monotonic,
+    )
     feedback = Feedback(index, feeds.credits, feeds.raised)
     reservations = Reservations(
         leases=leases,
@@ -238,13 +347,18 @@ def _dispatch(
         ),
         fleet=fleet,
         index=index,
+        shares=CacheShares(index.copy.namespaces, time.monotonic),
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=Bounds(
             release_window_tokens=queue.release_window_tokens,
+            costs=CostWeights(
+                uncached=queue.costs.uncached, cached=queue.costs.cached, output=queue.costs.output
+            ),
             attempts_max=settings.requests.attempts_max,
             first_token_seconds_max=settings.requests.first_token_seconds_max,
         ),
+        queue=shared_queue,
         new_room=new_room,
     )
     return reservations
@@ -269,6 +383,7 @@ def _worker(settings: WorkerSettings) -> Worker:
         adapter=adapters()[settings.kind](target),
         models=frozenset(settings.models),
         models_fixed=bool(settings.models),
+        told=event_sources(settings),
     )
 
 
@@ -290,19 +405,102 @@ def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -
 
 def _sql_directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:
     """What the settings' tenants and the database's are in together; None without a database."""
-    url, upgrade = settings.database.url, settings.database.upgrade
-    if url == NONE:
+    database = _database(settings, stack)
+    if database is None:
         return None
-    try:
-        database = Database(url, Path(settings.state_directory))
-    except DatabaseDown as err:
-        raise SettingsProblem(f"$.database.url: {err}") from err
-    stack.push_async_callback(database.close)
     return SqlDirectory(
         yaml_directory(settings, pepper(secret)),
         TenantStore(database),
         known_seconds_max=settings.database.known_keys_seconds_max,
-        upgrades=upgrade == "always" or (upgrade == "auto" and database.file is not None),
+        upgrades=_upgrades(settings, database),
+    )
+
+
+def _ledger(settings: Settings, stack: AsyncExitStack) -> Ledger | None:
+    """With connections of its own: what it writes keeps nobody's keys waiting. None without a database."""
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    try:
+        ledger = Ledger(settings, database, upgrades=_upgrades(settings, database))
+    except OSError as err:
+        raise SettingsProblem(f"$.state_directory: the usage journal cannot be made: {err.strerror}") from err
+    stack.push_async_callback(ledger.close)
+    return ledger
+
+
+def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:
+    url = settings.database.url
+    if url == NONE:
+        return None
+    try:
+        database = Database(settings.database.url, Path(settings.state_directory))
+    except DatabaseDown as err:
+        raise SettingsProblem(f"$.database.url: {err}") from err
+    stack.push_async_callback(database.close)
+    return database
+
+
+def _upgrades(settings: Settings, database: Database) -> bool:
+    """May a gateway bring its tables up to date?"""
+    upgrade = settings.database.upgrade
+    return upgrade == "always" or (upgrade == "auto" and database.file is not None)
+
+
+def _media(settings: Settings, stack: AsyncExitStack) -> MediaRules:
+    if not settings.requests.media_hosts:
+        return MediaRules()
+    fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
+    stack.push_async_callback(fetcher.close)
+    return MediaRules(fetcher)
+
+
+def _tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -> "Tokens | None":
+    """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
+    if not settings.authentication.tokens:
+        return None
+    try:
+        from gateway.tenants.tokens import Tokens
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.authentication.tokens: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    tokens = Tokens.of(settings.authentication.tokens, http)
+    stack.callback(tokens.close)
+    for name, loop in tokens.loops():
+        supervisor.start(name, loop)
+    return tokens
+
+
+def _operator_issuers(settings: Settings, stack: AsyncExitStack) -> "Sequence[Issuer[OperatorIssuer]]":
+    """Who says what operators may do. Raises SettingsProblem."""
+    if not settings.admin.issuers:
+        return ()
+    try:
+        from gateway.tenants.issuer import Issuer
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.admin.issuers: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    issuers = [Issuer(rules, http) for rules in settings.admin.issuers]
+    for issuer in issuers:
+        stack.callback(issuer.close)
+    return issuers
+
+
+def _responses(settings: Settings, stack: AsyncExitStack) -> ResponseStore | None:
+    """With connections of its own, as the ledger. None without a database."""
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    return ResponseStore(
+        database,
+        kept_seconds=settings.responses.kept_seconds,
+        tenant_responses_max=settings.responses.tenant_responses_max,
     )
 
 

@@ -1,12 +1,19 @@
-"""Entrance: from what a client presents to the tenant that it may act for, or the reason why not."""
+"""Entrance: from what a client presents to the tenant that it may act for, or the reason why not.
+
+A client presents an API key, or a token of an issuer that the settings name.
+"""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gateway.errors import (
     AccountDisabled,
     AddressNotAllowed,
+    GatewayError,
+    InvalidToken,
     KeysUnavailable,
     ScopeNotAllowed,
+    TenantNotNamed,
     TooManyFailures,
     Unauthenticated,
 )
@@ -14,31 +21,40 @@ from gateway.settings_types import Address
 from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.penalties import Penalties
 from gateway.tenants.tenant import INFERENCE, Tenant
+from gateway.tenants.token_failures import IssuerAway, NoTenantNamed, TokenInvalid
+
+if TYPE_CHECKING:  # who takes no tokens need not have what they are verified with
+    from gateway.tenants.tokens import Tokens
 
 
 class Entrance:
-    """Who comes in, and who is kept waiting."""
+    """Who comes in, and who is kept waiting. `tokens`: None where keys only are taken."""
 
-    def __init__(self, directory: TenantDirectory, penalties: Penalties) -> None:
+    def __init__(
+        self, directory: TenantDirectory, penalties: Penalties, tokens: "Tokens | None" = None
+    ) -> None:
         self.directory = directory
         self.penalties = penalties
+        self.tokens = tokens
 
-    def admit(
+    async def admit(
         self, presented: str | None, address: Callable[[], Address | None], scope: str = INFERENCE
     ) -> Tenant:
-        """The tenant of a key that may be used for this, from there.
+        """The tenant of a key or token that may be used for this, from there.
 
-        `address` is asked only where it matters. Raises Unauthenticated, TooManyFailures, KeysUnavailable; for a
-        key that is right all the same, AccountDisabled, AddressNotAllowed, ScopeNotAllowed.
+        `address` is asked only where it matters. Raises Unauthenticated, InvalidToken, TooManyFailures,
+        KeysUnavailable; for a key that is right all the same, TenantNotNamed, AccountDisabled, AddressNotAllowed,
+        ScopeNotAllowed. It waits only for the issuer of a token whose key is not known yet, and not for long.
         """
         try:
-            tenant = self.directory.by_key(presented)
+            tenant = await self._tenant(presented)
         except UnknownKey:
-            wait = self.penalties.failed(address())
-            if wait:
-                raise TooManyFailures(wait) from None
-            raise Unauthenticated from None
-        except DirectoryAway as err:
+            raise self._refusal(address(), Unauthenticated()) from None
+        except TokenInvalid as err:
+            raise self._refusal(address(), InvalidToken(str(err))) from err
+        except NoTenantNamed:
+            raise TenantNotNamed from None
+        except (DirectoryAway, IssuerAway) as err:
             raise KeysUnavailable from err
         if tenant.disabled:
             raise AccountDisabled
@@ -47,3 +63,19 @@ class Entrance:
         if scope not in tenant.may:
             raise ScopeNotAllowed(scope)
         return tenant
+
+    async def _tenant(self, presented: str | None) -> Tenant:
+        identity = await self.tokens.identity(presented) if self.tokens is not None else None
+        if identity is None:
+            return self.directory.by_key(presented)
+        try:
+            tenant = self.directory.by_id(identity.tenant, identity.rules)
+        except UnknownKey:
+            raise NoTenantNamed from None
+        if identity.organisation not in (None, tenant.organisation):
+            raise NoTenantNamed
+        return tenant
+
+    def _refusal(self, address: Address | None, refusal: GatewayError) -> GatewayError:
+        wait = self.penalties.failed(address)
+        return TooManyFailures(wait) if wait else refusal

@@ -6,11 +6,14 @@ the log (`raise ... from err`). The metric label of an error is its `code`, so l
 SDKs retry 408, 409, 429 and 5xx; `x-should-retry` overrides that where retrying is known to be of no use.
 """
 
-from collections.abc import Mapping
 from math import ceil
 from typing import ClassVar
 
 import orjson
+
+from gateway.quotas.headers import openai_headers
+from gateway.quotas.quota import Refusal
+from gateway.quotas.words import limit_in_words, owner_in_words, whole_time
 
 
 class GatewayError(Exception):
@@ -53,14 +56,6 @@ class GatewayError(Exception):
         }
 
 
-def _limit(unit: str, amount: int) -> str:
-    """2 total tokens, 1 request at one time."""
-    many = "" if amount == 1 else "s"
-    if unit == "concurrency":
-        return f"{amount} request{many} at one time"
-    return f"{amount} {unit.removesuffix('s').replace('_', ' ')}{many}"
-
-
 def _as_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
@@ -93,6 +88,26 @@ class Unauthenticated(GatewayError):
 
     def headers(self) -> dict[str, str]:
         return {"www-authenticate": "Bearer"}
+
+
+class InvalidToken(GatewayError):
+    """A token of an issuer that is known here, which opens nothing. `reason`: in words for its holder."""
+
+    status, code, type = 401, "invalid_token", "invalid_request_error"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The token is not valid: {reason}.")
+
+    def headers(self) -> dict[str, str]:
+        # RFC 6750, 3.1.
+        return {"www-authenticate": 'Bearer error="invalid_token"'}
+
+
+class TenantNotNamed(GatewayError):
+    status, code, type = 403, "tenant_not_named", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("The token is valid, but names no tenant of this service.")
 
 
 class Forbidden(GatewayError):
@@ -189,24 +204,49 @@ class TooManyFailures(GatewayError):
         return {**super().headers(), "x-should-retry": "false"}
 
 
+class TooManyConnections(GatewayError):
+    status, code, type = 429, "too_many_connections", "rate_limit_error"
+
+    def __init__(self) -> None:
+        super().__init__("Your address has too many connections open.", retry_after_seconds=1.0)
+
+
 class QuotaExceeded(GatewayError):
-    """Refused by a limit, for now; nothing was charged. `owner`: whose limit it is."""
+    """Refused by a limit, for now; nothing was charged. `refusal`: for who has header names of another API."""
 
     status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
 
-    def __init__(
-        self, *, unit: str, amount: int, retry_after_seconds: float, owner: str, headers: Mapping[str, str]
-    ) -> None:
-        seconds = f"{retry_after_seconds:.3g}"
+    def __init__(self, refusal: Refusal) -> None:
+        seconds = refusal.retry_after_seconds or 0.0
+        text = f"{seconds:.3g}"
         super().__init__(
-            f"The limit of {_limit(unit, amount)} of {owner} is used up. "
-            f"Try again in {seconds} second{'' if seconds == '1' else 's'}.",
-            retry_after_seconds=retry_after_seconds,
+            f"The limit of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} is used up. "
+            f"Try again in {text} second{'' if text == '1' else 's'}.",
+            retry_after_seconds=seconds,
         )
-        self.limit_headers = headers
+        self.refusal = refusal
 
     def headers(self) -> dict[str, str]:
-        return {**self.limit_headers, **super().headers()}
+        return {**openai_headers(self.refusal.standings, self.refusal), **super().headers()}
+
+
+class BudgetExhausted(GatewayError):
+    """Refused by a budget, until its window ends: trying again before that is of no use."""
+
+    status, code, type = 429, "insufficient_quota", "insufficient_quota"
+
+    def __init__(self, refusal: Refusal) -> None:
+        seconds = refusal.retry_after_seconds or 0.0
+        super().__init__(
+            f"The budget of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} does not suffice. "
+            f"It begins anew in {whole_time(seconds)}.",
+            retry_after_seconds=seconds,
+        )
+        self.refusal = refusal
+
+    def headers(self) -> dict[str, str]:
+        told = openai_headers(self.refusal.standings, self.refusal)
+        return {**told, **super().headers(), "x-should-retry": "false"}
 
 
 class RequestExceedsLimit(GatewayError):
@@ -214,14 +254,43 @@ class RequestExceedsLimit(GatewayError):
 
     status, code, type = 429, "request_exceeds_limit", "rate_limit_error"
 
-    def __init__(self, *, unit: str, amount: int, owner: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, refusal: Refusal) -> None:
         super().__init__(
-            f"The request needs more than the limit of {_limit(unit, amount)} of {owner} ever allows."
+            f"The request needs more than the limit of {limit_in_words(refusal.limit)} of "
+            f"{owner_in_words(refusal.scope)} ever allows."
         )
-        self.limit_headers = headers
+        self.refusal = refusal
 
     def headers(self) -> dict[str, str]:
-        return {**self.limit_headers, **super().headers(), "x-should-retry": "false"}
+        told = openai_headers(self.refusal.standings, self.refusal)
+        return {**told, **super().headers(), "x-should-retry": "false"}
+
+
+class RepeatRunning(GatewayError):
+    """Another request under the same `Idempotency-Key` has not ended yet."""
+
+    status, code, type = 409, "idempotency_key_in_use", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A request with this Idempotency-Key is still being answered.", retry_after_seconds=1.0
+        )
+
+
+class RepeatRefused(GatewayError):
+    """Under this `Idempotency-Key` there was another request, or this one too often."""
+
+    status, code, type = 422, "idempotency_key_reused", "invalid_request_error"
+
+    def __init__(self, *, different: bool) -> None:
+        super().__init__(
+            "This Idempotency-Key was used for another request."
+            if different
+            else "This Idempotency-Key was used too often; a new one begins a new request."
+        )
+
+    def headers(self) -> dict[str, str]:
+        return {"x-should-retry": "false"}
 
 
 class TenantQueueFull(GatewayError):
@@ -259,6 +328,33 @@ class KeysUnavailable(GatewayError):
 
     def __init__(self) -> None:
         super().__init__("API keys cannot be checked at present.", retry_after_seconds=1.0)
+
+
+class ResponsesUnavailable(GatewayError):
+    """Where responses are kept cannot be asked: not a 404, which says that there is none."""
+
+    status, code, type = 503, "responses_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("Stored responses cannot be read at present.", retry_after_seconds=1.0)
+
+
+class QuotasUnavailable(GatewayError):
+    """Limits cannot be held against those of other gateways, and the tenant wants no answer without that."""
+
+    status, code, type = 503, "quotas_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("Limits cannot be checked at present.", retry_after_seconds=1.0)
+
+
+class UsageUnavailable(GatewayError):
+    """Whoever keeps the accounts cannot be asked now."""
+
+    status, code, type = 503, "usage_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("Usage cannot be read at present.", retry_after_seconds=1.0)
 
 
 class NoWorker(GatewayError):

@@ -9,6 +9,7 @@ from typing import Protocol
 from gateway.errors import GatewayError
 from gateway.request import InferenceRequest, Surface
 from gateway.settings_types import Address
+from gateway.tenants.tenant import Tenant
 
 
 class Exchange(Protocol):
@@ -33,6 +34,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def repeat_key(self) -> str | None:
+        """The client's `Idempotency-Key`. Raises BadRequest for one that is none."""
+        ...
+
+    @property
     def address(self) -> Address | None:
         """Where the client is; None if nobody knows."""
         ...
@@ -42,8 +48,12 @@ class Exchange(Protocol):
         """Has anything been sent?"""
         ...
 
-    async def request(self) -> InferenceRequest:
+    async def request(self, tenant: Tenant) -> InferenceRequest:
         """The body, decoded. Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded."""
+        ...
+
+    def counted(self, prompt_tokens: int) -> None:
+        """The prompt has so many tokens, as far as is known before a worker has seen it."""
         ...
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:

@@ -1,19 +1,26 @@
 """Gauges of what is: workers, queues, index, quotas. Read from the parts at each scrape."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from heapq import nlargest
+from operator import itemgetter
 
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.shadow import Shadow
+from gateway.ledger.ledger import Ledger
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
 from radix_cache.shared.feed_leases import Known
 from workers.worker import Health
+
+GROUPS_MAX = 1000
+
+Reading = tuple[tuple[str, ...], float]
 
 
 def gauges(
@@ -23,6 +30,7 @@ def gauges(
     feeds: Feeds,
     quotas: GuardedQuotaStore,
     database: SqlDirectory | None,
+    ledger: Ledger | None,
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -46,6 +54,13 @@ def gauges(
 
     def waiting() -> list[tuple[tuple[str, ...], float]]:
         return [((model,), float(len(room))) for model, room in reservations.rooms().items()]
+
+    def of_limits(read: Callable[[], Mapping[tuple[str, str], int]]) -> Callable[[], Iterable[Reading]]:
+        return lambda: [(labels, float(count)) for labels, count in list(read().items())]
+
+    def group_blocks() -> list[Reading]:
+        largest = nlargest(GROUPS_MAX, reservations.shares.blocks().items(), key=itemgetter(1))
+        return [((group,), float(blocks)) for group, blocks in largest]
 
     def shadow(name: str, text: str, read: Callable[[Shadow], float]) -> Gauge:
         def read_it() -> list[tuple[tuple[str, ...], float]]:
@@ -86,6 +101,14 @@ def gauges(
             lambda s: s.gain_seconds,
         ),
         Gauge(name="waiting_requests", text="Requests in the waiting room.", labels=("model",), read=waiting),
+        single(
+            "queue_shared",
+            "1: all gateways give turns together, in Redis; 0: this one alone.",
+            lambda: reservations.queue.shared,
+        ),
+        single(
+            "queue_gateways", "Gateways that live, this one included.", lambda: reservations.queue.gateways
+        ),
         feed("worker_events", "Batches of KV events heard.", lambda f: f.batches, counter=True),
         feed("worker_events_lag_seconds", "Age of the last batch when it came.", lambda f: f.lag_seconds),
         feed("worker_events_gaps", "Batches missed at first.", lambda f: f.subscriber.gaps, counter=True),
@@ -112,6 +135,20 @@ def gauges(
         single("tasks", "Tasks of the event loop.", lambda: len(asyncio.all_tasks())),
         single("redis_up", "1: quotas are shared; 0: this gateway decides alone.", lambda: not quotas.away),
         single("quota_local_decisions", "Made without Redis.", lambda: quotas.local_decisions, counter=True),
+        Gauge(
+            name="quota_alerts",
+            text="Limits of which as much was used as they ask to be told of, by the gateway that told it.",
+            labels=("scope", "limit"),
+            read=of_limits(lambda: quotas.events.alerts),
+            counter=True,
+        ),
+        Gauge(
+            name="quota_shadow_refusals",
+            text="Requests that a limit in mode `shadow` would have refused.",
+            labels=("scope", "limit"),
+            read=of_limits(lambda: quotas.events.shadows),
+            counter=True,
+        ),
         single(
             "database_up", "1: tenants follow the database, or there is none; 0: it is away.", database_up
         ),
@@ -120,11 +157,52 @@ def gauges(
             "API keys in memory, where there is a database.",
             lambda: database.keys if database is not None else 0,
         ),
+        single(
+            "usage_journal_bytes",
+            "What the usage journal holds that is not in the database.",
+            lambda: ledger.journal.bytes if ledger is not None else 0,
+        ),
+        single(
+            "usage_shipped",
+            "Requests that the database has from this gateway's journal.",
+            lambda: ledger.shipper.shipped if ledger is not None else 0,
+            counter=True,
+        ),
+        single(
+            "usage_dropped",
+            "Requests that the full journal had no room for: they are not accounted for.",
+            lambda: ledger.journal.dropped if ledger is not None else 0,
+            counter=True,
+        ),
+        single(
+            "webhooks_delivered",
+            "Events that webhooks have taken.",
+            lambda: ledger.webhooks.delivered if ledger is not None else 0,
+            counter=True,
+        ),
+        single(
+            "webhooks_failed",
+            "Attempts that they have not; each event is tried again.",
+            lambda: ledger.webhooks.failed if ledger is not None else 0,
+            counter=True,
+        ),
         single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),
         single(
             "index_memory_bytes",
             "Memory that this process's copy of the index takes, about.",
             lambda: index.memory_bytes,
+        ),
+        Gauge(
+            name="index_group_blocks",
+            text="Blocks in the prefix index by isolation group, of the thousand that have most.",
+            labels=("group",),
+            read=group_blocks,
+        ),
+        single(
+            "index_unrecorded",
+            "Paths that were not recorded: their tenant has its `cache_blocks_max`.",
+            lambda: reservations.shares.unrecorded,
+            counter=True,
         ),
         single("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.copy.nodes)),
         single(

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.quotas.prices import Prices
 from gateway.request import InferenceRequest
 from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
@@ -50,7 +51,7 @@ class Model:
     """A model that can be asked for.
 
     `name`: what workers call it. `block_size`: tokens per index block. `context_length`: None where the worker
-    decides. `created`: seconds since 1970, as clients are told.
+    decides. `created`: seconds since 1970, as clients are told. `prices`: None where it costs nothing.
     """
 
     name: str
@@ -58,3 +59,4 @@ class Model:
     encoder: PromptEncoder
     context_length: int | None
     created: int
+    prices: Prices | None = None

@@ -14,13 +14,18 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.context import RequestContext
+from gateway.database.usage_query import UsageReader
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
+from gateway.dispatch.repeats import repeatable
 from gateway.dispatch.reservations import Reservations
 from gateway.entrance import Entrance
 from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker
 from gateway.exchange import Exchange
+from gateway.ledger.attribution import attribution
+from gateway.request import Surface
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.tenant import Tenant
@@ -30,20 +35,27 @@ log = logging.getLogger(__name__)
 
 STATUS_CLIENT_CLOSED = 499
 
+PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
+"""Of workers, where it is not below /v1: vLLM has these two outside, SGLang has them there too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the spine needs; filled in by app.py. `cache_salt` derives a group's salt for the engine."""
+    """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's
+    salt for the engine."""
 
     entrance: Entrance
     catalogue: Catalogue
+    media: MediaRules
     prefixes: Prefixes
     reservations: Reservations
     tracing: Tracing
     cache_salt: Callable[[str], str]
     observers: tuple[Callable[[RequestRecord], None], ...]
+    usage: UsageReader | None
     first_byte_seconds_max: float
     idle_seconds_max: float
+    repeats_max: int = 3
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -53,10 +65,11 @@ async def serve(exchange: Exchange, at: Services) -> None:
     progress = Progress(exchange.id, exchange.surface.value, at.clock, at.wall)
     progress.trace = at.tracing.begin(exchange.traceparent)
     try:
-        tenant = authenticate(exchange, at, progress)
+        tenant = await authenticate(exchange, at, progress)
         ctx = await admit(exchange, tenant, at, progress)
         prompt = await at.prefixes.of(ctx)
         progress.prompt_tokens = prompt.prompt_tokens
+        exchange.counted(prompt.prompt_tokens)
         progress.mark("tokenise")
         async with at.reservations.hold(ctx, prompt, progress) as held:
             while True:
@@ -64,7 +77,8 @@ async def serve(exchange: Exchange, at: Services) -> None:
                     try:
                         async with placed.worker.adapter.stream(call(ctx, prompt, at, progress)) as answer:
                             held.answered(placed, answer.status)
-                            return await relay(answer, exchange, ctx.request, progress, held.headers)
+                            own = placed.worker.adapter.isolates or not tenant.group
+                            return await relay(answer, exchange, ctx.request, progress, held.headers, own)
                     except WorkerUnreachable as err:
                         held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
     except GatewayError as err:
@@ -90,17 +104,20 @@ def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRe
             log.exception("an observer of request %s failed", record.id)
 
 
-def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
+async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
     """Whose key is it? Raises what Entrance.admit raises."""
-    tenant = at.entrance.admit(exchange.key, lambda: exchange.address)
+    tenant = await at.entrance.admit(exchange.key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
+    progress.organisation = tenant.organisation
     progress.mark("authenticate")
     return tenant
 
 
 async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Progress) -> RequestContext:
-    """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, and what reading raises."""
-    request = await exchange.request()
+    """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, BadRequest, what reading raises."""
+    request = await exchange.request(tenant)
+    progress.asked = request.model
+    progress.user, progress.tags = attribution(request.fields)
     try:
         model = at.catalogue.find(request.model)
     except ModelNotFound:
@@ -111,9 +128,15 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     progress.model, progress.stream = model.name, request.stream
     if not tenant.allows(model.name):
         raise Forbidden(request.model)
+    request = await at.media.applied(request)
     progress.mark("receive")
     return RequestContext(
-        id=exchange.id, tenant=tenant, model=model, request=request, received_at=progress.received_at
+        id=exchange.id,
+        tenant=tenant,
+        model=model,
+        request=request,
+        received_at=progress.received_at,
+        once=repeatable(exchange.repeat_key, tenant, request, at.repeats_max),
     )
 
 
@@ -124,7 +147,7 @@ def call(ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Prog
         fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
     return WorkerCall(
         id=ctx.id,
-        path=f"v1/{ctx.request.surface.value}",
+        path=PATHS.get(ctx.request.surface, f"v1/{ctx.request.surface.value}"),
         fields=fields,
         model=ctx.model.name,
         stream=ctx.request.stream,

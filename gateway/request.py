@@ -12,6 +12,19 @@ class Surface(StrEnum):
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+    MODERATIONS = "moderations"
+    SPEECH = "audio/speech"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+
+
+GENERATING = frozenset({Surface.CHAT, Surface.COMPLETIONS})
+"""What a worker answers with tokens of its own. Other APIs that do are translated to one of these."""
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -32,6 +45,13 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens_max: int | None
 
     @property
+    def generates(self) -> bool:
+        """Will tokens come? If not, nothing of it stays in a worker's prefix cache either."""
+        return self.surface in GENERATING
+
+    @property
     def answers(self) -> int:
         """Answers that will come: so many choices of each prompt."""
+        if not self.generates:
+            return 0
         return self.choices * (len(self.prompt) if self.surface is Surface.COMPLETIONS else 1)

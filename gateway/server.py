@@ -19,9 +19,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
 from gateway.settings import Settings
-from gateway.web.admin import admin_app
+from gateway.web.admin import admin_app, admin_failure
 from gateway.web.client_address import finder
+from gateway.web.connections import Connections
+from gateway.web.failure import failure
 from gateway.web.handlers import tenant_app
+from gateway.web.protocol import Failure, speaking
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +95,12 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                     and not gateway.services.entrance.directory.asks_for_keys
                 ),
                 find_address=finder(settings.listen.trusted_proxies),
+                responses=gateway.responses,
             ),
+            failure,
             seconds_max=settings.drain.seconds,
         )
-        admin = _runner(admin_app(gateway), seconds_max=ADMIN_SECONDS_MAX)
+        admin = _runner(admin_app(gateway), admin_failure, seconds_max=ADMIN_SECONDS_MAX)
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
@@ -103,7 +108,8 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
         if listen.unix_socket is not None:
             url = await _open_socket(tenants, Path(listen.unix_socket), stack)
         else:
-            url = await _open(tenants, listen.host, listen.port)
+            bound = Connections(listen.connections_per_address_max, listen.trusted_proxies)
+            url = await _open(tenants, listen.host, listen.port, bound)
         yield Serving(
             gateway=gateway,
             tenants=url,
@@ -152,13 +158,36 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None
     await asyncio.gather(task, waiting, return_exceptions=True)
 
 
-def _runner(app: web.Application, *, seconds_max: float) -> web.AppRunner:
+class _Runner(web.AppRunner):
+    """One whose connections are counted, if that is asked for, and fail in the listener's own shape."""
+
+    bound: Connections | None = None
+
+    def __init__(self, app: web.Application, failure: Failure, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._taught = speaking(failure)
+
+    @property
+    def server(self) -> Any:
+        """What makes a protocol for every connection."""
+        made = super().server
+        if made is None:
+            return None
+
+        def new() -> web.RequestHandler:
+            return self._taught(made())
+
+        return self.bound.counted(new) if self.bound is not None else new
+
+
+def _runner(app: web.Application, failure: Failure, *, seconds_max: float) -> _Runner:
     """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU.
 
     `auto_decompress`: a few kilobytes would become as many gigabytes, before anybody has asked who sends them.
     """
-    return web.AppRunner(
+    return _Runner(
         app,
+        failure,
         handler_cancellation=True,
         auto_decompress=False,
         shutdown_timeout=seconds_max,
@@ -171,18 +200,23 @@ def _runner(app: web.Application, *, seconds_max: float) -> web.AppRunner:
 
 
 def _http_log() -> logging.Logger:
-    """What aiohttp has to say, but for what is no HTTP: anybody can send that, and it may hold anything."""
+    """What aiohttp has to say, but for what is no HTTP (anybody can send that, and it may hold anything) and for
+    clients that have left.
+    """
     http_log = logging.getLogger("gateway.http")
     http_log.addFilter(_is_no_clients_mistake)
     return http_log
 
 
 def _is_no_clients_mistake(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (
+        record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | ConnectionResetError)
+    )
 
 
-async def _open(runner: web.AppRunner, host: str, port: int) -> str:
+async def _open(runner: _Runner, host: str, port: int, bound: Connections | None = None) -> str:
     """Listens, and says where. Raises CannotListen."""
+    runner.bound = bound
     try:
         await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
     except OSError as err:

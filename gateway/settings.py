@@ -5,12 +5,15 @@ the README's reference is generated from it. Nothing else reads the environment.
 a new tree.
 """
 
+import re
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from gateway.settings_ledger import UsageLedger, Webhook
 from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings_tokens import OperatorIssuer, TokenIssuer
 from gateway.settings_types import (
     Branch,
     DatabaseUrl,
@@ -18,8 +21,11 @@ from gateway.settings_types import (
     Host,
     HttpUrl,
     Identifier,
+    MediaHost,
+    Money,
     Name,
     Network,
+    NotNegative,
     NotNegativeSeconds,
     Port,
     Positive,
@@ -47,6 +53,12 @@ class Listen(Branch, frozen=True, kw_only=True):
             "`X-Forwarded-For` names. A unix socket's caller is one."
         ),
     ] = ()
+    connections_per_address_max: Annotated[
+        Positive,
+        Meta(
+            description="Connections of one address (IPv6: one /64) at one time; those of proxies do not count."
+        ),
+    ] = 1000
 
 
 class Admin(Branch, frozen=True, kw_only=True):
@@ -58,6 +70,10 @@ class Admin(Branch, frozen=True, kw_only=True):
         Secret | None,
         Meta(description="Needed for /ui and /admin/v1; without one they answer on loopback addresses only."),
     ] = None
+    issuers: Annotated[
+        tuple[OperatorIssuer, ...],
+        Meta(description="Identity providers whose tokens operators may use for /admin/v1.", max_length=10),
+    ] = ()
 
 
 class RedisServer(Branch, frozen=True, kw_only=True):
@@ -107,6 +123,29 @@ class DatabaseServer(Branch, frozen=True, kw_only=True):
     ] = 3600.0
 
 
+class Responses(Branch, frozen=True, kw_only=True):
+    """What the Responses API keeps, in the database."""
+
+    kept_seconds: Annotated[
+        NotNegativeSeconds,
+        Meta(description="How long a response and its conversation can be asked for; 0: nothing is kept."),
+    ] = 86400.0
+    tenant_responses_max: Annotated[
+        Positive, Meta(description="Of one tenant; the oldest make room. All together take at most 256 MiB.")
+    ] = 1000
+
+
+class Prices(Branch, frozen=True, kw_only=True):
+    """What a model costs, in money per million tokens."""
+
+    input: Annotated[Money, Meta(description="For a million prompt tokens.")]
+    cached_input: Annotated[
+        Money | None,
+        Meta(description="For a million of those that the worker's cache had; by default `input`."),
+    ] = None
+    output: Annotated[Money, Meta(description="For a million output tokens.")]
+
+
 class Model(Branch, frozen=True, kw_only=True):
     """A model that tenants can ask for."""
 
@@ -126,6 +165,9 @@ class Model(Branch, frozen=True, kw_only=True):
     context_length: Annotated[
         Positive | None,
         Meta(description="Longest prompt and answer together; by default the worker decides."),
+    ] = None
+    prices: Annotated[
+        Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
     ] = None
     tokenizer_memory_bytes_max: Annotated[
         Positive,
@@ -179,6 +221,43 @@ class Worker(Branch, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class Discovery(Branch, frozen=True, kw_only=True):
+    """Somewhere else that workers are found, beside `workers`."""
+
+    kind: Annotated[
+        Literal["file", "dns", "kubernetes", "redis"],
+        Meta(
+            description="Where they are found. `redis`: those that register, or that `radixgate workers add` adds."
+        ),
+    ]
+    name: Annotated[
+        str, Meta(description="The file, the DNS name, or the Service of Kubernetes.", max_length=1000)
+    ] = ""
+    namespace: Annotated[str | None, Meta(description="Of the Service; by default the gateway's own.")] = None
+    worker_kind: Annotated[str, Meta(description="What they speak (dns, kubernetes).")] = "vllm"
+    port: Annotated[
+        Port | None, Meta(description="Their port (dns, kubernetes); by default 8000, or the Service's.")
+    ] = None
+    port_name: Annotated[str | None, Meta(description="Name of the port in the EndpointSlice.")] = None
+    models: Annotated[
+        tuple[Name, ...], Meta(description="Models they serve; by default those they report.")
+    ] = ()
+    api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
+    every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
+
+    def worker(self, address: str, port: int, *, name: str | None = None) -> Worker:
+        """The settings of the worker at an address. `name`: what it is called; by default after its address."""
+        host = f"[{address}]" if ":" in address else address
+        called = name or f"{self.name}-{address.replace(':', '-')}"
+        return Worker(
+            id=re.sub(r"[^A-Za-z0-9._-]", "-", called)[-64:].lstrip("._-"),
+            kind=self.worker_kind,
+            url=f"http://{host}:{port}",
+            models=self.models,
+            api_key=self.api_key,
+        )
+
+
 class ShadowPolicy(Branch, frozen=True, kw_only=True):
     """A second policy that ranks every request too; see gateway/dispatch/shadow.py."""
 
@@ -194,7 +273,7 @@ class ShadowPolicy(Branch, frozen=True, kw_only=True):
 class Routing(Branch, frozen=True, kw_only=True):
     """Which worker serves a request."""
 
-    policy: Annotated[str, Meta(description="Name of a routing policy.")] = "prefix_affinity"
+    policy: Annotated[str, Meta(description="Name of a routing policy.")] = "cost"
     options: Annotated[
         dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
     ] = field(default_factory=dict)
@@ -204,14 +283,35 @@ class Routing(Branch, frozen=True, kw_only=True):
     ] = None
 
 
+class TokenCosts(Branch, frozen=True, kw_only=True):
+    """What a request costs in the queue: units of work per token."""
+
+    uncached: Annotated[NotNegative, Meta(description="Units of a prompt token that is computed.")] = 1.0
+    cached: Annotated[NotNegative, Meta(description="Units of a prompt token that is cached.")] = 0.1
+    output: Annotated[NotNegative, Meta(description="Units of an output token.")] = 2.0
+
+
 class Queueing(Branch, frozen=True, kw_only=True):
     """Who waits, and for how long."""
 
-    across: Annotated[str, Meta(description="Name of a queue policy across tenants.")] = "fifo"
+    across: Annotated[
+        str, Meta(description="Name of a queue policy across tenants; `sfq` is kept exactly by all gateways.")
+    ] = "sfq"
+    options: Annotated[
+        dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
+    ] = field(default_factory=dict)
+    within: Annotated[
+        str, Meta(description="Order inside a tenant: `fcfs`, `edf`, `hrrn`, `longest_prefix`.")
+    ] = "hrrn"
+    costs: Annotated[TokenCosts, Meta(description="What a request costs.")] = field(
+        default_factory=TokenCosts
+    )
     release_window_tokens: Annotated[
         Positive, Meta(description="Uncached prompt tokens that may be on their way to one worker.")
     ] = 16384
-    waiting_requests_max: Annotated[Positive, Meta(description="Requests that may wait, per model.")] = 1000
+    waiting_requests_max: Annotated[
+        Positive, Meta(description="Requests that may wait, per model and gateway.")
+    ] = 1000
     waiting_seconds_max: Annotated[Seconds, Meta(description="Longest wait for a turn.")] = 30.0
 
 
@@ -240,6 +340,23 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 120.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+    repeats_max: Annotated[
+        Positive,
+        Meta(
+            description="How often a request may be made under one `Idempotency-Key`; it is charged once, as much "
+            "as the dearest time."
+        ),
+    ] = 3
+    media_hosts: Annotated[
+        tuple[MediaHost, ...],
+        Meta(
+            description="Hosts that images, sounds and videos are fetched from: cdn.example.com, *.example.com; "
+            "workers get the content. Without any, media have to come as `data:`."
+        ),
+    ] = ()
+    media_bytes_max: Annotated[
+        Positive, Meta(description="Largest fetched media of one request, together.")
+    ] = 32 * 1024**2
 
 
 class Authentication(Branch, frozen=True, kw_only=True):
@@ -248,6 +365,9 @@ class Authentication(Branch, frozen=True, kw_only=True):
     failures_per_minute_max: Annotated[
         Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
     ] = 60
+    tokens: Annotated[
+        tuple[TokenIssuer, ...], Meta(description="Issuers whose tokens (JWT) are taken in place of keys.")
+    ] = ()
 
 
 class Telemetry(Branch, frozen=True, kw_only=True):
@@ -280,6 +400,7 @@ class Settings(Branch, frozen=True, kw_only=True):
     database: Annotated[DatabaseServer, Meta(description="Tenants and keys.")] = field(
         default_factory=DatabaseServer
     )
+    responses: Annotated[Responses, Meta(description="Stored responses.")] = field(default_factory=Responses)
     state_directory: Annotated[
         FilePath,
         Meta(
@@ -296,6 +417,9 @@ class Settings(Branch, frozen=True, kw_only=True):
     ] = None
     models: Annotated[tuple[Model, ...], Meta(description="Models; others are found at the workers.")] = ()
     workers: Annotated[tuple[Worker, ...], Meta(description="Workers.")] = ()
+    discovery: Annotated[
+        tuple[Discovery, ...], Meta(description="Where further workers are found, as they come and go.")
+    ] = ()
     plans: Annotated[tuple[Plan, ...], Meta(description="Plans.")] = ()
     organisations: Annotated[
         tuple[OrganisationSettings, ...], Meta(description="Organisations that have limits of their own.")
@@ -307,6 +431,10 @@ class Settings(Branch, frozen=True, kw_only=True):
     authentication: Annotated[Authentication, Meta(description="Who is let in.")] = field(
         default_factory=Authentication
     )
+    usage: Annotated[UsageLedger, Meta(description="The usage ledger.")] = field(default_factory=UsageLedger)
+    webhooks: Annotated[
+        tuple[Webhook, ...], Meta(description="Who is told of usage and budgets.", max_length=100)
+    ] = ()
     routing: Annotated[Routing, Meta(description="Choice of worker.")] = field(default_factory=Routing)
     queueing: Annotated[Queueing, Meta(description="Waiting.")] = field(default_factory=Queueing)
     index: Annotated[Index, Meta(description="The prefix index.")] = field(default_factory=Index)
@@ -318,18 +446,9 @@ class Settings(Branch, frozen=True, kw_only=True):
 UNBUILT = {
     "listen.processes": "several processes on one machine",
     "listen.tls": "TLS",
-    "models.prices": "prices",
     "models.fallbacks": "fallback models",
     "workers.role": "prefill and decode workers",
-    "discovery": "discovery of workers",
-    "plans.weight": "fair queueing",
     "plans.classes": "service classes",
-    "plans.limits.input_tokens": "limits by kind of token",
-    "plans.limits.cached_tokens": "limits by kind of token",
-    "plans.limits.output_tokens": "limits by kind of token",
-    "plans.limits.spend": "spend budgets",
-    "plans.limits.reset": "calendar resets",
-    "queueing.within": "queue policies inside a tenant",
     "classes": "service classes",
     "telemetry.record_content": "content recording",
 }

@@ -1,7 +1,7 @@
 """What settings that are each right by themselves demand of each other, and what is odd about them."""
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from ipaddress import ip_address
 from os import fsencode
 from pathlib import Path
@@ -10,9 +10,11 @@ from typing import Any
 from gateway.database_address import NONE, database_url_problem, sqlite_file
 from gateway.redis_address import redis_url_problem
 from gateway.settings import KvEventsAt, Settings, is_loopback
+from gateway.settings_ledger import webhook_secret
 from gateway.settings_messages import explained, names
+from gateway.settings_tokens import IssuerRules
 from gateway.urls import url_problem
-from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy
+from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.registry import adapters
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
@@ -32,8 +34,9 @@ def first_problem(settings: Settings) -> str | None:
 
 
 def _problems(settings: Settings) -> Iterator[str]:
-    if not settings.workers:
-        yield "$.workers: at least one worker is needed"
+    if not settings.workers and not settings.discovery:
+        yield "$.workers: at least one worker is needed, or discovery"
+    yield from _discovery(settings)
     yield from _named_twice(settings)
     yield from _names_of_nothing(settings)
     yield from _listeners(settings)
@@ -41,6 +44,7 @@ def _problems(settings: Settings) -> Iterator[str]:
         yield f"$.redis.url: {problem}"
     if (problem := database_url_problem(settings.database.url)) is not None:
         yield f"$.database.url: {problem}"
+    yield from _webhooks(settings)
     yield from _policies(settings)
     yield from _tokenizers(settings)
 
@@ -51,7 +55,10 @@ def _named_twice(settings: Settings) -> Iterator[str]:
         ("plans", [plan.name for plan in settings.plans]),
         ("organisations", [organisation.id for organisation in settings.organisations]),
         ("tenants", [tenant.id for tenant in settings.tenants]),
+        ("webhooks", [hook.id for hook in settings.webhooks]),
         ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
+        ("authentication.tokens", [rules.issuer for rules in settings.authentication.tokens]),
+        ("admin.issuers", [rules.issuer for rules in settings.admin.issuers]),
         ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
     ):
         seen: set[str] = set()
@@ -74,10 +81,33 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
     collector = settings.telemetry.otlp_endpoint
     if collector is not None and (problem := url_problem(collector)) is not None:
         yield f"$.telemetry.otlp_endpoint: {problem}"
+    issuers: tuple[tuple[str, Sequence[IssuerRules]], ...] = (
+        ("authentication.tokens", settings.authentication.tokens),
+        ("admin.issuers", settings.admin.issuers),
+    )
+    for place, many in issuers:
+        for at, rules in enumerate(many):
+            for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
+                if url is not None and (problem := url_problem(url)) is not None:
+                    yield f"$.{place}[{at}].{name}: {problem}"
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:
             yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
+
+
+def _discovery(settings: Settings) -> Iterator[str]:
+    seen = set()
+    for at, one in enumerate(settings.discovery):
+        path = f"$.discovery[{at}]"
+        if (one.kind == "redis") == bool(one.name):
+            yield f"{path}.name: " + ("redis has none" if one.name else f"{one.kind} needs one")
+        if one.worker_kind not in adapters():
+            there = ", ".join(sorted(adapters()))
+            yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
+        if (one.kind, one.name) in seen:
+            yield f"{path}: is named twice"
+        seen.add((one.kind, one.name))
 
 
 def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:
@@ -96,6 +126,16 @@ def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:
         if any(host == other and first <= high and low <= last for other, low, high in ranges):
             yield f"{path}.{name}: has ports of endpoint as well; each rank has one port of each"
         ranges.append((host, first, last))
+
+
+def _webhooks(settings: Settings) -> Iterator[str]:
+    for at, hook in enumerate(settings.webhooks):
+        if settings.database.url == NONE:
+            yield f"$.webhooks[{at}]: needs a database, where events wait until they are delivered"
+        if (problem := url_problem(hook.url)) is not None:
+            yield f"$.webhooks[{at}].url: {problem}"
+        if webhook_secret(hook.secret.reveal()) is None:
+            yield f"$.webhooks[{at}].secret: expected whsec_ and 24 to 64 bytes in base64"
 
 
 def _listeners(settings: Settings) -> Iterator[str]:
@@ -144,9 +184,15 @@ def _policies(settings: Settings) -> Iterator[str]:
         if (routing.shadow.policy, routing.shadow.options) == (routing.policy, routing.options):
             yield "$.routing.shadow: is the policy that decides already"
     try:
-        queue_policy(settings.queueing.across)
+        queue_policy(settings.queueing.across, settings.queueing.options)
+    except OptionsInvalid as err:
+        yield explained(err.message, err.options_type, {}, "$.queueing.options")
     except PolicyError as err:
         yield f"$.queueing.across: {err}"
+    try:
+        tenant_order(settings.queueing.within)
+    except PolicyError as err:
+        yield f"$.queueing.within: {err}"
 
 
 def _routing_policy(name: str, options: dict[str, Any], path: str) -> Iterator[str]:

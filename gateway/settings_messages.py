@@ -17,7 +17,7 @@ _MISSING = re.compile(r"Object missing required field `(?P<key>.*)`$")
 _ENUM = re.compile(r"Invalid enum value (?P<value>.*)$", re.S)
 _GOT = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`$")
 _BOUND = re.compile(r"Expected `(?P<wanted>[^`]*)` (?P<sign><=|>=|<|>) (?P<bound>\S+)$")
-_LENGTH = re.compile(r"Expected `[^`]*` of length (?P<sign><=|>=) (?P<bound>\d+)$")
+_LENGTH = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<sign><=|>=) (?P<bound>\d+)$")
 
 _KINDS = {
     "int": "a whole number",
@@ -75,8 +75,9 @@ def _wrong(text: str, plain: str, root: type) -> str:
             f"expected {_wanted(bound['wanted'])}{_SIGNS[bound['sign']]} {bound['bound'].removesuffix('.0')}"
         )
     if length is not None:
-        count = "1 character" if length["bound"] == "1" else f"{length['bound']} characters"
-        return f"expected text of {'at most' if length['sign'] == '<=' else 'at least'} {count}"
+        unit, what = ("entry", "a list") if length["kind"] == "array" else ("character", "text")
+        many = unit if length["bound"] == "1" else {"entry": "entries"}.get(unit, f"{unit}s")
+        return f"expected {what} of {'at most' if length['sign'] == '<=' else 'at least'} {length['bound']} {many}"
     return f"{text[:1].lower()}{text[1:]}"
 
 

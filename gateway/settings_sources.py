@@ -23,7 +23,7 @@ from gateway.settings import UNBUILT, Settings
 from gateway.settings_checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
 from gateway.settings_messages import explained, not_text, type_at
 from gateway.settings_references import References
-from gateway.settings_types import Moment, Network, Secret, SettingsProblem
+from gateway.settings_types import MediaHost, Moment, Network, Secret, SettingsProblem
 from gateway.settings_yaml import Location, parse, path
 
 DEFAULT = "default"
@@ -188,7 +188,7 @@ def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location]
 
 def _convert(tree: dict[str, Any]) -> Settings:
     def decode(kind: type, value: Any) -> Any:
-        if kind in (Moment, Network):
+        if kind in (MediaHost, Moment, Network):
             return kind(value)
         if kind is not Secret or not isinstance(value, str):
             raise ValueError(not_text(value))
@@ -222,7 +222,7 @@ def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
 def _shown(value: Any) -> str:
     if isinstance(value, Secret):
         return repr(value)
-    if isinstance(value, Moment | Network):
+    if isinstance(value, MediaHost | Moment | Network):
         value = value.text
     if isinstance(value, str):
         value = _CREDENTIALS.sub("://****@", value)

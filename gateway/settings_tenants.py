@@ -7,23 +7,98 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings_types import Branch, Identifier, KeyHash, Moment, Name, Network, Positive
+from gateway.settings_types import Branch, Identifier, KeyHash, Moment, Name, Network, Positive, Weight
 
 KeyScope = Literal["inference", "usage", "admin"]
 
 Models = Annotated[tuple[str, ...], Meta(max_length=1000)]
 
+LIMIT_UNITS = (
+    "requests",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "total_tokens",
+    "spend",
+    "concurrency",
+)
+MICRO = 1_000_000
+
 
 class Limit(Branch, frozen=True, kw_only=True):
-    """One smooth limit: so much per period, a full bucket at once (GCRA)."""
+    """So much of one unit per period. Without `reset` it is smooth: all of it at once, refilled evenly (GCRA).
+
+    Limits of one unit, period, reset, mode and models are of one kind: of these the smallest holds; one with
+    `until` takes the place of those without, and a tenant's that of its plan's.
+    """
 
     requests: Annotated[Positive | None, Meta(description="Requests per period.")] = None
+    input_tokens: Annotated[
+        Positive | None, Meta(description="Prompt tokens per period that no cache had.")
+    ] = None
+    cached_tokens: Annotated[
+        Positive | None, Meta(description="Prompt tokens per period that the worker's cache had.")
+    ] = None
+    output_tokens: Annotated[Positive | None, Meta(description="Output tokens per period.")] = None
     total_tokens: Annotated[Positive | None, Meta(description="Prompt and output tokens per period.")] = None
-    per: Annotated[Literal["second", "minute", "hour", "day"], Meta(description="The period.")] = "minute"
+    spend: Annotated[
+        Annotated[float, Meta(ge=1e-6, le=1e9)] | None,
+        Meta(description="Money per period, by the models' `prices`."),
+    ] = None
+    concurrency: Annotated[Positive | None, Meta(description="Requests at one time; has no period.")] = None
+    per: Annotated[
+        Literal["second", "minute", "hour", "day", "week", "month"], Meta(description="The period.")
+    ] = "minute"
+    reset: Annotated[
+        Literal["smooth", "rolling", "calendar"],
+        Meta(
+            description="`calendar`: all of it anew with each period of UTC, weeks from Monday; `rolling`: a "
+            "period after its first use; a month has 30 days where it is not the calendar's."
+        ),
+    ] = "smooth"
+    models: Annotated[
+        tuple[Name, ...],
+        Meta(description="Patterns of models that it is for, all together; none: for all.", max_length=100),
+    ] = ()
+    mode: Annotated[
+        Literal["enforce", "soft", "shadow"],
+        Meta(
+            description="`soft`: counts and alerts, and refuses nobody; `shadow`: tells what it would have "
+            "refused, and refuses nobody."
+        ),
+    ] = "enforce"
+    alert_at: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="Share of it at whose use there is an alert, once a period; `soft`: 1 by default."),
+    ] = None
+    until: Annotated[
+        Moment | None, Meta(description="Holds only until then; last day (UTC), or a moment with its zone.")
+    ] = None
 
     def __post_init__(self) -> None:
-        if (self.requests is None) == (self.total_tokens is None):
-            raise ValueError("a limit names one of requests and total_tokens")
+        if sum(getattr(self, unit) is not None for unit in LIMIT_UNITS) != 1:
+            raise ValueError(f"a limit names one of {', '.join(LIMIT_UNITS)}")
+        if self.concurrency is not None and self.reset != "smooth":
+            raise ValueError("concurrency has no period that could be reset")
+
+    @property
+    def unit(self) -> str:
+        return next(unit for unit in LIMIT_UNITS if getattr(self, unit) is not None)
+
+    @property
+    def amount(self) -> int:
+        """Money in millionths."""
+        if self.spend is not None:
+            return round(self.spend * MICRO)
+        given: int = getattr(self, self.unit)
+        return given
+
+
+class ContextLength(Branch, frozen=True, kw_only=True):
+    """A bound on the context of some models."""
+
+    models: Annotated[tuple[Name, ...], Meta(description="Patterns of models.", min_length=1, max_length=100)]
+    max: Annotated[Positive, Meta(description="Longest prompt and answer together.")]
 
 
 class ModelAccess(Branch, frozen=True, kw_only=True):
@@ -39,6 +114,9 @@ class Plan(Branch, frozen=True, kw_only=True):
     name: Annotated[Name, Meta(description="Name, as tenants refer to it.")]
     limits: Annotated[tuple[Limit, ...], Meta(description="All of them hold at once.")] = ()
     concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
+    weight: Annotated[
+        Weight, Meta(description="Share in the fair queue: twice the weight, twice the work when all wait.")
+    ] = 1.0
     models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
     context_length_max: Annotated[
         Positive | None,
@@ -47,6 +125,23 @@ class Plan(Branch, frozen=True, kw_only=True):
             "of it as `max_tokens` where the client set none; without a tokenizer both go by the estimate."
         ),
     ] = None
+    context_lengths: Annotated[
+        tuple[ContextLength, ...], Meta(description="The same for some models; the least holds.")
+    ] = ()
+    cache_blocks_max: Annotated[
+        Positive | None,
+        Meta(
+            description="Blocks of the prefix index that a tenant's isolation group may have, over all models: "
+            "beyond that no further paths of its are recorded."
+        ),
+    ] = None
+    without_redis: Annotated[
+        Literal["open", "closed"],
+        Meta(
+            description="While Redis is away: `open` goes on, each gateway with its share of the limits; `closed` "
+            "refuses with a 503."
+        ),
+    ] = "open"
 
 
 class Isolation(Branch, frozen=True, kw_only=True):
@@ -112,6 +207,22 @@ class TenantSettings(Branch, frozen=True, kw_only=True):
         Identifier | None, Meta(description="Who pays; by default the tenant itself.")
     ] = None
     plan: Annotated[Name | None, Meta(description="Name of a plan; without one nothing is limited.")] = None
+    limits: Annotated[
+        tuple[Limit, ...],
+        Meta(description="In place of the plan's of the same kind, and besides all others."),
+    ] = ()
+    concurrency: Annotated[
+        Positive | None, Meta(description="Requests at one time, in place of the plan's.")
+    ] = None
+    context_length_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
+    context_lengths: Annotated[
+        tuple[ContextLength, ...],
+        Meta(description="For some models; in place of the plan's, if there are any."),
+    ] = ()
+    cache_blocks_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
+    without_redis: Annotated[
+        Literal["open", "closed"] | None, Meta(description="In place of the plan's.")
+    ] = None
     isolation: Annotated[Isolation, Meta(description="Cache isolation.")] = field(default_factory=Isolation)
     models: Annotated[ModelAccess, Meta(description="Model access; within that of the plan.")] = field(
         default_factory=ModelAccess

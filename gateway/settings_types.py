@@ -16,10 +16,11 @@ def form(words: str) -> dict[str, str]:
 
 Host = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+IDENTIFIER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 Identifier = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        pattern=IDENTIFIER.pattern,
         extra=form("1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"),
     ),
 ]
@@ -68,6 +69,10 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Weight = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Money = Annotated[float, Meta(ge=0, le=1e9)]
+"""In whatever currency; counted in millionths."""
 
 
 class SettingsProblem(ValueError):
@@ -171,3 +176,39 @@ def address_of(text: str) -> Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
+
+
+class MediaHost:
+    """A host to fetch media from: `cdn.example.com`, `*.example.com`, `10.0.0.7:9000`. Raises ValueError.
+
+    Without a port: those of http and https.
+    """
+
+    __slots__ = ("host", "port", "text")
+
+    _FORM = re.compile(r"((\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+    _USUAL = (80, 443)
+
+    def __init__(self, text: object) -> None:
+        if not isinstance(text, str) or not self._FORM.fullmatch(text):
+            raise ValueError("expected a host, as cdn.example.com, *.example.com or 10.0.0.7:9000")
+        host, colon, port = text.rpartition(":") if text.rpartition(":")[2].isdigit() else (text, "", "")
+        self.host = host.strip("[]").lower()
+        self.port = int(port) if colon else None
+        self.text = text
+
+    def covers(self, host: str, port: int) -> bool:
+        """Is this one of them?"""
+        if port not in (self._USUAL if self.port is None else (self.port,)):
+            return False
+        name = host.lower().rstrip(".")
+        return name.endswith(self.host[1:]) if self.host.startswith("*.") else name == self.host
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MediaHost) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)

@@ -28,6 +28,9 @@ CLIPPED_AT = 4.0
 ERROR_RATE = 0.1
 STEP_RATE = 0.05
 
+PACE = 0.85
+COMPUTED_MAX = 0.8
+
 VARIANCE_FIRST = 1.0
 VARIANCE_MAX = 10.0
 
@@ -99,6 +102,17 @@ def learn_step(speed: Speed, tpot_ms: float) -> Speed:
     """
     sample = min(max(tpot_ms, speed.step_ms / 2), speed.step_ms * 2)
     return replace(speed, step_ms=speed.step_ms + STEP_RATE * (sample - speed.step_ms))
+
+
+def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
+    """How many of the tokens ahead have been computed, `since_ms` after the last first token or since there are
+    any.
+
+    A first token tells only that a whole prompt is done, so between two of them progress is estimated from the
+    speed. Running streams and unfull steps slow a worker, and what is expected to be done but has not answered
+    is not done: both are allowed for, the first by a sixth of the pace, the second by a fifth of the tokens.
+    """
+    return int(min(since_ms / speed.ms_per_token * PACE, tokens_queued * COMPUTED_MAX))
 
 
 def predicted_ttft_ms(speed: Speed, tokens: int) -> float:

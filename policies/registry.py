@@ -1,27 +1,55 @@
 """Names to policies: the built-in ones, and those that other packages bring by entry point.
 
-A package adds a policy with an entry point in the group `radixgate.routing_policies` or
-`radixgate.queue_policies` that names its class. Nothing registers by being imported.
+A package adds a policy with an entry point in the group `radixgate.routing_policies`,
+`radixgate.queue_policies` (across tenants) or `radixgate.queue_orders` (inside one) that names its class. Nothing
+registers by being imported.
 """
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from policies.queueing.dlpm import Dlpm
 from policies.queueing.fifo import Fifo
-from policies.queueing.protocol import QueuePolicy
+from policies.queueing.priority import Priority
+from policies.queueing.protocol import QueueOptions, QueuePolicy, TenantOrder
+from policies.queueing.sfq import Sfq
+from policies.queueing.vtc import Vtc
+from policies.queueing.within.edf import Edf
+from policies.queueing.within.fcfs import Fcfs
+from policies.queueing.within.hrrn import Hrrn
+from policies.queueing.within.longest_prefix import LongestPrefix
+from policies.routing.chwbl import Chwbl
+from policies.routing.cost import Cost
 from policies.routing.least_work import LeastWork
-from policies.routing.prefix_affinity import PrefixAffinity
+from policies.routing.p2c import PowerOfTwo
+from policies.routing.product import Product
 from policies.routing.protocol import PolicyOptions, RoutingPolicy
 from policies.routing.round_robin import RoundRobin
+from policies.routing.session import Session
 
 ROUTING_GROUP = "radixgate.routing_policies"
 QUEUE_GROUP = "radixgate.queue_policies"
+ORDER_GROUP = "radixgate.queue_orders"
 
-BUILT_IN_ROUTING: tuple[type[Any], ...] = (RoundRobin, LeastWork, PrefixAffinity)
-BUILT_IN_QUEUEING: tuple[type[Any], ...] = (Fifo,)
+BUILT_IN_ROUTING: tuple[type[Any], ...] = (
+    RoundRobin,
+    LeastWork,
+    PowerOfTwo,
+    Chwbl,
+    Product,
+    Cost,
+    Session,
+)
+BUILT_IN_QUEUEING: tuple[type[Any], ...] = (Fifo, Priority, Sfq, Vtc, Dlpm)
+BUILT_IN_ORDERS: tuple[type[Any], ...] = (Fcfs, Edf, Hrrn, LongestPrefix)
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
+Options = TypeVar("Options", PolicyOptions, QueueOptions)
 
 
 class PolicyError(ValueError):
@@ -31,7 +59,7 @@ class PolicyError(ValueError):
 class OptionsInvalid(PolicyError):
     """Options that the policy does not take: `message` is msgspec's, about a tree of `options_type`."""
 
-    def __init__(self, name: str, message: str, options_type: type[PolicyOptions]) -> None:
+    def __init__(self, name: str, message: str, options_type: type[msgspec.Struct]) -> None:
         super().__init__(f"options of {name}: {message}")
         self.message = message
         self.options_type = options_type
@@ -40,16 +68,18 @@ class OptionsInvalid(PolicyError):
 def routing_policy(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
     """The routing policy of that name, with its options checked; numbers may come as text."""
     found = _named(name, BUILT_IN_ROUTING, ROUTING_GROUP)
-    try:
-        typed = msgspec.convert(dict(options), found.options_type, strict=False)
-    except msgspec.ValidationError as err:
-        raise OptionsInvalid(name, str(err), found.options_type) from err
-    return cast(RoutingPolicy, found(typed))
+    return cast(RoutingPolicy, found(_typed(name, options, found.options_type)))
 
 
-def queue_policy(name: str) -> QueuePolicy:
-    """The queue policy of that name."""
-    return cast(QueuePolicy, _named(name, BUILT_IN_QUEUEING, QUEUE_GROUP)())
+def queue_policy(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> QueuePolicy:
+    """The queue policy across tenants of that name, with its options checked."""
+    found = _named(name, BUILT_IN_QUEUEING, QUEUE_GROUP)
+    return cast(QueuePolicy, found(_typed(name, options, found.options_type)))
+
+
+def tenant_order(name: str) -> TenantOrder:
+    """The order inside a tenant of that name."""
+    return cast(TenantOrder, _named(name, BUILT_IN_ORDERS, ORDER_GROUP)())
 
 
 def routing_names() -> list[str]:
@@ -58,6 +88,17 @@ def routing_names() -> list[str]:
 
 def queue_names() -> list[str]:
     return sorted(_all(BUILT_IN_QUEUEING, QUEUE_GROUP))
+
+
+def order_names() -> list[str]:
+    return sorted(_all(BUILT_IN_ORDERS, ORDER_GROUP))
+
+
+def _typed(name: str, options: Mapping[str, Any], kind: type[Options]) -> Options:
+    try:
+        return msgspec.convert(dict(options), kind, strict=False)
+    except msgspec.ValidationError as err:
+        raise OptionsInvalid(name, str(err), kind) from err
 
 
 def _named(name: str, built_in: tuple[type[Any], ...], group: str) -> type[Any]:

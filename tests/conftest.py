@@ -217,6 +217,8 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
             "redis.url": valkey.url,
             "redis.timeout_ms": "2000",
             "redis.prefix": unique,
+            # Tables are made for a test that is about them; for all others they would only take time.
+            "database.url": "none",
             "state_directory": str(tmp_path),
             "deployment_secret": SECRET,
             "drain.notice_seconds": "0",

@@ -58,11 +58,13 @@ def kv_heads_per_gpu(kv_heads: int, tensor_parallel: int) -> int:
 
 def context_per_user(*, memory: float, weights: float, users: int, kv_bytes_per_token: float) -> int:
     """(memory - weights) / users / KV bytes per token, in whole tokens; 0 where the weights do not fit."""
+    must_be_positive(memory=memory, users=users, kv_bytes_per_token=kv_bytes_per_token)
     return max(0, int((memory - weights) / users / kv_bytes_per_token))
 
 
 def seconds_per_token(*, bytes_read: float, bandwidth: float) -> float:
     """The least that a decode step can take: everything it needs passes through memory once."""
+    must_be_positive(bandwidth=bandwidth)
     return bytes_read / bandwidth
 
 
@@ -77,13 +79,27 @@ def prefill_flops(shape: ModelShape, tokens: int, cached: int = 0) -> float:
     return 2.0 * shape.multiplied * tokens + attention + 2.0 * shape.vocab * shape.hidden
 
 
+class NoFigure(ValueError):
+    """Nothing can be planned from a number like this; the message names it."""
+
+
+def must_be_positive(**figures: float) -> None:
+    """NoFigure for the first that is zero, negative, infinite or no number."""
+    for name, value in figures.items():
+        if not (math.isfinite(value) and value > 0):
+            raise NoFigure(f"{name} must be a positive number, not {value}")
+
+
 class DoesNotFit(ValueError):
     """The deployment cannot exist: the weights, or the way they are divided, do not fit the GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A model on `gpus` equal GPUs, in replicas of `tensor_parallel` each. DoesNotFit where that cannot be."""
+    """A model on `gpus` equal GPUs, in replicas of `tensor_parallel` each. DoesNotFit where that cannot be.
+
+    NoFigure where a number is none that a deployment could have.
+    """
 
     shape: ModelShape
     gpu: Gpu
@@ -102,6 +118,14 @@ class Deployment:
     """What decode reaches of the bandwidth."""
 
     def __post_init__(self) -> None:
+        gpu = self.gpu
+        must_be_positive(gpus=self.gpus, tensor_parallel=self.tensor_parallel, block_size=self.block_size)
+        must_be_positive(memory_bytes=gpu.memory_bytes, bandwidth=gpu.bandwidth, flops=gpu.flops)
+        must_be_positive(flops_share=self.flops_share, bandwidth_share=self.bandwidth_share)
+        if not 0 < self.utilisation <= 1:
+            raise NoFigure(f"utilisation must be more than 0 and at most 1, not {self.utilisation}")
+        if not (math.isfinite(self.reserve_bytes) and self.reserve_bytes >= 0):
+            raise NoFigure(f"reserve_bytes must not be negative, not {self.reserve_bytes}")
         if self.gpus % self.tensor_parallel:
             raise DoesNotFit(f"{self.gpus} GPUs are not whole replicas of {self.tensor_parallel}")
         if self.shape.heads % self.tensor_parallel:

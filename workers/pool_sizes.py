@@ -11,7 +11,7 @@ memory and the TPOT target allow; how many there are at one moment is Little's l
 import math
 from dataclasses import dataclass, replace
 
-from workers.capacity import Deployment
+from workers.capacity import Deployment, must_be_positive
 
 BATCH_MAX = 4096
 """More sequences than this in one step are not considered."""
@@ -19,7 +19,10 @@ BATCH_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Requests per second, mean lengths in tokens, targets in seconds, and the link between pools in bytes/s."""
+    """Requests per second, mean lengths in tokens, targets in seconds, and the link between pools in bytes/s.
+
+    NoFigure where one of them is none.
+    """
 
     requests_per_second: float
     prompt: int
@@ -28,6 +31,16 @@ class Traffic:
     tpot_seconds: float
     link_bandwidth: float
     cached: int = 0
+
+    def __post_init__(self) -> None:
+        must_be_positive(
+            requests_per_second=self.requests_per_second,
+            prompt=self.prompt,
+            output=self.output,
+            ttft_seconds=self.ttft_seconds,
+            tpot_seconds=self.tpot_seconds,
+            link_bandwidth=self.link_bandwidth,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +87,7 @@ def transfer(replica: Deployment, tokens: int, bandwidth: float) -> Transfer:
 
     Break-even: KV bytes / prefill seconds; for short prompts that is kv * FLOP/s / (2 * parameters).
     """
+    must_be_positive(tokens=tokens, bandwidth=bandwidth)
     kv = float(tokens * replica.kv_bytes_per_token)
     again = replica.prefill_seconds(tokens)
     return Transfer(

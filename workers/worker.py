@@ -32,13 +32,15 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One worker at one moment.
 
     `tokens_queued`: estimated uncached prompt tokens that were sent and have not brought a first token.
-    `streams`: requests under way. `kv_tokens`: prompt and expected output tokens of all of them.
+    `tokens_computed`: how many of them it has computed by now, as far as one can tell from the time that has
+    passed. `streams`: requests under way. `kv_tokens`: prompt and expected output tokens of all of them.
     `kv_tokens_max`: room for KV, None where it does not tell. `chunk_tokens`: its prefill budget a step.
     """
 
     id: WorkerId
     health: Health = Health.UP
     tokens_queued: int = 0
+    tokens_computed: int = 0
     streams: int = 0
     kv_tokens: int = 0
     kv_tokens_max: int | None = None

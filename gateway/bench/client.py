@@ -1,7 +1,9 @@
-"""One streamed chat completion, measured at the client."""
+"""One streamed completion, measured at the client."""
 
 import asyncio
 import time
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 import aiohttp
@@ -12,10 +14,32 @@ from gateway.bench.results import Result
 REQUEST_SECONDS_MAX = 120.0
 
 
-async def chat(
-    session: aiohttp.ClientSession, url: str, key: str, tenant: str, body: dict[str, Any]
+class Endpoint(StrEnum):
+    """What is asked for."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions" if self is Endpoint.CHAT else "/v1/completions"
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    url: str,
+    key: str,
+    tenant: str,
+    body: dict[str, Any],
+    *,
+    endpoint: Endpoint = Endpoint.CHAT,
+    headers: Mapping[str, str] | None = None,
+    seconds_max: float = REQUEST_SECONDS_MAX,
 ) -> Result:
-    """Sends a chat completion with `stream` and usage, and reads it to its end. Errors are in the result."""
+    """Sends a completion with `stream` and usage, and reads it to its end. Errors are in the result.
+
+    `url`: with or without /v1. `key`: may be empty, for servers that ask for none.
+    """
     sent_at = time.perf_counter()
     wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
     first_at = last_at = None
@@ -24,11 +48,15 @@ async def chat(
     usage: dict[str, Any] = {}
     error: str | None = None
     try:
-        async with asyncio.timeout(REQUEST_SECONDS_MAX):
+        async with asyncio.timeout(seconds_max):
             async with session.post(
-                f"{url}/v1/chat/completions",
+                f"{url.rstrip('/').removesuffix('/v1')}{endpoint.path}",
                 data=orjson.dumps(wanted),
-                headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+                headers={
+                    "Content-Type": "application/json",
+                    **({"Authorization": f"Bearer {key}"} if key else {}),
+                    **(headers or {}),
+                },
             ) as response:
                 if response.status != 200:
                     error = _code(await response.read(), response.status)
@@ -40,14 +68,14 @@ async def chat(
                         error = str(frame["error"].get("code"))
                         continue
                     usage = frame.get("usage") or usage
-                    delta = frame["choices"][0]["delta"].get("content") if frame["choices"] else None
-                    if delta:
+                    if delta := _said(frame):
                         now = time.perf_counter()
                         if last_at is not None:
                             gaps.append(now - last_at)
                         first_at, last_at = first_at or now, now
                         text.append(delta)
-    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as err:
+    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, AttributeError, TypeError) as err:
+        # Whatever a server sends that is no stream of chunks is an error of this request.
         error = error or type(err).__name__
     return Result(
         tenant=tenant,
@@ -61,6 +89,17 @@ async def chat(
         error=error if error is not None or usage else "no_usage",
         text="".join(text),
     )
+
+
+def _said(frame: dict[str, Any]) -> str:
+    """The text of a chunk, thoughts included; empty where it has none."""
+    choices = frame.get("choices")
+    if not choices:
+        return ""
+    delta = choices[0].get("delta")
+    if delta is None:
+        return str(choices[0].get("text") or "")
+    return str(delta.get("content") or delta.get("reasoning_content") or "")
 
 
 def _code(body: bytes, status: int) -> str:

@@ -2,15 +2,30 @@
 
 TTFT: sent to first output byte. ITL: each gap between chunks. TPOT: (last - first) / (output tokens - 1), one
 number per request. Hit ratio: cached prompt tokens, as the worker reports them, of all. Goodput: requests per
-second that met all objectives (TTFT <= 2 s and TPOT <= 60 ms unless told otherwise).
+second, and share of requests, that met all objectives (TTFT <= 2 s and TPOT <= 60 ms unless told otherwise).
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
-TTFT_SECONDS_OBJECTIVE = 2.0
-TPOT_SECONDS_OBJECTIVE = 0.060
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objectives:
+    """What a good answer keeps to."""
+
+    ttft_seconds: float = 2.0
+    tpot_seconds: float = 0.060
+
+
+def usual(tenant: str) -> Objectives:
+    """The same for every tenant."""
+    return USUAL
+
+
+USUAL = Objectives()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +58,31 @@ class Result:
         return (self.last_at - self.first_at) / (self.output_tokens - 1)
 
     @property
-    def good(self) -> bool:
+    def whole(self) -> float | None:
+        """From sent to the last output byte."""
+        return self.last_at - self.sent_at if self.last_at is not None else None
+
+    def good(self, objectives: Objectives) -> bool:
         """Answered, and within all objectives. An answer of one token has no TPOT to miss."""
         ttft, tpot = self.ttft, self.tpot
         return (
             self.error is None
             and ttft is not None
-            and ttft <= TTFT_SECONDS_OBJECTIVE
-            and (tpot is None or tpot <= TPOT_SECONDS_OBJECTIVE)
+            and ttft <= objectives.ttft_seconds
+            and (tpot is None or tpot <= objectives.tpot_seconds)
         )
 
 
-def summary(results: Sequence[Result], seconds: float) -> dict[str, float | int | None]:
-    """The figures of some requests that ran within `seconds`; None where there is nothing to measure."""
+def summary(
+    results: Sequence[Result], seconds: float, objectives: Callable[[str], Objectives] = usual
+) -> dict[str, Any]:
+    """The figures of some requests that ran within `seconds`; None where there is nothing to measure.
+
+    `objectives`: of a tenant.
+    """
     answered = [result for result in results if result.error is None]
+    good = sum(result.good(objectives(result.tenant)) for result in results)
+    whole = [1000 * result.whole for result in answered if result.whole is not None]
     ttft = [1000 * result.ttft for result in answered if result.ttft is not None]
     tpot = [1000 * result.tpot for result in answered if result.tpot is not None]
     gaps = [1000 * gap for result in answered for gap in result.gaps]
@@ -67,32 +93,40 @@ def summary(results: Sequence[Result], seconds: float) -> dict[str, float | int 
     return {
         "requests": len(results),
         "errors": len(results) - len(answered),
+        "errors_by_code": dict(Counter(result.error for result in results if result.error is not None)),
         "prompt_tokens": prompt_tokens,
         "cached_tokens": cached_tokens,
         "output_tokens": output_tokens,
         "hit_ratio": cached_tokens / prompt_tokens if prompt_tokens else None,
         "possible_hit_ratio": possible_tokens / prompt_tokens if prompt_tokens else None,
-        "ttft_ms_p50": percentile(ttft, 50),
-        "ttft_ms_p95": percentile(ttft, 95),
-        "tpot_ms_p50": percentile(tpot, 50),
-        "itl_ms_p50": percentile(gaps, 50),
-        "itl_ms_p95": percentile(gaps, 95),
+        "ttft_ms_mean": sum(ttft) / len(ttft) if ttft else None,
+        **_percentiles("ttft_ms", ttft, 50, 90, 95, 99),
+        **_percentiles("tpot_ms", tpot, 50, 90, 99),
+        **_percentiles("itl_ms", gaps, 50, 95, 99),
+        **_percentiles("e2e_ms", whole, 50, 90, 99),
         "tokens_per_second": output_tokens / seconds if seconds else None,
-        "goodput_requests_per_second": sum(result.good for result in results) / seconds if seconds else None,
+        "goodput": good / len(results) if results else None,
+        "goodput_requests_per_second": good / seconds if seconds else None,
         "seconds": seconds,
     }
 
 
-def by_tenant(results: Sequence[Result], seconds: float) -> dict[str, object]:
+def by_tenant(
+    results: Sequence[Result], seconds: float, objectives: Callable[[str], Objectives] = usual
+) -> dict[str, Any]:
     """`{"all": ..., "tenants": {...}}`, as in every result file."""
-    tenants = sorted({result.tenant for result in results})
+    tenants: dict[str, list[Result]] = {}
+    for result in results:
+        tenants.setdefault(result.tenant, []).append(result)
     return {
-        "all": summary(results, seconds),
-        "tenants": {
-            tenant: summary([result for result in results if result.tenant == tenant], seconds)
-            for tenant in tenants
-        },
+        "all": summary(results, seconds, objectives),
+        "tenants": {tenant: summary(of, seconds, objectives) for tenant, of in sorted(tenants.items())},
     }
+
+
+def _percentiles(name: str, values: Sequence[float], *percents: float) -> dict[str, float | None]:
+    ordered = sorted(values)
+    return {f"{name}_p{percent:g}": percentile(ordered, percent) for percent in percents}
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

@@ -9,20 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli import (
-    config,
-    database,
-    demo,
-    doctor,
-    import_,
-    index,
-    keys,
-    ladder,
-    plan,
-    serve,
-    tenants,
-    worker,
-)
+from gateway.cli.commands import Commands
 from gateway.cli.failure import Failure
 from gateway.settings_types import SettingsProblem
 
@@ -31,6 +18,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="radixgate",
+    cls=Commands,
     help="A multi-tenant inference gateway with prefix-cache routing.",
     invoke_without_command=True,
     add_completion=False,
@@ -38,21 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("serve")(serve.serve)
-app.command("worker")(worker.worker)
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-app.command("ladder", context_settings=ladder.CONTEXT)(ladder.ladder)
-app.command("plan")(plan.plan)
-app.command("check-config")(config.check_config)
-app.command("explain-config")(config.explain_config)
-app.add_typer(keys.app, name="keys")
-app.add_typer(tenants.organisations, name="organisations")
-app.add_typer(tenants.plans, name="plans")
-app.add_typer(tenants.tenants, name="tenants")
-app.add_typer(database.app, name="database")
-app.add_typer(import_.app, name="import")
-app.add_typer(index.app, name="index")
 
 
 def _show_version(wanted: bool) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -47,14 +47,17 @@ def run(settings: Settings) -> None:
         raise Failure(str(err)) from err
 
 
-def run_loop(work: Coroutine[Any, Any, None]) -> None:
+T = TypeVar("T")
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
     """On uvloop where it is installed, else on asyncio's own loop."""
     try:
         import uvloop
     except ImportError:
-        asyncio.run(work)
+        return asyncio.run(work)
     else:
-        uvloop.run(work)
+        return uvloop.run(work)
 
 
 def _announce(here: server.Serving) -> None:

@@ -1,6 +1,8 @@
 """A command's way into the database of tenants, and the options that describe who may use what."""
 
 import asyncio
+import getpass
+import os
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,14 +14,16 @@ import typer
 from gateway.cli.failure import Failure
 from gateway.cli.options import Assignments, ConfigFile
 from gateway.database import schema
+from gateway.database.audit_log import chain_key
 from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.tables import REVISION
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE, database_url_problem
+from gateway.secret_store import deployment_secret
 from gateway.settings import Settings
 from gateway.settings_messages import explained
 from gateway.settings_sources import load
-from gateway.settings_tenants import Limit, ModelAccess
+from gateway.settings_tenants import LIMIT_UNITS, ContextLength, Limit, ModelAccess
 from gateway.settings_types import Moment, Network
 from gateway.tenants.key_life import KeyProblem
 
@@ -30,10 +34,40 @@ Limits = Annotated[
     list[str] | None,
     typer.Option(
         "--limit",
-        metavar="UNIT=AMOUNT/PERIOD",
-        help="As requests=60/minute or total_tokens=100000/hour. May be repeated.",
+        metavar="UNIT=AMOUNT[/PERIOD][,OPTION=VALUE...]",
+        help="As requests=60/minute, spend=20/month,reset=calendar,alert_at=0.8, concurrency=4,models=llama-*, or "
+        "total_tokens=200000/hour,until=2027-01-31. Options: reset, models (several with a space between), mode, "
+        "alert_at, until. May be repeated; all together take the place of those there are.",
         show_default=False,
     ),
+]
+Clear = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--clear",
+        metavar="NAME",
+        help="Takes away what was set: limits, concurrency, models and so on, as settings call it.",
+        show_default=False,
+    ),
+]
+ContextLengthMax = Annotated[
+    int | None, typer.Option(help="Longest prompt and answer together.", min=1, show_default=False)
+]
+ContextLengths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--context-length",
+        metavar="PATTERN=LENGTH",
+        help="The same for some models, as llama-*=8192. May be repeated.",
+        show_default=False,
+    ),
+]
+CacheBlocksMax = Annotated[
+    int | None, typer.Option(help="Blocks of the prefix index it may have.", min=1, show_default=False)
+]
+WithoutRedis = Annotated[
+    str | None,
+    typer.Option(help="While Redis is away: open (each gateway's share) or closed.", show_default=False),
 ]
 Allow = Annotated[
     list[str] | None,
@@ -97,7 +131,15 @@ async def opened_store(settings: Settings) -> AsyncIterator[TenantStore]:
                 f"the database's tables are of version {found or 'none'}, not {REVISION}: "
                 "run `radixgate database upgrade`"
             )
-        yield TenantStore(database)
+        yield TenantStore(database, chain_key(deployment_secret(settings)), f"cli:{_user()}")
+
+
+def _user() -> str:
+    """Who has typed the command, as the system knows it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -108,17 +150,55 @@ def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
     """From --limit. Raises Failure."""
     found = []
     for text in texts:
-        unit, equals, rest = text.partition("=")
-        amount, slash, period = rest.partition("/")
+        first, *options = text.split(",")
+        unit, _, rest = first.partition("=")
+        amount, _, period = rest.partition("/")
+        fields: dict[str, Any] = dict(option.partition("=")[::2] for option in options)
+        if "models" in fields:
+            fields["models"] = fields["models"].split()
         try:
-            if not equals or not slash or unit not in ("requests", "total_tokens"):
+            if unit not in LIMIT_UNITS or bool(period) == (unit == "concurrency"):
                 raise ValueError
-            found.append(msgspec.convert({unit: int(amount), "per": period}, Limit))
+            if fields.keys() - {"reset", "models", "mode", "alert_at", "until"}:
+                raise ValueError
+            given = {unit: amount, **({"per": period} if period else {}), **fields}
+            found.append(msgspec.convert(given, Limit, strict=False, dec_hook=lambda kind, text: kind(text)))
         except (ValueError, msgspec.ValidationError):
             raise Failure(
-                f"--limit {text}: expected UNIT=AMOUNT/PERIOD, as in requests=60/minute", 2
+                f"--limit {text}: expected UNIT=AMOUNT/PERIOD and perhaps options, as in requests=60/minute or "
+                "spend=20/month,reset=calendar",
+                2,
             ) from None
     return tuple(found)
+
+
+def context_lengths_of(texts: Sequence[str]) -> tuple[ContextLength, ...]:
+    """From --context-length. Raises Failure."""
+    found = []
+    for text in texts:
+        pattern, _, length = text.rpartition("=")
+        try:
+            found.append(ContextLength(models=(pattern,), max=int(length)))
+        except ValueError:
+            raise Failure(
+                f"--context-length {text}: expected PATTERN=LENGTH, as in llama-*=8192", 2
+            ) from None
+    return tuple(found)
+
+
+def without(value: Value, names: Sequence[str] | None, *, kept: Sequence[str]) -> Value:
+    """The same with the defaults of these fields. `kept`: those that cannot be taken away. Raises Failure."""
+    kind: Any = type(value)
+    fields = {field.name: field for field in msgspec.structs.fields(kind) if field.name not in kept}
+    changes = {}
+    for name in (name.replace("-", "_") for name in names or ()):
+        field = fields.get(name)
+        if field is None:
+            raise Failure(f"--clear {name}: expected one of {', '.join(fields)}", 2)
+        made = field.default_factory is not msgspec.NODEFAULT
+        changes[name] = field.default_factory() if made else field.default
+    changed: Value = msgspec.structs.replace(value, **changes)  # type: ignore[type-var]
+    return changed
 
 
 def models_of(now: ModelAccess, allow: Sequence[str] | None, deny: Sequence[str] | None) -> ModelAccess:

@@ -13,11 +13,17 @@ from gateway.cli.store_access import (
     Addresses,
     Allow,
     AsJson,
+    CacheBlocksMax,
+    Clear,
     Concurrency,
+    ContextLengthMax,
+    ContextLengths,
     Deny,
     Disabled,
     Limits,
+    WithoutRedis,
     checked,
+    context_lengths_of,
     limits_of,
     models_of,
     networks_of,
@@ -25,6 +31,7 @@ from gateway.cli.store_access import (
     run,
     settings_of,
     shown,
+    without,
 )
 from gateway.settings_tenants import Isolation, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
 
@@ -45,6 +52,7 @@ def set_organisation(
     limit: Limits = None,
     concurrency: Concurrency = None,
     disabled: Disabled = None,
+    clear: Clear = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
@@ -53,6 +61,7 @@ def set_organisation(
     async def work() -> None:
         async with opened_store(settings_of(config, set_)) as store, store.change() as change:
             now = await change.organisation(identity) or OrganisationSettings(id=identity)
+            now = without(now, clear, kept=("id",))
             limits = limits_of(limit) if limit is not None else None
             await change.put_organisation(
                 checked(_changed(now, limits=limits, concurrency=concurrency, disabled=disabled))
@@ -81,9 +90,11 @@ def set_plan(
     concurrency: Concurrency = None,
     allow: Allow = None,
     deny: Deny = None,
-    context_length_max: Annotated[
-        int | None, typer.Option(help="Longest prompt and answer together.", min=1, show_default=False)
-    ] = None,
+    context_length_max: ContextLengthMax = None,
+    context_length: ContextLengths = None,
+    cache_blocks_max: CacheBlocksMax = None,
+    without_redis: WithoutRedis = None,
+    clear: Clear = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
@@ -91,13 +102,16 @@ def set_plan(
 
     async def work() -> None:
         async with opened_store(settings_of(config, set_)) as store, store.change() as change:
-            now = await change.plan(name) or Plan(name=name)
+            now = without(await change.plan(name) or Plan(name=name), clear, kept=("name",))
             changed = _changed(
                 now,
                 limits=limits_of(limit) if limit is not None else None,
                 concurrency=concurrency,
                 models=models_of(now.models, allow, deny),
                 context_length_max=context_length_max,
+                context_lengths=context_lengths_of(context_length) if context_length is not None else None,
+                cache_blocks_max=cache_blocks_max,
+                without_redis=without_redis,
             )
             await change.put_plan(checked(changed))
 
@@ -132,6 +146,13 @@ def set_tenant(
     deny: Deny = None,
     address: Addresses = None,
     disabled: Disabled = None,
+    limit: Limits = None,
+    concurrency: Concurrency = None,
+    context_length_max: ContextLengthMax = None,
+    context_length: ContextLengths = None,
+    cache_blocks_max: CacheBlocksMax = None,
+    without_redis: WithoutRedis = None,
+    clear: Clear = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
@@ -140,6 +161,7 @@ def set_tenant(
     async def work() -> None:
         async with opened_store(settings_of(config, set_)) as store, store.change() as change:
             now = await change.tenant(identity) or TenantSettings(id=identity)
+            now = without(now, clear, kept=("id", "keys"))
             changed = _changed(
                 now,
                 organisation=organisation,
@@ -148,6 +170,12 @@ def set_tenant(
                 models=models_of(now.models, allow, deny),
                 addresses=networks_of(address) if address is not None else None,
                 disabled=disabled,
+                limits=limits_of(limit) if limit is not None else None,
+                concurrency=concurrency,
+                context_length_max=context_length_max,
+                context_lengths=context_lengths_of(context_length) if context_length is not None else None,
+                cache_blocks_max=cache_blocks_max,
+                without_redis=without_redis,
             )
             if changed.plan is not None and await change.plan(changed.plan) is None:
                 raise Failure(f"there is no plan {changed.plan!r}")
@@ -166,9 +194,17 @@ def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: AsJs
 
     found = run(work())
     rows = [
-        (t.id, t.organisation or t.id, t.plan or "-", _models(t.models), _state(t.disabled)) for t in found
+        (
+            t.id,
+            t.organisation or t.id,
+            t.plan or "-",
+            _limits(t.limits),
+            _models(t.models),
+            _state(t.disabled),
+        )
+        for t in found
     ]
-    _print(found, ("tenant", "organisation", "plan", "models", "state"), rows, json)
+    _print(found, ("tenant", "organisation", "plan", "limits", "models", "state"), rows, json)
 
 
 def _changed(value: Any, **given: Any) -> Any:
@@ -183,11 +219,17 @@ def _isolation(text: str) -> Isolation:
 
 
 def _limits(limits: Sequence[Limit]) -> str:
-    texts = [
-        f"{limit.requests or limit.total_tokens} {'requests' if limit.requests else 'tokens'}/{limit.per}"
-        for limit in limits
-    ]
-    return ", ".join(texts) or "-"
+    return ", ".join(map(_limit, limits)) or "-"
+
+
+def _limit(limit: Limit) -> str:
+    amount = f"{limit.spend:g}" if limit.spend is not None else str(limit.amount)
+    text = f"{amount} {limit.unit.removeprefix('total_')}"
+    if limit.unit != "concurrency":
+        text += f"/{limit.per if limit.reset == 'smooth' else f'{limit.reset} {limit.per}'}"
+    for more in (" ".join(limit.models), limit.mode if limit.mode != "enforce" else ""):
+        text += f" ({more})" if more else ""
+    return text + (f" until {limit.until}" if limit.until is not None else "")
 
 
 def _models(models: ModelAccess) -> str:

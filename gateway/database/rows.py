@@ -18,7 +18,10 @@ Row = Mapping[str, Any]
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
 
-_JSON = ("limits", "models", "addresses", "scopes", "isolation")
+_NO_COLUMN = ("keys", "weight")
+"""Keys have rows of their own; plans of the database have the weight 1."""
+
+_JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +92,7 @@ def no_key(row: Row) -> StoredKey:
 
 def row_of(value: msgspec.Struct) -> dict[str, Any]:
     """The columns of an organisation, a plan or a tenant."""
-    return {name: _column(value, name) for name in value.__struct_fields__ if name != "keys"}
+    return {name: _column(value, name) for name in value.__struct_fields__ if name not in _NO_COLUMN}
 
 
 def key_row_of(stored: StoredKey) -> dict[str, Any]:
@@ -125,6 +128,6 @@ def _column(value: msgspec.Struct, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Network):
+    if isinstance(value, Moment | Network):
         return value.text
     raise NotImplementedError

@@ -37,6 +37,17 @@ async def upgrade(database: Database) -> None:
         await connection.run_sync(_upgrade)
 
 
+async def ready(database: Database, *, upgrades: bool) -> None:
+    """The tables are of this version, brought up to date where they may be. Raises DatabaseDown."""
+    found = await revision(database)
+    if found != REVISION and upgrades:
+        await upgrade(database)
+    elif found != REVISION:
+        raise DatabaseDown(
+            f"its tables are of version {found or 'none'}, not {REVISION}: run `radixgate database upgrade`"
+        )
+
+
 def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table(VERSIONS):
         return None

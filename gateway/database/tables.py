@@ -14,6 +14,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKey,
+    Index,
     Integer,
     MetaData,
     String,
@@ -21,7 +22,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0001"
+REVISION = "0005"
 """Of the newest migration."""
 
 metadata = MetaData(
@@ -58,6 +59,9 @@ plans = Table(
     Column("concurrency", BigInteger),
     Column("models", Text),
     Column("context_length_max", BigInteger),
+    Column("context_lengths", Text),
+    Column("cache_blocks_max", BigInteger),
+    Column("without_redis", String(16)),
     Column("changed", BigInteger, nullable=False, index=True),
 )
 
@@ -67,6 +71,12 @@ tenants = Table(
     Column("id", String(64), primary_key=True),
     Column("organisation", ForeignKey("organisations.id"), index=True),
     Column("plan", ForeignKey("plans.name"), index=True),
+    Column("limits", Text),
+    Column("concurrency", BigInteger),
+    Column("context_length_max", BigInteger),
+    Column("context_lengths", Text),
+    Column("cache_blocks_max", BigInteger),
+    Column("without_redis", String(16)),
     Column("isolation", Text),
     Column("models", Text),
     Column("addresses", Text),
@@ -93,3 +103,19 @@ keys = Table(
     Column("revoked_ms", BigInteger),
     Column("changed", BigInteger, nullable=False, index=True),
 )
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False, index=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("response", Text, nullable=False),
+    Column("context", Text, nullable=False),
+    Column("own_from", Integer, nullable=False),
+    Index("ix_responses_tenant_created_ms", "tenant", "created_ms"),
+)
+"""What the Responses API keeps. `context`: the items of the conversation up to this response's output; its own
+input begins at `own_from`."""

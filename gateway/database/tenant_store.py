@@ -1,6 +1,6 @@
 """TenantStore: who uses the gateway, as the database keeps it.
 
-A change is one transaction, and raises the number.
+A change is one transaction, and raises the number. The audit log is written in it: who, what, before and after.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,7 +11,10 @@ from sqlalchemy import Table, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import tables
+from gateway.database.audit_log import write_down
+from gateway.database.audit_tables import operators
 from gateway.database.database import Database
+from gateway.database.operators import Operator, operator_of, operator_row_of
 from gateway.database.rows import (
     StoredKey,
     guarded,
@@ -28,16 +31,32 @@ from gateway.database.rows import (
 )
 from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
 
+NOBODY = "gateway"
+"""Who changes something where nobody else does."""
+
 PAGE = 1000
 """Rows that are read at once: what they cost the event loop is milliseconds."""
 
 
-class Change:
-    """What is put in one transaction."""
+LISTED: Mapping[str, tuple[Table, str]] = {
+    "organisations": (tables.organisations, "id"),
+    "plans": (tables.plans, "name"),
+    "tenants": (tables.tenants, "id"),
+    "keys": (tables.keys, "id"),
+}
+"""Table and the column that names a row."""
 
-    def __init__(self, connection: AsyncConnection, number: int) -> None:
+
+class Change:
+    """What is put in one transaction. `by`: who does it. `action`: what it is called in the audit log; by default
+    `create` or `change`."""
+
+    def __init__(self, connection: AsyncConnection, number: int, by: str, chain: bytes) -> None:
         self._connection = connection
         self.number = number
+        self.by = by
+        self.action: str | None = None
+        self._chain = chain
 
     async def put_organisation(self, organisation: OrganisationSettings) -> None:
         await self._put(tables.organisations, "id", row_of(organisation))
@@ -58,7 +77,21 @@ class Change:
         """New ones, many at once."""
         rows = [{**key_row_of(stored), "changed": self.number} for stored in many]
         for at in range(0, len(rows), PAGE):
-            await self._connection.execute(insert(tables.keys), rows[at : at + PAGE])
+            page = rows[at : at + PAGE]
+            await self._connection.execute(insert(tables.keys), page)
+            await self._write_down("keys", f"{len(page)} keys", None, {"ids": [row["id"] for row in page]})
+
+    async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
+        """The row of one of LISTED, as it is now; None if there is none of that name."""
+        table, column = LISTED[kind]
+        return await self._row(table, column, identity)
+
+    async def put_operator(self, operator: Operator) -> None:
+        await self._put(operators, "id", operator_row_of(operator))
+
+    async def operator(self, identity: str) -> Operator | None:
+        row = await self._row(operators, "id", identity)
+        return operator_of(row) if row is not None else None
 
     async def organisation(self, identity: str) -> OrganisationSettings | None:
         """As it is now: nobody changes it before this transaction ends. None if there is none."""
@@ -84,17 +117,44 @@ class Change:
 
     async def _put(self, table: Table, identity: str, row: dict[str, Any]) -> None:
         row = {**row, "changed": self.number}
-        column = table.c[identity]
-        done = await self._connection.execute(update(table).where(column == row[identity]).values(row))
-        if done.rowcount == 0:
+        before = await self._row(table, identity, row[identity])
+        if before is None:
             await self._connection.execute(insert(table).values(row))
+        elif all(before[name] == value for name, value in row.items() if name != "changed"):
+            return  # It is so already: nothing to do, and nothing to tell.
+        else:
+            at = table.c[identity] == row[identity]
+            await self._connection.execute(update(table).where(at).values(row))
+        await self._write_down(table.name, row[identity], before, row)
+
+    async def _write_down(
+        self, kind: str, subject: str, before: dict[str, Any] | None, after: dict[str, Any]
+    ) -> None:
+        await write_down(
+            self._connection,
+            self._chain,
+            who=self.by,
+            action=self.action or ("create" if before is None else "change"),
+            kind=kind,
+            subject=subject,
+            before=before,
+            after=after,
+        )
 
 
 class TenantStore:
-    """Every method raises DatabaseDown; changes also DatabaseConflict."""
+    """Every method raises DatabaseDown; changes also DatabaseConflict. `chain`: the key of the audit log; `by`: who
+    changes things, as it says.
+    """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, chain: bytes = b"", by: str = NOBODY) -> None:
         self.database = database
+        self._chain = chain
+        self._by = by
+
+    def acting(self, by: str) -> "TenantStore":
+        """The same store for somebody else."""
+        return TenantStore(self.database, self._chain, by)
 
     async def number(self) -> int:
         """Of the last change."""
@@ -110,7 +170,7 @@ class TenantStore:
             raised = tables.changes.c.number + 1
             await connection.execute(update(tables.changes).values(number=raised))
             number = (await connection.execute(select(tables.changes.c.number))).scalar()
-            yield Change(connection, int(number or 0))
+            yield Change(connection, int(number or 0), self._by, self._chain)
 
     async def all_organisations(self, since: int = 0) -> list[OrganisationSettings]:
         """Those that changed after that number."""
@@ -129,6 +189,39 @@ class TenantStore:
     async def all_keys(self, since: int = 0) -> AsyncIterator[StoredKey]:
         async for row in self._rows(tables.keys, "id", since):
             yield guarded(key_of, no_key, row)
+
+    async def operators(self) -> list[Operator]:
+        """All of them, also those that are revoked; the oldest first."""
+        async with self.database.begin() as connection:
+            found = await connection.execute(select(operators).order_by(operators.c.created_ms))
+            return [operator_of(dict(row)) for row in found.mappings()]
+
+    async def operator(self, identity: str) -> Operator | None:
+        """None if there is none of that id."""
+        async with self.database.begin() as connection:
+            found = await connection.execute(select(operators).where(operators.c.id == identity))
+            row = found.mappings().first()
+            return operator_of(dict(row)) if row is not None else None
+
+    async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
+        """One row; None if there is none of that name."""
+        table, column = LISTED[kind]
+        async with self.database.begin() as connection:
+            found = await connection.execute(select(table).where(table.c[column] == identity))
+            row = found.mappings().first()
+            return dict(row) if row is not None else None
+
+    async def page(
+        self, kind: str, *, after: str = "", limit: int = PAGE, **where: str
+    ) -> list[Mapping[str, Any]]:
+        """Rows of `organisations`, `plans`, `tenants` or `keys`, in the order of their names, after that one."""
+        table, identity = LISTED[kind]
+        column = table.c[identity]
+        asked = select(table).where(column > after).order_by(column).limit(limit)
+        for name, value in where.items():
+            asked = asked.where(table.c[name] == value)
+        async with self.database.begin() as connection:
+            return [dict(row) for row in (await connection.execute(asked)).mappings()]
 
     async def _rows(self, table: Table, identity: str, since: int) -> AsyncIterator[Mapping[str, Any]]:
         """Page by page, so that no transaction and no answer becomes large."""

@@ -16,7 +16,7 @@ from itertools import islice
 
 import aiohttp
 
-from gateway.bench.client import chat
+from gateway.bench.client import ask
 from gateway.bench.possible import PossibleHits
 from gateway.bench.results import Result
 from workers.engine.tiny_text import sentences
@@ -102,7 +102,7 @@ async def run(
                     "ignore_eos": True,
                 }
                 could = possible.asked(session.tenant, messages)
-                result = await chat(http, url, keys[session.tenant], session.tenant, body)
+                result = await ask(http, url, keys[session.tenant], session.tenant, body)
                 results.append(replace(result, possible_tokens=could))
                 messages.append({"role": "assistant", "content": result.text})
                 possible.answered(session.tenant, messages)

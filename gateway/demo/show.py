@@ -18,7 +18,7 @@ from gateway.demo.stage import MODEL, PAGE_SIZE, TENANTS, WORKER_SECONDS_MAX, Pl
 from gateway.demo.table import table, with_ratios
 
 BASELINE = "round_robin"
-POLICIES = (BASELINE, "prefix_affinity")
+POLICIES = (BASELINE, "cost")
 
 
 class Interrupted(Exception):

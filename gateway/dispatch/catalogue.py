@@ -11,6 +11,7 @@ from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
 from gateway.errors import ModelNotFound
 from gateway.model import Model, PromptEncoder
+from gateway.quotas.prices import Prices
 from gateway.settings import Model as ModelSettings
 from gateway.settings_types import SettingsProblem
 
@@ -36,6 +37,7 @@ class Catalogue:
                 encoder=encoder,
                 context_length=settings.context_length,
                 created=created,
+                prices=_prices(settings),
             )
             self._aliases.update(dict.fromkeys(settings.aliases, settings.name))
 
@@ -62,6 +64,13 @@ class Catalogue:
                 context_length=None,
                 created=self._created,
             )
+
+
+def _prices(settings: ModelSettings) -> Prices | None:
+    given = settings.prices
+    if given is None:
+        return None
+    return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)
 
 
 def _encoder(settings: ModelSettings, threads: EncoderThreads, key: int) -> PromptEncoder:

@@ -10,6 +10,7 @@ from policies.latency_model import PrefillFit, learn_step
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
 from workers.health import HealthState
+from workers.kv_events.source import EventSource
 from workers.worker import Health, Speed, WorkerSnapshot
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ CHUNK_TOKENS = 8192
 class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
 
-    `speed`: as learnt so far; `fit`: what its prefill was learnt with.
+    `speed`: as learnt so far; `fit`: what its prefill was learnt with. `told`: where it publishes its KV events, if
+    the settings say; else it says so itself.
     """
 
     id: WorkerId
@@ -31,6 +33,7 @@ class Worker:
     adapter: WorkerAdapter
     models: frozenset[str]
     models_fixed: bool
+    told: tuple[EventSource, ...] | None = None
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     speed: Speed = field(default_factory=Speed)
@@ -47,9 +50,9 @@ class Worker:
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
-            tokens_queued=self.load.tokens_queued,
-            streams=self.load.streams,
-            kv_tokens=self.load.kv_tokens,
+            tokens_queued=self.load.all_tokens_queued,
+            streams=self.load.streams + self.load.others.streams,
+            kv_tokens=self.load.kv_tokens + self.load.others.kv_tokens,
             kv_tokens_max=self.report.kv_tokens_max,
             chunk_tokens=self.report.chunk_tokens or CHUNK_TOKENS,
             speed=self.speed,
@@ -61,21 +64,27 @@ class FleetEvents:
     """Who is told what.
 
     `room`: a worker may have room again. `emptied`: its cache may be lost. `reported`: what it says of itself, its
-    instance included: another one than before has another cache.
+    instance included: another one than before has another cache. `gone`: it is no more of the fleet.
     """
 
     room: Callable[[], None]
     emptied: Callable[[WorkerId], None]
     reported: Callable[[Worker], None]
+    gone: Callable[[WorkerId], None]
 
 
 class Fleet:
     def __init__(self, workers: Iterable[Worker], events: FleetEvents) -> None:
         self._workers = {worker.id: worker for worker in workers}
         self._events = events
+        self._group: asyncio.TaskGroup | None = None
+        self._probes: dict[WorkerId, asyncio.Task[None]] = {}
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
+
+    def __contains__(self, worker: WorkerId) -> bool:
+        return worker in self._workers
 
     def __getitem__(self, worker: WorkerId) -> Worker:
         return self._workers[worker]
@@ -127,9 +136,36 @@ class Fleet:
 
     async def run(self) -> None:
         """Probes every worker for as long as it is not cancelled."""
-        async with asyncio.TaskGroup() as probes:
-            for worker in self._workers.values():
-                probes.create_task(self._probe_forever(worker))
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for worker in self._workers.values():
+                    self._start_probing(worker)
+                # Workers may come later.
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._group = None
+            self._probes.clear()
+
+    def add(self, worker: Worker) -> None:
+        """A worker joins; it is probed at once."""
+        self._workers[worker.id] = worker
+        log.info("worker %s (%s) joins", worker.id, worker.kind)
+        if self._group is not None:
+            self._start_probing(worker)
+
+    def remove(self, worker: WorkerId) -> None:
+        """A worker leaves: its connections are closed, and what it cached is forgotten."""
+        leaving = self._workers.pop(worker)
+        log.info("worker %s (%s) has left", worker, leaving.kind)
+        if (probing := self._probes.pop(worker, None)) is not None:
+            probing.cancel()
+        leaving.adapter.close()
+        self._events.gone(worker)
+        self._events.room()
+
+    def _start_probing(self, worker: Worker) -> None:
+        assert self._group is not None
+        self._probes[worker.id] = self._group.create_task(self._probe_forever(worker))
 
     async def _probe_forever(self, worker: Worker) -> None:
         while True:

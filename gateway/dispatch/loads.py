@@ -1,22 +1,31 @@
-"""What this gateway has under way on each worker, and places: one request's share of it.
+"""What is under way on each worker, from this gateway and from the others, and places: one request's share of it.
 
     enter                 first token               leave
     |-- tokens_queued ----|
     |-- streams, kv_tokens ---------------------------|
 
-Counted when a request is sent, not when it is answered: the next decision, a microsecond later, must see it.
+Counted when a request is sent, not when it is answered: the next decision, a microsecond later, must see it. What
+the other gateways have there is what Redis said last (gateway/queue/shared.py).
 """
 
 from dataclasses import dataclass
 
+from gateway.queue.store import NOTHING, Load
+
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """Sums over the places of one worker; see WorkerSnapshot."""
+    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share."""
 
     tokens_queued: int = 0
     streams: int = 0
     kv_tokens: int = 0
+    others: Load = NOTHING
+
+    @property
+    def all_tokens_queued(self) -> int:
+        """Of all gateways."""
+        return self.tokens_queued + self.others.tokens_queued
 
 
 class Place:

@@ -1,5 +1,7 @@
 """A request's prompt as blocks in its tenant's namespace."""
 
+from array import array
+
 import msgspec
 
 from gateway.context import RequestContext
@@ -9,6 +11,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.namespace import Namespace, Space, hasher_for
 
 SPACES_MAX = 100_000
+NO_HASHES: Hashes = array("Q")
 
 
 class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,7 +55,7 @@ class Prefixes:
         space = self.space(ctx.model, ctx.tenant.group)
         return PromptBlocks(
             namespace=space.namespace,
-            hashes=prompts[0].hashes(space.hasher),
+            hashes=prompts[0].hashes(space.hasher) if ctx.request.generates else NO_HASHES,
             prompt_tokens=sum(lengths),
             exact=exact,
             output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
@@ -71,13 +74,15 @@ class Prefixes:
 
 def _length_max(ctx: RequestContext) -> int | None:
     """Tokens that a prompt and its answer may have; None where only the worker knows."""
-    bounds = [b for b in (ctx.model.context_length, ctx.tenant.plan.context_length_max) if b is not None]
+    if not ctx.request.generates and "truncate_prompt_tokens" in ctx.request.fields:
+        return None
+    bounds = [b for b in (ctx.model.context_length, ctx.tenant.context.of(ctx.model.name)) if b is not None]
     return min(bounds, default=None)
 
 
 def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
     """Refused before it costs anything, where the token count is the worker's own."""
-    output_tokens = ctx.request.output_tokens_max or 1
+    output_tokens = ctx.request.output_tokens_max or int(ctx.request.generates)
     if length_max is not None and prompt_tokens + output_tokens > length_max:
         raise PromptTooLong(
             prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
@@ -86,8 +91,8 @@ def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | Non
 
 def _left_by_the_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
     """Tokens for an answer that the client has not bounded: workers know nothing of plans."""
-    bound = ctx.tenant.plan.context_length_max
-    if bound is None or ctx.request.output_tokens_max is not None:
+    bound = ctx.tenant.context.of(ctx.model.name)
+    if bound is None or ctx.request.output_tokens_max is not None or not ctx.request.generates:
         return None
     # An estimated prompt may seem to fill the bound and not do so: one token would be no answer.
     return bound - prompt_tokens if prompt_tokens < bound else bound

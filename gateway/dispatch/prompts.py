@@ -66,6 +66,14 @@ class TextEncoder:
         ]
 
 
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """From its tokenizer.json. Raises ValueError."""
+    try:
+        return Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except Exception as err:  # tokenizers raises nothing more precise
+        raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
+
+
 class TokenizerEncoder:
     """For models whose tokenizer directory is known: the worker's own token ids.
 
@@ -97,10 +105,7 @@ class TokenizerEncoder:
         cls, directory: Path, threads: EncoderThreads, key: int, memory_bytes_max: int
     ) -> "TokenizerEncoder":
         """Reads tokenizer.json and, if there is one, the chat template. Raises OSError or ValueError."""
-        try:
-            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        except Exception as err:  # tokenizers raises nothing more precise
-            raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
+        tokenizer = read_tokenizer(directory)
         # Some files ask for a length of their own; a prompt is as long as it is.
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -140,7 +145,7 @@ class TokenizerEncoder:
             return
         longest = max(map(_bytes, texts), default=0)
         at_least = -(-longest // self._token_bytes_max)
-        output_tokens = request.output_tokens_max or 1
+        output_tokens = request.output_tokens_max or int(request.generates)
         if at_least + output_tokens > length_max:
             raise PromptTooLong(
                 prompt_tokens=at_least, output_tokens=output_tokens, context_length=length_max, exact=False

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gateway.dispatch.sse import FrameFilter
+from gateway.dispatch.worker_words import read_error, without_cached_tokens
 from gateway.errors import RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.exchange import Exchange
 from gateway.request import InferenceRequest
@@ -21,37 +22,32 @@ class _Answer(msgspec.Struct):
     usage: msgspec.Raw = _ABSENT
 
 
-class _WorkerErrorFields(msgspec.Struct):
-    message: str = ""
-    param: str | None = None
-    code: str | int | None = None
-
-
-class _WorkerErrorBody(msgspec.Struct):
-    """OpenAI's error object; some engines put its fields at the top."""
-
-    error: _WorkerErrorFields | None = None
-    message: str = ""
-
-
 async def relay(
     answer: WorkerAnswer,
     exchange: Exchange,
     request: InferenceRequest,
     progress: Progress,
     headers: Mapping[str, str],
+    tells_cached: bool = True,
 ) -> None:
-    """The whole answer. Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves."""
+    """The whole answer. `tells_cached`: the cache is its tenant's own, so that it may know what was in it.
+
+    Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves."""
     try:
         if answer.status >= 400:
             progress.refused = True
             raise _refusal(answer.status, await _whole(answer))
         if answer.content_type == "text/event-stream":
-            await _relay_frames(answer, exchange, request, progress, headers)
+            await _relay_frames(answer, exchange, request, progress, headers, tells_cached)
         else:
             body = await _whole(answer)
-            progress.usage = _usage(body)
-            await exchange.answer(answer.status, "application/json", body, headers)
+            # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
+            kind = "application/json" if request.generates else answer.content_type or "application/json"
+            if kind == "application/json":
+                progress.usage = _usage(body)
+                if not tells_cached:
+                    body = without_cached_tokens(body)
+            await exchange.answer(answer.status, kind, body, headers)
             progress.output(0)
     except StreamBroken as err:
         raise StreamInterrupted from err
@@ -65,8 +61,9 @@ async def _relay_frames(
     request: InferenceRequest,
     progress: Progress,
     headers: Mapping[str, str],
+    tells_cached: bool,
 ) -> None:
-    frames = FrameFilter(wants_usage=request.include_usage)
+    frames = FrameFilter(wants_usage=request.include_usage, tells_cached=tells_cached)
     seen = 0
     try:
         await exchange.begin(answer.status, "text/event-stream", headers)
@@ -104,12 +101,8 @@ def _usage(body: bytes) -> Usage | None:
 
 def _refusal(status: int, body: bytes) -> RefusedByWorker:
     """The worker's words in our shape: engines differ in theirs."""
-    try:
-        decoded = msgspec.json.decode(body, type=_WorkerErrorBody)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return RefusedByWorker(status, "The worker refused the request.")
-    fields = decoded.error or _WorkerErrorFields(message=decoded.message)
-    code = fields.code if isinstance(fields.code, str) else None
+    said = read_error(body)
+    code = said.code if isinstance(said.code, str) else None
     return RefusedByWorker(
-        status, fields.message or "The worker refused the request.", param=fields.param, code=code
+        status, said.message or "The worker refused the request.", param=said.param, code=code
     )

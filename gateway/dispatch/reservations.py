@@ -11,77 +11,48 @@ the tokens that came for a stream that was cut, the worker's own count for what 
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from math import ceil
-
-import msgspec
 
 from gateway.context import RequestContext
+from gateway.dispatch import costs
+from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
-from gateway.dispatch.fleet import Fleet, Worker
-from gateway.dispatch.loads import Place
+from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Router
-from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
+from gateway.dispatch.turn import Bounds, Placed, Turn
+from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.errors import (
+    BudgetExhausted,
     GatewayError,
     Overloaded,
     QuotaExceeded,
+    QuotasUnavailable,
+    RepeatRefused,
+    RepeatRunning,
     RequestExceedsLimit,
     WorkerError,
     WorkerTimeout,
 )
+from gateway.queue.shared import SharedQueue
+from gateway.quotas import quota
+from gateway.quotas.headers import openai_headers
 from gateway.quotas.leases import Leases
-from gateway.quotas.quota import (
-    REQUESTS,
-    TOTAL_TOKENS,
-    Cost,
-    Lease,
-    Refusal,
-    Reservation,
-    Standing,
-    tightest,
-)
+from gateway.quotas.limit import scopes_for
+from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.telemetry.record import Progress
-from policies.admission import has_window
 from policies.latency_model import predicted_ttft_ms
-from policies.routing.protocol import Route
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerUnreachable
-
-OUTPUT_COST = 2.0
-"""Cost units of an output token; a prompt token is 1."""
 
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
 
 BUSY_SECONDS = 1.0
 """When to come back if all workers are busy and none says when."""
-
-HEADER_NAMES = {REQUESTS: "requests", TOTAL_TOKENS: "tokens"}
-
-
-class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when."""
-
-    worker: Worker
-    route: Route
-    place: Place
-    tokens_ahead: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
-
-    release_window_tokens: int
-    attempts_max: int
-    first_token_seconds_max: float
 
 
 class Reservations:
@@ -94,9 +65,11 @@ class Reservations:
         router: Router,
         fleet: Fleet,
         index: PrefixIndex,
+        shares: CacheShares,
         feedback: Feedback,
         estimates: OutputEstimates,
         bounds: Bounds,
+        queue: SharedQueue,
         new_room: Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -104,9 +77,11 @@ class Reservations:
         self.router = router
         self.fleet = fleet
         self.index = index
+        self.shares = shares
         self.feedback = feedback
         self.estimates = estimates
         self.bounds = bounds
+        self.queue = queue
         self.clock = clock
         self._new_room = new_room
         self._rooms: dict[str, WaitingRoom[Placed]] = {}
@@ -115,7 +90,10 @@ class Reservations:
     async def hold(
         self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
     ) -> AsyncIterator["Held"]:
-        """Quota for the request. Raises QuotaExceeded, RequestExceedsLimit."""
+        """Quota for the request.
+
+        Raises QuotaExceeded, BudgetExhausted, RequestExceedsLimit, QuotasUnavailable, RepeatRunning, RepeatRefused.
+        """
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
         held = Held(self, ctx, prompt, progress, lease)
@@ -123,14 +101,16 @@ class Reservations:
             yield held
         finally:
             held.close()
-            self.leases.end(lease, _used(progress))
+            cost = costs.used(ctx, progress)
+            progress.spend = cost.spend if cost is not None else 0
+            self.leases.end(lease, cost)
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
 
     def room(self, model: str) -> WaitingRoom[Placed]:
         room = self._rooms.get(model)
         if room is None:
-            room = self._rooms[model] = self._new_room(model, self.leave)
+            room = self._rooms[model] = self._new_room(model, self._unseat)
         return room
 
     def rooms(self) -> Mapping[str, WaitingRoom[Placed]]:
@@ -143,23 +123,43 @@ class Reservations:
             if len(room):
                 room.room_made()
 
-    def leave(self, placed: Placed) -> None:
-        """Gives a place back."""
-        placed.place.leave()
+    def fleet_changed(self) -> None:
+        """A worker came or went: where requests may go has changed."""
+        self.queue.ask_again()
         self.room_made()
 
+    def leave(self, placed: Placed, cost_change: float) -> bool:
+        """Gives a place back. False if nobody else has to know what it cost: see SharedQueue.leave."""
+        placed.place.leave()
+        told = self.queue.leave(placed.shared, cost_change)
+        self.room_made()
+        return told
+
+    def _unseat(self, placed: Placed) -> None:
+        self.leave(placed, 0.0)
+
     async def _reserve(self, ctx: RequestContext, prompt: PromptBlocks) -> Lease:
-        decision = await self.leases.reserve(
-            Reservation(
-                id=ctx.id,
-                organisation=ctx.tenant.organisation,
-                scopes=ctx.tenant.scopes,
-                cost=Cost(
-                    prompt_tokens=prompt.prompt_tokens,
-                    output_tokens=self.estimates.reserved(ctx, prompt.prompt_tokens),
-                ),
-            )
+        tenant, model = ctx.tenant, ctx.model.name
+        scopes = scopes_for(tenant.scopes, model)
+        output_tokens = self.estimates.reserved(ctx, scopes, prompt.prompt_tokens)
+        reservation = Reservation(
+            id=ctx.id,
+            organisation=tenant.organisation,
+            scopes=scopes,
+            cost=costs.reserved(ctx, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens),
+            tenant=tenant.id,
+            model=model,
+            once=ctx.once,
+            closed=tenant.closed,
         )
+        try:
+            decision = await self.leases.reserve(reservation)
+        except QuotaUnavailable as err:
+            raise QuotasUnavailable from err
+        except quota.RepeatRefused as err:
+            if err.why == "running":
+                raise RepeatRunning from err
+            raise RepeatRefused(different=err.why == "different") from err
         if isinstance(decision, Refusal):
             raise _refused(decision)
         return decision
@@ -171,15 +171,24 @@ class Held:
     def __init__(
         self, by: Reservations, ctx: RequestContext, prompt: PromptBlocks, progress: Progress, lease: Lease
     ) -> None:
-        self.headers = limit_headers(lease.standings)
+        self.standings = lease.standings
+        self.headers = openai_headers(lease.standings)
         self._by = by
         self._ctx = ctx
         self._prompt = prompt
         self._progress = progress
-        self._sequence = by.router.arrival(ctx.model.name)
         self._by_shadow = by.router.for_shadow()
-        self._output_tokens = by.estimates.expected(ctx)
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
+        self._recorded = False
+        self._turn = Turn(
+            by,
+            ctx,
+            prompt,
+            progress,
+            output_tokens=by.estimates.expected(ctx),
+            by_shadow=self._by_shadow,
+            tried=self._tried,
+        )
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Placed]:
@@ -187,7 +196,7 @@ class Held:
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker; after failures Overloaded, WorkerError.
         """
-        placed = self._seat() if self._tried else await self._turn()
+        placed = self._turn.seat() if self._tried else await self._turn.come()
         if placed is None:
             raise self._nobody_left()
         progress, index = self._progress, self._by.index
@@ -201,7 +210,9 @@ class Held:
             predicted_ttft_seconds=predicted_ms / 1000,
         )
         expected = self._by.feedback.sent(placed.worker.id, self._prompt)
-        index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
+        if self._recorded:
+            index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
             yield placed
         finally:
@@ -210,7 +221,9 @@ class Held:
             self._by.feedback.left(expected)
             self._learn(placed)
             index.withdraw(placed.worker.id, self._ctx.id)
-            self._by.leave(placed)
+            change = self._turn.cost_change(costs.used(self._ctx, progress))
+            if not self._by.leave(placed, change):
+                self._turn.settle(change)
 
     def answered(self, placed: Placed, status: int) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
@@ -222,12 +235,14 @@ class Held:
         progress.answered = True
         for worker, cause in self._tried.items():
             # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
-            if cause.failure is Failure.UNCLEAR:
+            if cause.failure is Failure.UNCLEAR and worker in by.fleet:
                 by.fleet.at_fault(by.fleet[worker], cause)
-        by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+        if self._recorded:
+            by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         if self._ctx.request.stream:
             progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
+        by.queue.first_token(placed.shared)
         by.room_made()
 
     def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
@@ -242,6 +257,13 @@ class Held:
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
             raise self._nobody_left() from cause
+
+    def _new_blocks(self, index: PrefixIndex) -> int:
+        """Of the prompt, those that nobody is known to hold; asked only where it matters."""
+        if self._ctx.tenant.cache_blocks_max is None:
+            return 0
+        match, hashes = index.match(self._prompt.namespace, self._prompt.hashes), self._prompt.hashes
+        return len(hashes) - max((match.blocks(worker.id) for worker in self._by.fleet), default=0)
 
     def close(self) -> None:
         """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
@@ -267,105 +289,8 @@ class Held:
         seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
         return Overloaded(min(seconds, default=BUSY_SECONDS))
 
-    async def _turn(self) -> Placed:
-        progress, by = self._progress, self._by
-        room = by.room(self._ctx.model.name)
-        cost = self._prompt.prompt_tokens + OUTPUT_COST * self._output_tokens
-        ticket = room.ticket(self._ctx.tenant.id, cost)
-        placed = room.at_once(ticket, self._seat)
-        if placed is not None:
-            return placed
-        progress.queued_at = by.clock()
-        try:
-            return await room.wait(ticket, self._seat)
-        finally:
-            progress.queued_until = by.clock()
-
-    def _seat(self) -> Placed | None:
-        """Ranks with what is known now and takes the best place that has room; None if none has.
-
-        After a failure room is not asked for: the request has had its turn.
-        """
-        by, prompt = self._by, self._prompt
-        decision = by.router.ranked(
-            self._ctx,
-            prompt,
-            sequence=self._sequence,
-            output_tokens=self._output_tokens,
-            without=self._tried,
-            by_shadow=self._by_shadow,
-        )
-        if not decision.routes:
-            if self._tried:
-                return None
-            raise NowhereToGo
-        for route in decision.routes:
-            worker = by.fleet[route.worker]
-            uncached = max(1, prompt.prompt_tokens - route.matched_tokens)
-            if self._tried or has_window(
-                worker.load.tokens_queued, uncached, by.bounds.release_window_tokens
-            ):
-                if not self._tried:
-                    by.router.shadowed(decision)
-                return Placed(
-                    worker=worker,
-                    route=route,
-                    tokens_ahead=worker.load.tokens_queued + uncached,
-                    since=by.clock(),
-                    place=Place(
-                        worker.load,
-                        uncached_tokens=uncached,
-                        kv_tokens=prompt.prompt_tokens + self._output_tokens,
-                    ),
-                )
-        return None
-
 
 def _refused(refusal: Refusal) -> GatewayError:
-    kind, _, name = refusal.scope.partition(":")
-    owner = f"{kind} {name!r}"
-    unit, amount, headers = refusal.unit, refusal.amount, limit_headers(refusal.standings)
     if refusal.retry_after_seconds is None:
-        return RequestExceedsLimit(unit=unit, amount=amount, owner=owner, headers=headers)
-    return QuotaExceeded(
-        unit=unit,
-        amount=amount,
-        retry_after_seconds=refusal.retry_after_seconds,
-        owner=owner,
-        headers=headers,
-    )
-
-
-def limit_headers(standings: Sequence[Standing]) -> dict[str, str]:
-    """OpenAI's names, with true values: of each kind of limit the one of which least is left."""
-    headers = {}
-    for unit, standing in tightest(standings).items():
-        kind = HEADER_NAMES[unit]
-        headers[f"x-ratelimit-limit-{kind}"] = str(standing.amount)
-        headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)
-        headers[f"x-ratelimit-reset-{kind}"] = _duration(standing.reset_seconds)
-    return headers
-
-
-def _duration(seconds: float) -> str:
-    """As OpenAI writes durations: 12ms, 1.5s, 6m0s."""
-    if seconds < 1:
-        return f"{ceil(seconds * 1000)}ms"
-    minutes, rest = divmod(round(seconds, 3), 60)
-    return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
-
-
-def _used(progress: Progress) -> Cost | None:
-    """What the request has cost; None if nothing was computed for it."""
-    usage = progress.usage
-    if usage is not None:
-        return Cost(
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens or 0,
-            output_tokens=usage.completion_tokens or 0,
-        )
-    if progress.refused:
-        return Cost(prompt_tokens=0)
-    if progress.dispatched:
-        return Cost(prompt_tokens=progress.prompt_tokens, output_tokens=progress.frames)
-    return None
+        return RequestExceedsLimit(refusal)
+    return BudgetExhausted(refusal) if refusal.limit.is_budget else QuotaExceeded(refusal)

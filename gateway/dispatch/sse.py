@@ -14,6 +14,7 @@ import re
 
 import msgspec
 
+from gateway.dispatch.worker_words import with_safe_errors, without_cached_tokens
 from gateway.telemetry.record import Usage, read_usage
 
 FRAME_BYTES_MAX = 1024**2
@@ -32,12 +33,25 @@ _DECODER = msgspec.json.Decoder(_UsageFrame)
 
 
 class FrameFilter:
-    """One stream. `usage`: the last that was reported; `frames`: data frames passed on, less `[DONE]`."""
+    """One stream. `usage`: the last that was reported; `frames`: data frames passed on, less `[DONE]`.
 
-    __slots__ = ("_last", "_passing", "_tail", "_tail_bytes", "_wants_usage", "frames", "usage")
+    `tells_cached`: its usage may say how much of the prompt was cached.
+    """
 
-    def __init__(self, *, wants_usage: bool) -> None:
+    __slots__ = (
+        "_last",
+        "_passing",
+        "_tail",
+        "_tail_bytes",
+        "_tells_cached",
+        "_wants_usage",
+        "frames",
+        "usage",
+    )
+
+    def __init__(self, *, wants_usage: bool, tells_cached: bool = True) -> None:
         self._wants_usage = wants_usage
+        self._tells_cached = tells_cached
         # In the pieces in which it came: joined once, when its end is there. `_last`: its last two bytes.
         self._tail: list[bytes] = []
         self._tail_bytes = 0
@@ -69,7 +83,7 @@ class FrameFilter:
         """The stream has ended. What is left is not a whole frame, but it is the worker's last word."""
         tail = b"".join(self._tail)
         self._keep(b"")
-        return self._kept(tail)
+        return with_safe_errors(self._kept(tail))
 
     def _frames_of(self, chunk: bytes) -> bytes:
         """The whole frames at the beginning of this; the rest is kept."""
@@ -82,6 +96,7 @@ class FrameFilter:
             # Frames before it need no look.
             start = _end_of_frames(chunk, found.start())
             chunk = chunk[:start] + b"".join(self._kept(frame) for frame in _split(chunk[start:]))
+        chunk = with_safe_errors(chunk)
         self.frames += chunk.count(b"\n\n") + chunk.count(b"\n\r\n") - chunk.endswith(_DONE)
         return chunk + self._too_much()
 
@@ -115,7 +130,9 @@ class FrameFilter:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return frame
         self.usage = read_usage(decoded.usage) or self.usage
-        return b"" if decoded.choices == [] and not self._wants_usage else frame
+        if decoded.choices == [] and not self._wants_usage:
+            return b""
+        return frame if self._tells_cached else b"data: " + without_cached_tokens(payload) + b"\n\n"
 
 
 def _has_end(data: bytes) -> bool:

@@ -17,7 +17,12 @@ KINDS = {"hosted_vllm": "vllm", "vllm": "vllm", "openai": "openai", "text-comple
 """Worker kind by LiteLLM's provider: those that speak OpenAI's API at an address of one's own."""
 
 ENVIRONMENT = "os.environ/"
-UNDERSTOOD = {"model", "api_base", "base_url", "api_key"}
+COSTS = {
+    "input_cost_per_token": "input",
+    "cache_read_input_token_cost": "cached_input",
+    "output_cost_per_token": "output",
+}
+UNDERSTOOD = {"model", "api_base", "base_url", "api_key", *COSTS}
 
 
 def read_config(tree: Any, moved: Moved) -> None:
@@ -74,7 +79,27 @@ def _read_model(
         else:
             moved.left.append(f"{where} ({alias}): is {owner} here, and cannot be {name} as well")
     moved.leave(f"{where} ({alias})", params, *(name for name in params if name not in UNDERSTOOD))
-    moved.leave(f"{where} ({alias})", entry, "model_info")
+    if "prices" not in model and (prices := _prices({**_info(entry), **params})):
+        model["prices"] = prices
+    rest = {name: value for name, value in _info(entry).items() if name not in COSTS}
+    moved.leave(f"{where} ({alias})", {"model_info": rest}, "model_info")
+
+
+def _info(entry: Row) -> Row:
+    found = entry.get("model_info")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _prices(costs: Mapping[str, Any]) -> dict[str, float]:
+    """From costs of one token to prices of a million; nothing where input or output has none."""
+    found = {ours: costs[theirs] for theirs, ours in COSTS.items() if _is_number(costs.get(theirs))}
+    if not {"input", "output"} <= found.keys():
+        return {}
+    return {name: round(cost * 1e6, 9) for name, cost in found.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _reference(key: str, worker: str, moved: Moved) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,7 +37,17 @@ DASHBOARD = "litellm-dashboard"
 
 ALL_MODELS = {"all-proxy-models", "all-team-models", "*"}
 NO_MODELS = "no-default-models"
-LIMITED = ("max_budget", "soft_budget", "budget_duration", "model_max_budget", "budget_limits")
+LIMITED = ("model_max_budget", "budget_limits")
+BUDGETS: dict[str, Literal["hour", "day", "week", "month"]] = {
+    "1h": "hour",
+    "1d": "day",
+    "24h": "day",
+    "7d": "week",
+    "1w": "week",
+    "30d": "month",
+    "1mo": "month",
+}
+"""Durations whose resets are those of the calendar there, as get_next_standardized_reset_time has them."""
 OTHER = (
     "permissions",
     "aliases",
@@ -203,9 +213,26 @@ class _Tables:
             limits.append(Limit(requests=requests))
         if (tokens := given("tpm_limit")) is not None:
             limits.append(Limit(total_tokens=tokens))
+        limits += self._budgets_of(where, row, budget)
         self._moved.leave(where, row, *LIMITED)
         self._moved.leave(where, budget, *LIMITED)
         return tuple(limits), given("max_parallel_requests")
+
+    def _budgets_of(self, where: str, row: Row, budget: Row) -> list[Limit]:
+        """What may be spent; a budget that never begins anew is none that there is here."""
+        found = []
+        owner = row if row.get("max_budget") is not None or row.get("soft_budget") is not None else budget
+        per = BUDGETS.get(str(owner.get("budget_duration")))
+        if per is None:
+            self._moved.leave(where, owner, "max_budget", "soft_budget", "budget_duration")
+            return []
+        for name, mode in (("max_budget", "enforce"), ("soft_budget", "soft")):
+            if (amount := owner.get(name)) is not None and float(amount) > 0:
+                money: Any = {"spend": max(1e-6, float(amount)), "mode": mode}
+                found.append(Limit(**money, per=per, reset="calendar"))
+        if found and row.get("spend"):
+            self._moved.left.append(f"{where}: spend of {row['spend']:g} in the period that runs")
+        return found
 
     def _access(self, *levels: Sequence[str] | None) -> ModelAccess:
         """What all of these lists allow; names of clients become the models' own."""

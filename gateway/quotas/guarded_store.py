@@ -2,8 +2,9 @@
 
     shared --3 failures in a row--> local --pings answered in time--> shared
        |                              |
-       |                              +-- each gateway grants the full limits by itself: open, and said so
-       +-- one failure: that one request is decided locally
+       |                              +-- each gateway grants its share of the limits: as many parts as gateways
+       |                                  were last seen; who is `closed` is refused
+       +-- one failure: that one request is decided locally, or refused
 
 One answered ping brings the shared store back. If it is away again soon after, it takes twice as many in a row, and
 so on: a Redis that is now a little faster than `timeout_ms` and now a little slower is not changed to and fro all
@@ -20,12 +21,15 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
+from gateway.quotas.events import Events
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import (
     DONE,
+    UNIT_INDEX,
     Cost,
     Lease,
     QuotaStore,
@@ -47,14 +51,15 @@ STEADY_SECONDS = 10.0
 UNSETTLED_MAX = 10_000
 SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
+AGAIN_SECONDS = 1.0
 NOTHING = Cost(prompt_tokens=0, requests=0)
 
 
 class GuardedQuotaStore:
-    """See QuotaStore; raises nothing but what the local store raises.
+    """See QuotaStore; QuotaUnavailable is for those who are `closed`.
 
     `ping` raises RedisDown while it is away, and says whether a request would have waited that long for an answer.
-    `clock`: the local store's.
+    `clock`: the local store's. `gateways`: how many share the limits.
     """
 
     def __init__(
@@ -63,16 +68,20 @@ class GuardedQuotaStore:
         local: LocalQuotaStore,
         ping: Callable[[], Awaitable[bool]],
         clock: Callable[[], float],
+        gateways: Callable[[], int] = lambda: 1,
+        events: Events | None = None,
     ) -> None:
+        self.events = events or Events()
         self._shared = shared
         self._local = local
         self._ping = ping
         self._clock = clock
+        self._gateways = gateways
         self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[Standing, ...]]] = OrderedDict()
         self._failures = 0
         self._pings, self._pings_wanted = 0, 1
         self._back_at = float("-inf")
-        self._granted_locally: set[str] = set()
+        self._granted_locally: dict[str, Reservation] = {}
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
         self._unheard: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
         self.away = False
@@ -89,14 +98,20 @@ class GuardedQuotaStore:
                 self._failures = 0
                 self._see(reservation, decision.standings)
                 return decision
+        if reservation.closed:
+            raise QuotaUnavailable("Redis is away")
         self.local_decisions += 1
+        parts = max(1, self._gateways())
+        share = _share(reservation, parts)
         seen = self._seen.pop(_account(reservation), None)
         if seen is not None:
-            self._local.adopt(reservation, *seen)
-        decision = await self._local.reserve(reservation)
-        if isinstance(decision, Lease):
-            self._granted_locally.add(reservation.id)
-        return decision
+            at, standings = seen
+            self._local.adopt(share, at, [_share_of(standing, parts) for standing in standings])
+        decision = await self._local.reserve(share)
+        if isinstance(decision, Refusal):
+            return _refused(decision, reservation, parts)
+        self._granted_locally[reservation.id] = share
+        return msgspec.structs.replace(decision, reservation=reservation)
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
         return self._end(lease, actual)
@@ -105,7 +120,8 @@ class GuardedQuotaStore:
         return self._end(lease, None)
 
     async def renew(self, leases: Sequence[Lease]) -> None:
-        await self._local.renew([lease for lease in leases if lease.reservation.id in self._granted_locally])
+        here = [self._granted_locally.get(lease.reservation.id) for lease in leases]
+        await self._local.renew([Lease(reservation=share) for share in here if share is not None])
         shared = [lease for lease in leases if lease.reservation.id not in self._granted_locally]
         if shared and not self.away:
             try:
@@ -145,14 +161,14 @@ class GuardedQuotaStore:
             await asyncio.gather(*(self._end_shared(*each) for each in some))
 
     def _end(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
-        if lease.reservation.id in self._granted_locally:
-            self._granted_locally.discard(lease.reservation.id)
+        share = self._granted_locally.pop(lease.reservation.id, None)
+        if share is not None:
             if actual is None:
-                return self._local.release(lease)
-            self._local.settle(lease, actual)
+                return self._local.release(Lease(reservation=share))
+            self._local.settle(Lease(reservation=share), actual)
             # The shared store has not heard of it, and has perhaps been told to forget its name.
             forgotten = msgspec.structs.replace(
-                lease.reservation, id=f"{lease.reservation.id}/local", cost=NOTHING
+                lease.reservation, id=f"{lease.reservation.id}/local", cost=NOTHING, once=None
             )
             lease = Lease(reservation=forgotten)
         if self.away:
@@ -201,7 +217,36 @@ class GuardedQuotaStore:
 
 
 def _account(reservation: Reservation) -> tuple[str, ...]:
-    return (reservation.organisation, *(scope.name for scope in reservation.scopes))
+    # Which limits hold depends on the model.
+    return (reservation.organisation, reservation.model, *(scope.name for scope in reservation.scopes))
+
+
+def _share(reservation: Reservation, parts: int) -> Reservation:
+    """The same within one gateway's part of every limit."""
+    if parts == 1:
+        return reservation
+    scopes = tuple(
+        replace(
+            scope,
+            limits=tuple(replace(limit, amount=max(1, limit.amount // parts)) for limit in scope.limits),
+        )
+        for scope in reservation.scopes
+    )
+    return msgspec.structs.replace(reservation, scopes=scopes)
+
+
+def _share_of(standing: Standing, parts: int) -> Standing:
+    return msgspec.structs.replace(standing, remaining=standing.remaining // parts)
+
+
+def _refused(refusal: Refusal, reservation: Reservation, parts: int) -> Refusal:
+    """What is more than this gateway's part may well fit when all of it is there again."""
+    if refusal.retry_after_seconds is None and parts > 1:
+        whole = {(scope.name, limit.name): limit for scope, limit in reservation.limits()}
+        limit = whole[refusal.scope, refusal.limit.name]
+        if reservation.cost.units[UNIT_INDEX[limit.unit]] <= limit.amount:
+            return replace(refusal, retry_after_seconds=AGAIN_SECONDS)
+    return refusal
 
 
 def _ended(store: QuotaStore, lease: Lease, actual: Cost | None) -> Awaitable[None]:

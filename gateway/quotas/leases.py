@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from gateway.quotas.events import Events
 from gateway.quotas.quota import (
     LEASE_SECONDS,
     Cost,
@@ -20,9 +21,10 @@ CLOSE_SECONDS_MAX = 2.0
 
 
 class Leases:
-    """Reserves for a request, and ends its lease in the background."""
+    """Reserves for a request, and ends its lease in the background. `events`: who wants to know of limits."""
 
-    def __init__(self, store: QuotaStore) -> None:
+    def __init__(self, store: QuotaStore, events: Events | None = None) -> None:
+        self.events = events or Events()
         self._store = store
         self._held: dict[str, Lease] = {}
         self._endings: set[asyncio.Future[None]] = set()
@@ -32,11 +34,13 @@ class Leases:
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
         """See QuotaStore.reserve. Without limits there is nothing to reserve and nobody to ask."""
-        if not any(scope.limits or scope.concurrency for scope in reservation.scopes):
+        if not any(scope.limits for scope in reservation.scopes):
             return Lease(reservation=reservation)
         decision = await self._store.reserve(reservation)
         if isinstance(decision, Lease):
             self._held[reservation.id] = decision
+            if decision.shadowed:
+                self.events.shadowed(decision)
         return decision
 
     def end(self, lease: Lease, actual: Cost | None) -> None:

@@ -1,34 +1,43 @@
-"""QuotaStore in Redis: one script a decision, exact across gateways.
+"""QuotaStore in Redis: one function a decision, exact across gateways, whatever the number of tenants.
 
 Keys of one organisation share a hash tag, so that all its scopes are decided in one place:
 
-    rg:{acme}:lease:<reservation id>     held | ended
-    rg:{acme}:full:<scope>               hash: limit name -> microsecond at which the bucket is full again
-    rg:{acme}:running:<scope>            sorted set: reservation id -> millisecond at which its lease ends
+    rg:{acme}:lease:<reservation id>       what was charged, until it is settled; then that it has ended
+    rg:{acme}:once:<name>                  the same, for a request that its client may repeat
+    rg:{acme}:used:<scope>                 hash: limit name -> what is used, since or until when
+    rg:{acme}:running:<scope>[:<limit>]    sorted set: reservation id -> millisecond at which its lease ends
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
+from gateway.quotas.events import Alert, Events
+from gateway.quotas.limit import CONCURRENCY, Limit, Scope
 from gateway.quotas.quota import (
-    CONCURRENCY,
     LEASE_SECONDS,
+    ONCE_SECONDS,
+    UNIT_INDEX,
     Cost,
     Lease,
     QuotaUnavailable,
     Refusal,
+    RepeatRefused,
     Reservation,
-    Scope,
     Standing,
+    WhyNot,
 )
 from gateway.within import within
-from radix_cache.redis.call import Answer, RedisDown, Script
+from radix_cache.redis.call import Answer, RedisDown, Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
-GRANTED, ENDED = 1, -1
+ONCE_MS = int(ONCE_SECONDS * 1000)
+GRANTED, TOO_LATE = 1, -1
+REPEATS: dict[int, WhyNot] = {-2: "running", -3: "different", -4: "used up"}
 CLOCK_FORGETTING = 0.01
+NOTHING = Cost(prompt_tokens=0, requests=0)
 
 Argument = str | int | float
 
@@ -42,26 +51,28 @@ class RedisQuotaStore:
         timeout_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         prefix: str = "rg",
+        events: Events | None = None,
     ) -> None:
         self._scripts = scripts
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._prefix = prefix
+        self._events = events or Events()
         self._server_ahead_ms: float | None = None
         self._check = Script.of("#!lua\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1")
-        self._reserve = Script.read("gateway.quotas", "reserve")
-        self._finish = Script.read("gateway.quotas", "finish")
-        self._renew = Script.read("gateway.quotas", "renew")
+        body = lua("gateway.quotas", "windows", "leases", "reserve", "finish", "renew")
+        verbs = Script.library(body, ["reserve", "finish", "renew"])
+        self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+        once = reservation.once
+        keys, limits = self._layout(reservation)
         arguments: list[Argument] = [reservation.id, LEASE_MS, self._latest_ms()]
-        for scope in reservation.scopes:
-            arguments += [scope.concurrency or 0, len(scope.limits)]
-            for limit in scope.limits:
-                period_us = int(limit.bucket.period_seconds * 1e6)
-                cost = reservation.cost.of(limit.unit)
-                arguments += [limit.name, int(limit.bucket.amount), period_us, cost]
-        called = self._scripts.call(self._reserve, self._keys(reservation), arguments)
+        arguments += [once.fingerprint, once.attempts_max, ONCE_MS] if once is not None else ["", 0, 0]
+        arguments += reservation.cost.units
+        for key, limit in limits:
+            arguments += (key, _text(limit))
+        called = self._scripts.call(self._reserve, keys, arguments)
         try:
             answer = await within(called, self._timeout_seconds)
         except RedisDown as err:
@@ -91,30 +102,45 @@ class RedisQuotaStore:
         return True
 
     async def renew(self, leases: Sequence[Lease]) -> None:
-        calls = [
-            self._scripts.call(self._renew, self._keys(lease.reservation), [lease.reservation.id, LEASE_MS])
-            for lease in leases
-        ]
+        calls = [self._renewal(lease.reservation) for lease in leases]
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, RedisDown):
                 raise QuotaUnavailable(str(result)) from result
 
+    def _renewal(self, reservation: Reservation) -> "asyncio.Future[Answer]":
+        keys, limits = self._layout(reservation)
+        running = [keys[number - 1] for number, limit in limits if limit.unit == CONCURRENCY]
+        fingerprint = reservation.once.fingerprint if reservation.once is not None else ""
+        arguments: list[Argument] = [reservation.id, LEASE_MS, fingerprint, ONCE_MS]
+        return self._scripts.call(self._renew, [keys[0], *running], arguments)
+
     def _decision(self, reservation: Reservation, answer: Answer) -> Lease | Refusal:
         if not isinstance(answer, list):
             raise QuotaUnavailable("Redis gave an answer of another shape")
-        outcome, server_ms, scope_at, limit_at, retry_us, *pairs = answer
+        outcome, server_ms = answer[:2]
         self._learn_clock(server_ms)
-        if outcome == ENDED:
+        if outcome == TOO_LATE:
             raise QuotaUnavailable(f"reservation {reservation.id} came too late or has ended")
-        standings = _standings(reservation.scopes, pairs)
+        if outcome in REPEATS:
+            raise RepeatRefused(REPEATS[outcome])
+        worst, retry_us, shadows = answer[2:5]
+        limits, pairs = reservation.limits(), answer[5 + shadows :]
+        standings = tuple(
+            Standing(
+                scope=scope.name,
+                limit=limit,
+                remaining=pairs[2 * at],
+                reset_seconds=pairs[2 * at + 1] / 1e6,
+            )
+            for at, (scope, limit) in enumerate(limits)
+        )
         if outcome == GRANTED:
-            return Lease(reservation=reservation, standings=standings)
-        scope = reservation.scopes[scope_at - 1]
-        limit = scope.limits[limit_at - 1] if limit_at else None
+            shadowed = tuple(standings[at - 1] for at in answer[5 : 5 + shadows])
+            return Lease(reservation=reservation, standings=standings, shadowed=shadowed)
+        scope, limit = limits[worst - 1]
         return Refusal(
             scope=scope.name,
-            unit=limit.unit if limit else CONCURRENCY,
-            amount=int(limit.bucket.amount) if limit else scope.concurrency or 0,
+            limit=limit,
             retry_after_seconds=retry_us / 1e6 if retry_us >= 0 else None,
             standings=standings,
         )
@@ -124,6 +150,8 @@ class RedisQuotaStore:
 
         def done(answer: "asyncio.Future[Answer]") -> None:
             failure = None if answer.cancelled() else answer.exception()
+            if failure is None and not answer.cancelled():
+                self._tell(reservation, answer.result())
             if ended.done():
                 return
             if failure is None:
@@ -136,26 +164,43 @@ class RedisQuotaStore:
         return ended
 
     def _ending(self, reservation: Reservation, actual: Cost | None) -> "asyncio.Future[Answer]":
+        keys, limits = self._layout(reservation)
+        once = reservation.once
         arguments: list[Argument] = [reservation.id, LEASE_MS, 0 if actual is None else 1]
-        for scope in reservation.scopes:
-            arguments.append(len(scope.limits))
-            for limit in scope.limits:
-                used = actual.of(limit.unit) if actual is not None else 0
-                period_us = int(limit.bucket.period_seconds * 1e6)
-                change = used - reservation.cost.of(limit.unit)
-                arguments += [limit.name, int(limit.bucket.amount), period_us, change]
-        return self._scripts.call(self._finish, self._keys(reservation), arguments)
+        arguments += [once.fingerprint if once is not None else "", ONCE_MS]
+        arguments += reservation.cost.units
+        arguments += (actual or NOTHING).units
+        for key, limit in limits:
+            arguments += (key, _text(limit))
+        return self._scripts.call(self._finish, keys, arguments)
+
+    def _tell(self, reservation: Reservation, answer: Answer) -> None:
+        told = answer[1:] if isinstance(answer, list) else []
+        for at, used in zip(told[::2], told[1::2], strict=True):
+            scope, limit = reservation.limits()[at - 1]
+            self._events.alert(Alert.of(reservation, scope.name, limit, used))
 
     def _give_back(self, reservation: Reservation) -> None:
         """Sends a release that nobody waits for. It is sent after the reserve, and leaves a tombstone."""
         self._ending(reservation, None).add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def _keys(self, reservation: Reservation) -> list[str]:
-        tag = f"{self._prefix}:{{{reservation.organisation}}}"
-        keys = [f"{tag}:lease:{reservation.id}"]
+    def _layout(self, reservation: Reservation) -> tuple[list[str], list[tuple[int, Limit]]]:
+        """Keys, and for every limit the number of its key (from 1, as Lua counts)."""
+        tag, once = f"{self._prefix}:{{{reservation.organisation}}}", reservation.once
+        keys = [f"{tag}:once:{once.name}" if once is not None else f"{tag}:lease:{reservation.id}"]
+        limits: list[tuple[int, Limit]] = []
         for scope in reservation.scopes:
-            keys += [f"{tag}:full:{scope.name}", f"{tag}:running:{scope.name}"]
-        return keys
+            used = 0
+            for limit in scope.limits:
+                if limit.unit == CONCURRENCY:
+                    keys.append(_running(tag, scope, limit))
+                    limits.append((len(keys), limit))
+                    continue
+                if not used:
+                    keys.append(f"{tag}:used:{scope.name}")
+                    used = len(keys)
+                limits.append((used, limit))
+        return keys, limits
 
     def _learn_clock(self, server_ms: int) -> None:
         """How far the server's clock is ahead. An answer that lay unread makes it look less, so the most counts."""
@@ -173,15 +218,16 @@ class RedisQuotaStore:
         return int(self._clock() * 1000 + self._server_ahead_ms + self._timeout_seconds * 1000) + 1
 
 
-def _standings(scopes: Sequence[Scope], pairs: Sequence[int]) -> tuple[Standing, ...]:
-    """From (remaining, reset in us) of every limit of every scope, in order."""
-    limits = [limit for scope in scopes for limit in scope.limits]
-    return tuple(
-        Standing(
-            unit=limit.unit,
-            amount=int(limit.bucket.amount),
-            remaining=pairs[2 * at],
-            reset_seconds=pairs[2 * at + 1] / 1e6,
-        )
-        for at, limit in enumerate(limits)
-    )
+def _running(tag: str, scope: Scope, limit: Limit) -> str:
+    name = "" if limit.name == CONCURRENCY else f":{limit.name}"
+    return f"{tag}:running:{scope.name}{name}"
+
+
+@lru_cache(maxsize=16384)
+def _text(limit: Limit) -> str:
+    """As lua/reserve.lua reads it. The name comes last: it may have anything in it."""
+    unit = UNIT_INDEX[limit.unit] + 1 if limit.unit != CONCURRENCY else 0
+    window, alert_at = limit.window, limit.amount * limit.alert_at if limit.alert_at is not None else 0
+    length_us = int(window.seconds * 1e6)
+    words = (unit, window.reset, window.period, length_us, limit.amount, limit.mode, alert_at, limit.name)
+    return "\1".join(map(str, words))

@@ -4,7 +4,8 @@
 the operator page) gets the record, and only that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -25,12 +26,23 @@ class PromptDetails(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """`usage.completion_tokens_details`."""
+
+    reasoning_tokens: int | None = None
+
+
 class Usage(msgspec.Struct, frozen=True):
     """`usage` as workers report it."""
 
     prompt_tokens: int
     completion_tokens: int | None = 0
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return (self.completion_tokens_details and self.completion_tokens_details.reasoning_tokens) or 0
 
     @property
     def cached_tokens(self) -> int | None:
@@ -55,16 +67,29 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
 
 _USAGE = msgspec.json.Decoder(Usage | None)
 
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a request is charged for. `cached_tokens`: of the prompt's; None where the worker does not tell."""
+
+    prompt_tokens: int
+    cached_tokens: int | None = None
+    output_tokens: int = 0
+
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request that has ended. Times are seconds; None where it did not get that far.
 
-    `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on the
-    clock of `started_at`, which is seconds since 1970. `by_shadow`: the second policy chose the worker.
+    `code`: "ok", "client_closed", or the code of the error that the client saw. `steps`: (name, start, end) on
+    the clock of `started_at`, which is seconds since 1970. `by_shadow`: the second policy chose the worker.
     `predicted_tokens`: cached tokens that routing expected. `cached_tokens`: those that the worker reports.
-    `frames`: data frames that were passed on. `answered`: a worker began an answer. `dispatch_seconds`: from
-    received to the last dispatch, less the time in the waiting room. `worker_ttft_seconds`: from dispatch to the
-    worker's first token, of streams; `predicted_ttft_seconds`: what the latency model expected of it.
+    `frames`: data frames that were passed on. `answered`: a worker began an answer. `spend`: millionths of the
+    currency. `dispatch_seconds`: from received to the last dispatch, less the time in the waiting room.
+    `worker_ttft_seconds`: from dispatch to the worker's first token, of streams; `predicted_ttft_seconds`: what
+    the latency model expected of it.
+    `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
+    what is charged; None if nothing was computed.
     """
 
     id: str
@@ -83,6 +108,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     predicted_tokens: int
     cached_tokens: int | None
     output_tokens: int
+    spend: int
     frames: int
     started_at: float
     seconds: float
@@ -95,6 +121,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tpot_seconds: float | None
     trace: Trace | None
     steps: tuple[tuple[str, float, float], ...]
+    organisation: str = ""
+    asked: str = ""
+    user: str | None = None
+    tags: Mapping[str, str] = NO_TAGS
+    used: Used | None = None
 
 
 class Progress:
@@ -102,6 +133,7 @@ class Progress:
 
     __slots__ = (
         "answered",
+        "asked",
         "attempts",
         "by_shadow",
         "clock",
@@ -115,6 +147,7 @@ class Progress:
         "last_byte_at",
         "marks",
         "model",
+        "organisation",
         "policy_reason",
         "predicted_tokens",
         "predicted_ttft_seconds",
@@ -123,13 +156,16 @@ class Progress:
         "queued_until",
         "received_at",
         "refused",
+        "spend",
         "started_at",
         "status",
         "stream",
         "surface",
+        "tags",
         "tenant",
         "trace",
         "usage",
+        "user",
         "worker",
         "worker_ttft_seconds",
     )
@@ -144,7 +180,10 @@ class Progress:
         self.code = OK
         self.status = 200
         self.trace: Trace | None = None
-        self.tenant = self.key_id = self.model = self.policy_reason = ""
+        self.tenant = self.organisation = self.key_id = ""
+        self.asked = self.model = self.policy_reason = ""
+        self.user: str | None = None
+        self.tags = NO_TAGS
         self.by_shadow = False
         self.stream = False
         self.worker: str | None = None
@@ -156,6 +195,7 @@ class Progress:
         self.dispatched = False  # a worker has it
         self.dispatched_at: float | None = None
         self.answered = False  # a worker's first bytes came
+        self.spend = 0  # millionths of the currency
         self.refused = False  # by the worker, as the client's mistake
         self.queued_at: float | None = None
         self.queued_until: float | None = None
@@ -202,6 +242,22 @@ class Progress:
             return self.usage.completion_tokens or 0
         return self.frames
 
+    def used(self) -> Used | None:
+        """What the request is charged for: the worker's count, else what was sent and came; None if nothing was
+        computed for it."""
+        usage = self.usage
+        if usage is not None:
+            return Used(
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                output_tokens=usage.completion_tokens or 0,
+            )
+        if self.refused:
+            return Used(prompt_tokens=0)
+        if self.dispatched:
+            return Used(prompt_tokens=self.prompt_tokens, output_tokens=self.frames)
+        return None
+
     def record(self) -> RequestRecord:
         """The frozen account, as of now."""
         output_tokens = self.output_tokens_used() if self.stream or self.usage else 0
@@ -237,6 +293,7 @@ class Progress:
             predicted_tokens=self.predicted_tokens,
             cached_tokens=self.usage.cached_tokens if self.usage is not None else None,
             output_tokens=output_tokens,
+            spend=self.spend,
             frames=self.frames,
             started_at=self.started_at,
             seconds=now - self.received_at,
@@ -253,6 +310,11 @@ class Progress:
             tpot_seconds=tpot,
             trace=self.trace,
             steps=self._steps(),
+            organisation=self.organisation,
+            asked=self.asked,
+            user=self.user,
+            tags=self.tags,
+            used=self.used(),
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

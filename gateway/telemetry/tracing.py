@@ -23,7 +23,12 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.trace import Trace
 
-OPERATIONS = {"chat/completions": "chat", "completions": "text_completion"}
+OPERATIONS = {
+    "chat/completions": "chat",
+    "completions": "text_completion",
+    "messages": "chat",
+    "responses": "chat",
+}
 WORKER_STEPS = frozenset({"first_byte", "relay", "failed_attempt"})
 SPANS_QUEUED_MAX = 8192
 

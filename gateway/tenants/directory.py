@@ -9,6 +9,7 @@ Every implementation passes tests/conformance/test_tenant_directory.py.
 from collections.abc import Sequence
 from typing import Protocol
 
+from gateway.settings_tenants import ApiKey
 from gateway.tenants.tenant import Tenant
 
 
@@ -25,6 +26,13 @@ class TenantDirectory(Protocol):
         """The tenant of a key as the client presented it (None: no key at all).
 
         Raises UnknownKey, DirectoryAway.
+        """
+        ...
+
+    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+        """A tenant as somebody presents it who has shown by other means than a key who he is.
+
+        `rules`: what would stand in a key's settings. Raises UnknownKey if there is no such tenant, DirectoryAway.
         """
         ...
 

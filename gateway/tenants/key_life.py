@@ -47,7 +47,9 @@ class KeyLife:
             if old.key.expires is not None and old.key.expires.seconds < ends.seconds:
                 ends = old.key.expires
             # First the old one: the new one takes its end, and not the grace period's.
+            change.action = "rotate"
             await change.put_key(_with(old, expires=ends))
+            change.action = None
             rules = msgspec.structs.replace(old.key, family=old.key.family or old.key.id)
             await change.put_key(self._stored(old.tenant, made, rules))
         return made
@@ -55,12 +57,14 @@ class KeyLife:
     async def expire(self, identity: str, at: Moment) -> None:
         """It ends at that moment, earlier or later than it would have."""
         async with self._alive(identity) as (change, old):
+            change.action = "expire"
             await change.put_key(_with(old, expires=at))
 
     async def revoke(self, identities: Sequence[str]) -> None:
         """All of them, or none where one of them does not exist. Those that are revoked stay so."""
         now = self._wall()
         async with self._store.change() as change:
+            change.action = "revoke"
             for identity in identities:
                 old = await change.key(identity)
                 if old is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 PREFIX = "rg-"
+OPERATOR_PREFIX = "rgop-"
 ID_LENGTH = 8
 SECRET_LENGTH = 43
 CHECKSUM_LENGTH = 6
@@ -38,10 +39,10 @@ def pepper(deployment_secret: bytes) -> bytes:
     return hmac.digest(deployment_secret, b"radixgate key pepper", hashlib.sha256)
 
 
-def new_key(pepper: bytes) -> NewKey:
+def new_key(pepper: bytes, prefix: str = PREFIX) -> NewKey:
     """A fresh key with 256 bits of randomness."""
     public = "".join(secrets.choice(ALPHABET) for _ in range(ID_LENGTH))
-    body = f"{PREFIX}{public}-{_base62(secrets.randbits(256), SECRET_LENGTH)}"
+    body = f"{prefix}{public}-{_base62(secrets.randbits(256), SECRET_LENGTH)}"
     text = body + _checksum(body)
     return NewKey(id=public, text=text, hash=HASH_PREFIX + key_digest(text, pepper).hex())
 
@@ -55,15 +56,15 @@ def key_id(presented: str) -> str | None:
     return public if presented.isascii() and _checksum(body) == presented[-CHECKSUM_LENGTH:] else None
 
 
-def claimed_id(presented: str) -> str:
+def claimed_id(presented: str, prefix: str = PREFIX) -> str:
     """The public id of what has the shape of a key; empty for anything else.
 
     The checksum is not looked at: a key with a wrong one has another digest.
     """
     dash = len(presented) - SECRET_LENGTH - CHECKSUM_LENGTH - 1
-    if dash < len(PREFIX) or presented[dash] != "-" or not presented.startswith(PREFIX):
+    if dash < len(prefix) or presented[dash] != "-" or not presented.startswith(prefix):
         return ""
-    return presented[len(PREFIX) : dash]
+    return presented[len(prefix) : dash]
 
 
 def key_digest(presented: str, pepper: bytes) -> bytes:

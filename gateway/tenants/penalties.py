@@ -10,10 +10,10 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 
 from gateway.settings_types import Address
-from policies.gcra import Bucket
+from policies.windows import Meter, Window
 
 ADDRESSES_MAX = 10_000
-MINUTE = 60.0
+MINUTE = Window.of("minute")
 HOST_BITS = 64
 
 
@@ -21,28 +21,28 @@ class Penalties:
     """`clock`: seconds, never backwards. Beyond ADDRESSES_MAX the one that failed longest ago is forgotten."""
 
     def __init__(self, failures_per_minute_max: int, clock: Callable[[], float]) -> None:
-        self._bucket = Bucket(amount=failures_per_minute_max, period_seconds=MINUTE)
+        self._failures_max = failures_per_minute_max
         self._clock = clock
-        self._full_at: OrderedDict[int | None, float] = OrderedDict()
+        self._failures: OrderedDict[int | None, Meter] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._full_at)
+        return len(self._failures)
 
     def failed(self, address: Address | None) -> float:
         """One more failure from there. Seconds until the next one is borne; 0.0 if this one was."""
-        now, place = self._clock(), _place(address)
-        full_at = self._full_at.get(place, 0.0)
-        wait = self._bucket.wait(full_at, now, 1) or 0.0
+        now, at = self._clock(), place(address)
+        failures = MINUTE.current(self._failures.get(at, Meter()), self._failures_max, now, now)
+        wait = MINUTE.wait(failures, self._failures_max, now, 1) or 0.0
         if wait == 0.0:
-            self._full_at[place] = self._bucket.spend(full_at, now, 1)
-            self._full_at.move_to_end(place)
-            if len(self._full_at) > ADDRESSES_MAX:
-                self._full_at.popitem(last=False)
+            self._failures[at] = MINUTE.charge(failures, now, 1)
+            self._failures.move_to_end(at)
+            if len(self._failures) > ADDRESSES_MAX:
+                self._failures.popitem(last=False)
         return wait
 
 
-def _place(address: Address | None) -> int | None:
-    """IPv4 and the networks of IPv6 do not meet: the latter are negative."""
+def place(address: Address | None) -> int | None:
+    """What counts as one address. IPv4 and the networks of IPv6 do not meet: the latter are negative."""
     if isinstance(address, IPv6Address):
         return -1 - (int(address) >> HOST_BITS)
     return int(address) if address is not None else None

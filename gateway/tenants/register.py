@@ -11,10 +11,11 @@ import hmac
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from math import inf
 
 import msgspec
 
-from gateway.quotas.quota import REQUESTS, TOTAL_TOKENS, Limit, Scope
+from gateway.quotas.limit import Scope
 from gateway.settings_tenants import (
     ApiKey,
     Isolation,
@@ -22,18 +23,16 @@ from gateway.settings_tenants import (
     OrganisationSettings,
     TenantSettings,
 )
-from gateway.settings_tenants import Limit as LimitSettings
 from gateway.settings_tenants import Plan as PlanSettings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
-from gateway.tenants.tenant import Access, Plan, Tenant
-from policies.gcra import Bucket
-
-PERIOD_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+from gateway.tenants.limits import in_place_of, limits_at, next_end
+from gateway.tenants.tenant import Access, ContextBounds, Plan, Tenant
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One key. `plain`: its digest is SHA-256 without the pepper. `tenant`: put together under `generation`."""
+    """One key. `plain`: its digest is SHA-256 without the pepper. `tenant`: put together under `generation`, and
+    good until a limit of it ends."""
 
     key: ApiKey
     tenant_id: str
@@ -42,6 +41,7 @@ class Entry(msgspec.Struct, kw_only=True):
     expires: float
     tenant: Tenant | None = None
     generation: int = 0
+    good_until: float = inf
 
 
 NOBODYS = Entry(
@@ -62,7 +62,7 @@ class Register:
         self._wall = wall
         self._generation = 0
         self._organisations: dict[str, OrganisationSettings] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, PlanSettings] = {}
         self._tenants: dict[str, TenantSettings] = {}
         self._entries: dict[str, Entry] = {}
         self._by_digest: dict[bytes, Entry] = {}
@@ -110,10 +110,14 @@ class Register:
 
     def tenant_of(self, entry: Entry) -> Tenant:
         """The tenant as this key presents it. Raises UnknownKey for one whose tenant has gone."""
-        if entry.tenant is None or entry.generation != self._generation:
-            entry.tenant = self._put_together(entry)
+        if entry.tenant is None or entry.generation != self._generation or entry.good_until <= self._wall():
+            entry.tenant, entry.good_until = self._put_together(entry, self._wall())
             entry.generation = self._generation
         return entry.tenant
+
+    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+        entry = Entry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
+        return self._put_together(entry, self._wall())[0]
 
     def groups(self) -> Sequence[str]:
         return self._group_list
@@ -123,7 +127,7 @@ class Register:
         self._generation += 1
 
     def put_plan(self, plan: PlanSettings) -> None:
-        self._plans[plan.name] = _plan(plan)
+        self._plans[plan.name] = plan
         self._generation += 1
 
     def put_tenant(self, tenant: TenantSettings) -> None:
@@ -159,40 +163,54 @@ class Register:
             if by_digest.get(entry.digest) is entry:
                 del by_digest[entry.digest]
 
-    def _put_together(self, entry: Entry) -> Tenant:
+    def _put_together(self, entry: Entry, now: float) -> tuple[Tenant, float]:
+        """The tenant, and the Unix time until which it stays so by itself."""
         key, tenant = entry.key, self._tenants.get(entry.tenant_id)
         if tenant is None:
             raise UnknownKey
         organisation_id = tenant.organisation or tenant.id
         organisation = self._organisations.get(organisation_id)
-        plan = self._plans.get(tenant.plan, NOTHING_ALLOWED) if tenant.plan is not None else Plan()
-        scopes = [Scope(name=f"tenant:{tenant.id}", limits=plan.limits, concurrency=plan.concurrency)]
+        plan = self._plans.get(tenant.plan, NOTHING_ALLOWED) if tenant.plan is not None else UNLIMITED
+        own = limits_at(now, tenant.limits, tenant.concurrency)
+        limits = in_place_of(limits_at(now, plan.limits, plan.concurrency), own)
+        scopes = [Scope(name=f"tenant:{tenant.id}", limits=limits)]
         if organisation is not None and (organisation.limits or organisation.concurrency):
-            limits = _limits(organisation.limits)
-            scope = Scope(
-                name=f"organisation:{organisation_id}", limits=limits, concurrency=organisation.concurrency
-            )
-            scopes.insert(0, scope)
+            shared = limits_at(now, organisation.limits, organisation.concurrency)
+            scopes.insert(0, Scope(name=f"organisation:{organisation_id}", limits=shared))
         if key.limits or key.concurrency:
             name = f"key:{key.family or key.id}"
-            scopes.append(Scope(name=name, limits=_limits(key.limits), concurrency=key.concurrency))
+            scopes.append(Scope(name=name, limits=limits_at(now, key.limits, key.concurrency)))
         access = (_access(tenant.models), _access(key.models))
-        return Tenant(
+        found = Tenant(
             id=tenant.id,
             organisation=organisation_id,
             key_id=key.id,
-            plan=plan,
+            plan=Plan(name=plan.name, limits=limits, models=_access(plan.models), weight=plan.weight),
             group=isolation_group(tenant.id, tenant.isolation),
             scopes=tuple(scopes),
             access=tuple(level for level in access if level != Access()),
             may=frozenset(key.scopes),
             networks=tuple(networks for networks in (tenant.addresses, key.addresses) if networks),
             disabled=tenant.disabled or (organisation is not None and organisation.disabled),
+            context=_context(tenant, plan),
+            closed=(tenant.without_redis or plan.without_redis) == "closed",
+            cache_blocks_max=tenant.cache_blocks_max or plan.cache_blocks_max,
         )
+        of_all = organisation.limits if organisation is not None else ()
+        return found, next_end(now, tenant.limits, plan.limits, key.limits, of_all)
 
 
-NOTHING_ALLOWED = Plan(name="missing", models=Access(allow=()))
+UNLIMITED = PlanSettings(name="unlimited")
+NOTHING_ALLOWED = PlanSettings(name="missing", models=ModelAccess(allow=()))
 """In place of a plan that is not there: no limits must not come of a lost row."""
+
+
+def _context(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:
+    lengths = tenant.context_lengths or plan.context_lengths
+    return ContextBounds(
+        longest=tenant.context_length_max or plan.context_length_max,
+        by_models=tuple((bound.models, bound.max) for bound in lengths),
+    )
 
 
 def isolation_group(tenant: str, isolation: Isolation) -> str:
@@ -204,23 +222,3 @@ def isolation_group(tenant: str, isolation: Isolation) -> str:
 
 def _access(models: ModelAccess) -> Access:
     return Access(allow=models.allow, deny=models.deny)
-
-
-def _plan(plan: PlanSettings) -> Plan:
-    return Plan(
-        name=plan.name,
-        limits=_limits(plan.limits),
-        concurrency=plan.concurrency,
-        models=_access(plan.models),
-        context_length_max=plan.context_length_max,
-    )
-
-
-def _limits(limits: Sequence[LimitSettings]) -> tuple[Limit, ...]:
-    found = []
-    for limit in limits:
-        for unit, amount in ((REQUESTS, limit.requests), (TOTAL_TOKENS, limit.total_tokens)):
-            if amount is not None:
-                bucket = Bucket(amount=amount, period_seconds=PERIOD_SECONDS[limit.per])
-                found.append(Limit(unit=unit, bucket=bucket))
-    return tuple(found)

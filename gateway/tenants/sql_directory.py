@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.rows import StoredKey
-from gateway.database.tables import REVISION
 from gateway.database.tenant_store import TenantStore
+from gateway.settings_tenants import ApiKey
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.register import Register
 from gateway.tenants.tenant import Tenant
@@ -95,6 +95,16 @@ class SqlDirectory:
         if self.away and self._stale() and entry.key.id not in self._of_file["keys"]:
             raise DirectoryAway
         return self._register.tenant_of(entry)
+
+    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+        if tenant not in self._of_file["tenants"] and (not self.loaded.is_set() or self._stale()):
+            raise DirectoryAway
+        try:
+            return self._register.by_id(tenant, rules)
+        except UnknownKey:
+            if self.away:
+                raise DirectoryAway from None
+            raise
 
     def groups(self) -> Sequence[str]:
         return self._register.groups()
@@ -175,13 +185,7 @@ class SqlDirectory:
 
     async def _check_schema(self) -> None:
         if not self._right_schema:
-            found = await schema.revision(self._store.database)
-            if found != REVISION and self._upgrades:
-                await schema.upgrade(self._store.database)
-            elif found != REVISION:
-                raise DatabaseDown(
-                    f"its tables are of version {found or 'none'}, not {REVISION}: run `radixgate database upgrade`"
-                )
+            await schema.ready(self._store.database, upgrades=self._upgrades)
             self._right_schema = True
 
     def _stale(self) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from gateway.quotas.quota import Limit, Scope
+from gateway.quotas.limit import Limit, Scope
 from gateway.settings_types import Address, Network
 
 INFERENCE, USAGE, ADMIN = "inference", "usage", "admin"
@@ -33,14 +33,28 @@ def _allows(allow: tuple[str, ...], deny: tuple[str, ...], model: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextBounds:
+    """How long prompt and answer may be together: of all models, and of those of these patterns."""
+
+    longest: int | None = None
+    by_models: tuple[tuple[tuple[str, ...], int], ...] = ()
+
+    def of(self, model: str) -> int | None:
+        """The least that holds for this model; None for no bound."""
+        if not self.by_models:
+            return self.longest
+        bounds = [longest for patterns, longest in self.by_models if _allows(patterns, (), model)]
+        return min([*bounds, *([self.longest] if self.longest is not None else [])], default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a tenant may use. No limits, no concurrency: as much as there is."""
+    """What a tenant may use. No limits: as much as there is. `weight`: share in the queue."""
 
     name: str = "unlimited"
     limits: tuple[Limit, ...] = ()
-    concurrency: int | None = None
     models: Access = Access()
-    context_length_max: int | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +64,8 @@ class Tenant:
     `scopes`: the accounts that its requests are charged to, the widest first: organisation, tenant, key. `group`:
     the isolation group; tenants with equal groups may hit each other's cached prefixes, and the empty one is shared
     by everybody who chose so. `access`: what tenant and key say of models, besides the plan. `may`: what the key is
-    for. `networks`: every one of these sets has to have the caller's address in it.
+    for. `networks`: every one of these sets has to have the caller's address in it. `closed`: it is refused while
+    quotas cannot be decided together. `cache_blocks_max`: of its group, in the index.
     """
 
     id: str
@@ -63,6 +78,9 @@ class Tenant:
     may: frozenset[str] = frozenset({INFERENCE, USAGE})
     networks: tuple[tuple[Network, ...], ...] = ()
     disabled: bool = False
+    context: ContextBounds = ContextBounds()
+    closed: bool = False
+    cache_blocks_max: int | None = None
 
     def allows(self, model: str) -> bool:
         """May this model be used? Plan, tenant and key all have to allow it."""

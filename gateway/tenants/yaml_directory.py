@@ -7,7 +7,8 @@ from typing import Protocol
 import msgspec
 
 from gateway.settings import Settings
-from gateway.tenants.directory import TenantDirectory
+from gateway.settings_tenants import ApiKey
+from gateway.tenants.directory import TenantDirectory, UnknownKey
 from gateway.tenants.register import Register
 from gateway.tenants.tenant import Plan, Tenant
 
@@ -50,6 +51,9 @@ class OpenUntilTenants:
     def by_key(self, presented: str | None) -> Tenant:
         return (self._inner if self._inner.has_tenants else self._open).by_key(presented)
 
+    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+        return self._inner.by_id(tenant, rules)
+
     def groups(self) -> Sequence[str]:
         # Everybody's comes first, so that the list only grows.
         self._groups += self._inner.groups()[len(self._groups) - 1 :]
@@ -63,6 +67,9 @@ class OpenDirectory:
 
     def by_key(self, presented: str | None) -> Tenant:
         return Tenant(id="default", organisation="default", key_id="", plan=Plan(), group=OPEN_GROUP)
+
+    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+        raise UnknownKey
 
     def groups(self) -> Sequence[str]:
         return (OPEN_GROUP,)

@@ -1,7 +1,8 @@
-"""The operators' listener: health, metrics, and the page.
+"""The operators' listener: health, metrics, the page, and the API (gateway/adminapi), which has a gate of its own.
 
-/health/* and /metrics answer everybody who can connect. /ui and /admin/v1 need the token if there is one; without
-one they answer only while the listener is on a loopback address, and then the host must be named as loopback too.
+/health/* and /metrics answer everybody who can connect. /ui and /admin/v1/overview need the token if there is
+one; without one they answer only while the listener is on a loopback address, and then the host must be named
+as loopback too.
 """
 
 import hmac
@@ -12,6 +13,8 @@ import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from gateway.adminapi.records import records_of
+from gateway.adminapi.routes import mount
 from gateway.app import Gateway
 from gateway.dispatch.fleet import Worker
 from gateway.errors import GatewayError
@@ -89,15 +92,23 @@ def admin_app(gateway: Gateway) -> web.Application:
         kind = CONTENT_TYPES[name.rpartition(".")[2]]
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=SECURITY_HEADERS)
 
+    async def no_database(http: web.Request) -> web.Response:
+        return _problem(404, "Tenants and keys come from the settings file only (database.url: none).")
+
     async def to_page(http: web.Request) -> web.StreamResponse:
         raise web.HTTPFound("/ui/")
 
     local_names_only = token is None and is_loopback(admin.host)
-    app = web.Application(middlewares=[boundary(_failure, local_names_only=lambda: local_names_only)])
+    app = web.Application(middlewares=[boundary(admin_failure, local_names_only=lambda: local_names_only)])
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/admin/v1/overview", guarded(overview))
+    records = records_of(gateway)
+    if records is not None:
+        mount(app, records)
+    else:
+        app.router.add_route("*", "/admin/v1/{anything:.*}", no_database)
     app.router.add_get("/ui/{file:.*}", guarded(page))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
@@ -171,7 +182,7 @@ def _json(value: object, status: int = 200) -> web.Response:
     )
 
 
-def _failure(error: GatewayError) -> web.Response:
+def admin_failure(error: GatewayError) -> web.Response:
     problem = _problem(error.status, error.message)
     problem.headers.update(error.headers())
     return problem

@@ -44,3 +44,14 @@ def boundary(
             return failure(InternalError(request_id))
 
     return around
+
+
+async def expectations(request: web.Request) -> None:
+    """What a client expects before it sends its body (RFC 9110, 10.1.1): 100-continue is met, the rest ignored.
+
+    aiohttp would quote the rest in an answer of its own, and fail at what is no text.
+    """
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # These bytes are no part of the answer.
+        request.writer.output_size = 0

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from aiohttp import web
@@ -12,11 +12,13 @@ from aiohttp.web_protocol import RequestPayloadError
 from gateway.errors import BadRequest, BodyTimeout, GatewayError, PayloadTooLarge, UnsupportedEncoding
 from gateway.request import InferenceRequest, Surface
 from gateway.settings_types import Address
-from gateway.web import openai
+from gateway.tenants.tenant import Tenant
 from gateway.web.bodies import Bodies
 from gateway.web.client_address import FindAddress
+from gateway.web.dialect import Dialect
 
 SERVER = "radixgate"
+REPEAT_KEY_MAX = 255
 STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
@@ -26,6 +28,7 @@ STREAM_HEADERS = {
 class HttpExchange:
     """See Exchange. `response` is what the HTTP handler returns once the request has been served.
 
+    `dialect` makes the API's dialect for a request id.
     `unread_seconds_max`: a client that reads nothing of what it asked for, for so long, has left. One timer watches
     a whole answer; `close` ends it.
     """
@@ -33,7 +36,7 @@ class HttpExchange:
     def __init__(
         self,
         http: web.Request,
-        surface: Surface,
+        dialect: Callable[[str], Dialect],
         *,
         find_address: FindAddress,
         bodies: Bodies,
@@ -41,7 +44,7 @@ class HttpExchange:
         unread_seconds_max: float,
     ) -> None:
         self.id = new_request_id()
-        self.surface = surface
+        self._dialect = dialect(self.id)
         self.response: web.StreamResponse | None = None
         self._http = http
         self._find_address = find_address
@@ -53,8 +56,19 @@ class HttpExchange:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def surface(self) -> Surface:
+        return self._dialect.surface
+
+    @property
     def key(self) -> str | None:
         return presented_key(self._http.headers)
+
+    @property
+    def repeat_key(self) -> str | None:
+        key = self._http.headers.get("Idempotency-Key")
+        if key is not None and not (1 <= len(key) <= REPEAT_KEY_MAX and key.isascii() and key.isprintable()):
+            raise BadRequest(f"An Idempotency-Key has 1 to {REPEAT_KEY_MAX} printable ASCII characters.")
+        return key
 
     @property
     def address(self) -> Address | None:
@@ -68,7 +82,13 @@ class HttpExchange:
     def begun(self) -> bool:
         return self.response is not None and self.response.prepared
 
-    async def request(self) -> InferenceRequest:
+    async def request(self, tenant: Tenant) -> InferenceRequest:
+        return await self._dialect.request(await self._body(), tenant)
+
+    def counted(self, prompt_tokens: int) -> None:
+        self._dialect.counted(prompt_tokens)
+
+    async def _body(self) -> bytes:
         encoding = self._http.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise UnsupportedEncoding(encoding)
@@ -78,10 +98,9 @@ class HttpExchange:
             with self._bodies.reading() as body:
                 # Most bodies have come with their headers: nothing to wait for, and no clock to set.
                 if self._http.content.is_eof():
-                    return openai.decode(self.surface, await body.read(self._http.content))
+                    return await body.read(self._http.content)
                 async with asyncio.timeout(self._body_seconds_max):
-                    read = await body.read(self._http.content)
-                return openai.decode(self.surface, read)
+                    return await body.read(self._http.content)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
         except RequestPayloadError as err:
@@ -91,16 +110,25 @@ class HttpExchange:
         self.response = web.StreamResponse(status=status, headers=self._headers(headers, STREAM_HEADERS))
         self.response.content_type = content_type
         await self.response.prepare(self._http)
+        await self._send(self._dialect.begin())
 
     async def write(self, data: bytes) -> None:
-        assert self.response is not None
-        await self._read_by_the_client(self.response.write(data))
+        await self._send(self._dialect.frames(data))
 
     async def end(self) -> None:
+        await self._send(await self._dialect.end())
         assert self.response is not None
         await self._read_by_the_client(self.response.write_eof())
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
+        await self._answer(status, content_type, await self._dialect.whole(body), headers)
+
+    async def _send(self, data: bytes) -> None:
+        if data:
+            assert self.response is not None
+            await self._read_by_the_client(self.response.write(data))
+
+    async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         self.response = web.Response(
             status=status, body=body, content_type=content_type, headers=self._headers(headers)
         )
@@ -111,14 +139,16 @@ class HttpExchange:
     async def fail(self, error: GatewayError) -> None:
         if not self.begun:
             with suppress(ConnectionResetError):
-                await self.answer(error.status, "application/json", error.body(), error.headers())
+                await self._answer(
+                    error.status, "application/json", self._dialect.error(error), error.headers()
+                )
             return
         assert self.response is not None
         # The stream ends here, without [DONE]. The connection stays: its headers have promised that already, and a
         # client that has read to the end may be sending its next request on it.
         with suppress(ConnectionResetError):
-            await self.write(error.frame())
-            await self.end()
+            await self._send(self._dialect.error_frame(error))
+            await self._read_by_the_client(self.response.write_eof())
 
     def close(self) -> None:
         """The request has been served, however it ended."""
@@ -152,7 +182,7 @@ class HttpExchange:
         }
         for extra in more:
             headers.update(extra)
-        return headers
+        return self._dialect.headers(headers)
 
 
 def new_request_id() -> str:

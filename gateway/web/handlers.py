@@ -1,41 +1,44 @@
 """The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 
 import msgspec
 from aiohttp import web
 
+from gateway.database.response_store import ResponseStore
 from gateway.doors import Doors
 from gateway.errors import (
     GatewayError,
     MethodNotAllowed,
-    ModelNotFound,
     NotFound,
     ShuttingDown,
 )
-from gateway.model import Model
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
-from gateway.tenants.tenant import Tenant
+from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
+from gateway.web import openapi
+from gateway.web.anthropic.dialect import AnthropicDialect, CountingDialect
 from gateway.web.bodies import Bodies
-from gateway.web.boundary import Handler, boundary
+from gateway.web.boundary import Handler, boundary, expectations
 from gateway.web.client_address import FindAddress
+from gateway.web.counting import count
+from gateway.web.dialect import Dialect, OpenAIDialect
 from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
+from gateway.web.failure import failure
+from gateway.web.models import Models
+from gateway.web.responses.dialect import InputTokensDialect, ResponsesDialect
+from gateway.web.responses.stored import StoredResponses
+from gateway.web.usage import own_usage
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
 
+PASSED_ON = [surface for surface in Surface if surface not in (Surface.MESSAGES, Surface.RESPONSES)]
+"""What a worker is asked as it came."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """One entry of /v1/models."""
-
-    id: str
-    created: int
-    object: str = "model"
-    owned_by: str = "radixgate"
+Work = Callable[[HttpExchange, Services], Awaitable[None]]
 
 
 def tenant_app(
@@ -46,27 +49,28 @@ def tenant_app(
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
     find_address: FindAddress,
+    responses: ResponseStore | None,
 ) -> web.Application:
-    """The application behind `listen`. `local_names_only`: see boundary."""
+    """The application behind `listen`. `local_names_only`: see boundary. `responses`: None keeps nothing."""
     bodies = Bodies(body_bytes_max)
 
-    def tenant_of(http: web.Request) -> Tenant:
-        return at.entrance.admit(presented_key(http.headers), lambda: find_address(http))
+    async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
+        return await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
 
-    async def inside(exchange: HttpExchange) -> None:
+    async def inside(exchange: HttpExchange, work: Work) -> None:
         task = asyncio.current_task()
         assert task is not None
         doors.inside.add(task)
         try:
-            await serve(exchange, at)
+            await work(exchange, at)
         finally:
             doors.inside.discard(task)
 
-    def infer(surface: Surface) -> Handler:
+    def infer(dialect: Callable[[str], Dialect], work: Work = serve) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
             exchange = HttpExchange(
                 http,
-                surface,
+                dialect,
                 find_address=find_address,
                 bodies=bodies,
                 body_seconds_max=body_seconds_max,
@@ -74,7 +78,7 @@ def tenant_app(
             )
             try:
                 if doors.open:
-                    await inside(exchange)
+                    await inside(exchange, work)
                 else:
                     await exchange.fail(ShuttingDown())
             except ConnectionResetError:
@@ -87,58 +91,52 @@ def tenant_app(
 
         return handle
 
-    async def list_models(http: web.Request) -> web.Response:
+    async def show_usage(http: web.Request) -> web.Response:
         try:
-            cards = _visible(at, tenant_of(http))
+            used = await own_usage(at.usage, await tenant_of(http, USAGE), http.query.items())
         except GatewayError as err:
-            return failure(err)
-        return _json({"object": "list", "data": cards})
-
-    async def show_model(http: web.Request) -> web.Response:
-        name = http.match_info["model"]
-        try:
-            cards = _visible(at, tenant_of(http))
-            found = next((card for card in cards if card.id == name), None)
-            if found is None:
-                raise ModelNotFound(name)
-        except GatewayError as err:
-            return failure(err)
-        return _json(found)
+            return failure(err, http)
+        headers = {"server": SERVER, "x-request-id": new_request_id()}
+        return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
 
     app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
     known: dict[str, str] = {}
+    models = Models(at.catalogue, tenant_of)
+    answering = {surface.value: infer(_plain(surface)) for surface in PASSED_ON} | {
+        "messages": infer(AnthropicDialect),
+        "messages/count_tokens": infer(CountingDialect, count),
+        "responses": infer(lambda request_id: ResponsesDialect(request_id, responses)),
+        "responses/input_tokens": infer(lambda request_id: InputTokensDialect(request_id, responses), count),
+    }
     for prefix in PREFIXES:
-        for surface in Surface:
-            app.router.add_post(f"{prefix}/{surface.value}", infer(surface))
-            known[f"{prefix}/{surface.value}"] = "POST"
-        app.router.add_get(f"{prefix}/models", list_models)
-        app.router.add_get(f"{prefix}/models/{{model:.*}}", show_model)
+        for path, handler in answering.items():
+            app.router.add_post(f"{prefix}/{path}", handler, expect_handler=expectations)
+            known[f"{prefix}/{path}"] = "POST"
+        for method, path, handler in StoredResponses(responses, tenant_of).routes():
+            app.router.add_route(method, f"{prefix}/{path}", handler, expect_handler=expectations)
+        app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=expectations)
+        app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=expectations)
         known[f"{prefix}/models"] = "GET, HEAD"
+        app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=expectations)
+        known[f"{prefix}/usage"] = "GET, HEAD"
+
+    async def describe(http: web.Request) -> web.Response:
+        body = msgspec.json.encode(openapi.document(version("radixgate")))
+        return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
+
+    app.router.add_get("/openapi.json", describe, expect_handler=expectations)
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))
         if allowed is not None:
-            return failure(MethodNotAllowed(allowed))
-        return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."))
+            return failure(MethodNotAllowed(allowed), http)
+        return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
-    app.router.add_route("*", "/{anything:.*}", nothing_here)
+    app.router.add_route("*", "/{anything:.*}", nothing_here, expect_handler=expectations)
     return app
 
 
-def failure(error: GatewayError) -> web.Response:
-    """An error outside of the pipeline."""
-    headers = {"server": SERVER, "x-request-id": new_request_id(), **error.headers()}
-    return web.Response(
-        status=error.status, body=error.body(), content_type="application/json", headers=headers
-    )
-
-
-def _visible(at: Services, tenant: Tenant) -> list[ModelCard]:
-    """What this key may call."""
-    models: list[tuple[str, Model]] = sorted(at.catalogue.names().items())
-    return [ModelCard(id=name, created=m.created) for name, m in models if tenant.allows(m.name)]
-
-
-def _json(value: object) -> web.Response:
-    headers = {"server": SERVER, "x-request-id": new_request_id()}
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json", headers=headers)
+def _plain(surface: Surface) -> Callable[[str], Dialect]:
+    """OpenAI's own shape keeps nothing of an exchange: one for all."""
+    dialect = OpenAIDialect(surface)
+    return lambda request_id: dialect

@@ -3,21 +3,28 @@
 A body is taken apart one level deep; the values stay the bytes that they were, so that whatever a client and a
 worker agree on passes untouched. Only the fields below are decoded, and the fields that belong to the gateway
 (GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue,
-choose a replica or an adapter, run code in the engine, or have its prompt counted as something else.
+choose a replica or an adapter, run code or endless regular expressions in the engine, or have its prompt counted as
+something else.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from gateway.errors import BadRequest
-from gateway.request import InferenceRequest, Surface
+from gateway.request import GENERATING, InferenceRequest, Surface
+from gateway.web import passed_media
+from gateway.web.shape import check_depth, check_size
 
 CHOICES_MAX = 128
 MODEL_NAME_MAX = 200
 PROMPTS_MAX = 2048
+NO_TOKENS: list[int] = []
+WHOLE_NUMBER_MAX = 2**31 - 1
+LOGPROBS_MAX = 20
+"""As OpenAI has it, and vLLM by default. Every engine computes and sends so many for each token."""
 
 GATEWAY_OWNED = frozenset(
     {
@@ -29,7 +36,9 @@ GATEWAY_OWNED = frozenset(
         "bootstrap_room",
         "cache_salt",
         "chat_template",
+        "custom_labels",
         "custom_logit_processor",
+        "custom_params",
         "data_parallel_rank",
         "decode_tp_size",
         "disagg_prefill_dp_rank",
@@ -41,15 +50,19 @@ GATEWAY_OWNED = frozenset(
         "kv_transfer_params",
         "logits_processors",
         "lora_path",
+        "ngram_corpus_id",
         "priority",
         "prompt_embeds",
         "prompt_token_ids",
         "request_id",
+        "return_cached_tokens_details",
+        "return_meta_info",
         "rid",
         "routed_dp_rank",
         "routing_key",
         "session_id",
         "session_params",
+        "stop_regex",
         "vllm_xargs",
     }
 )
@@ -68,7 +81,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Common(msgspec.Struct):
+class CommonBody(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -76,20 +89,53 @@ class _Common(msgspec.Struct):
     max_completion_tokens: int | None = None
     n: int | None = None
     best_of: int | None = None
+    logprobs: bool | int | None = None
+    top_logprobs: int | None = None
+    prompt_logprobs: bool | int | None = None
 
 
-class _Chat(_Common):
+class ChatBody(CommonBody):
     messages: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class _Completion(_Common):
+class CompletionBody(CommonBody):
     prompt: str | list[Any] | None = None
 
 
+class EmbeddingBody(CommonBody):
+    input: str | list[Any] | None = None
+    messages: list[Any] | None = None
+
+
+class TextsBody(CommonBody):
+    """Reranking, scores, moderation, speech: the fields that texts are sent in."""
+
+    input: Any = None
+    query: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    text_1: Any = None
+    text_2: Any = None
+
+
+_BODIES: Mapping[Surface, type[CommonBody]] = {
+    Surface.CHAT: ChatBody,
+    Surface.COMPLETIONS: CompletionBody,
+    Surface.EMBEDDINGS: EmbeddingBody,
+    Surface.TOKENIZE: CommonBody,
+    Surface.DETOKENIZE: CommonBody,
+}
+
+
+def body_type(surface: Surface) -> type[CommonBody]:
+    """What is read of its bodies."""
+    return _BODIES.get(surface, TextsBody)
+
+
 _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
-    Surface.CHAT: msgspec.json.Decoder(_Chat),
-    Surface.COMPLETIONS: msgspec.json.Decoder(_Completion),
+    surface: msgspec.json.Decoder(body_type(surface)) for surface in Surface
 }
 
 
@@ -98,25 +144,34 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     try:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
         _ = body.isascii() or body.decode()
+        check_size(body)
         fields = _FIELDS.decode(body)
         read = _READERS[surface].decode(body)
+        check_depth(getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _refusal(str(err)) from err
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
         raise BadRequest(f"The body is not JSON: {err}.") from err
     for name in GATEWAY_OWNED.intersection(fields):
         del fields[name]
-    if not read.model or len(read.model) > MODEL_NAME_MAX:
+    if surface not in GENERATING:
+        passed_media.check(fields)
+    model = read.model
+    if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
-    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens")
-    choices = max(_whole_numbers(read, "n", "best_of"), default=1)
+    # An answer of no tokens is the worker's to give or to refuse: OpenAI's own document allows for it.
+    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens", least=0)
+    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+        if not 0 <= (getattr(read, name) or 0) <= LOGPROBS_MAX:
+            raise BadRequest(f"{name} must be between 0 and {LOGPROBS_MAX}.", param=name)
+    choices = max([1, *_whole_numbers(read, "n", least=1), *_whole_numbers(read, "best_of", least=0)])
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
     return InferenceRequest(
         surface=surface,
-        model=read.model,
+        model=model,
         fields=fields,
-        prompt=_messages(read) if surface is Surface.CHAT else _prompts(read),
+        prompt=_prompt(surface, read),
         stream=bool(read.stream),
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
         choices=choices,
@@ -125,7 +180,41 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     )
 
 
-def _messages(read: _Chat) -> list[dict[str, Any]]:
+def _prompt(surface: Surface, read: Any) -> list[Any]:
+    """The messages of a conversation; else prompts, of which all tokens are counted."""
+    match surface:
+        case Surface.CHAT:
+            return _messages(read)
+        case Surface.COMPLETIONS:
+            return _prompts(read.prompt, "prompt")
+        case Surface.EMBEDDINGS if read.input is not None or not read.messages:
+            return _prompts(read.input, "input")
+        case Surface.TOKENIZE | Surface.DETOKENIZE:
+            return [NO_TOKENS]
+    read.model = None
+    try:
+        texts = list(_texts(msgspec.structs.asdict(read).values()))
+    except msgspec.ValidationError as err:
+        raise BadRequest(f"A token id cannot be read: {err}.") from err
+    if len(texts) > PROMPTS_MAX:
+        raise BadRequest(f"The request has more than {PROMPTS_MAX} texts.")
+    return texts or [NO_TOKENS]
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str | list[int]]:
+    """Every text in there, and lists of token ids; not names of models, nor media."""
+    for value in values:
+        if isinstance(value, str) and not value.startswith("data:"):
+            yield value
+        elif isinstance(value, dict):
+            yield from _texts(inner for name, inner in value.items() if name not in ("type", "role"))
+        elif isinstance(value, list) and value and all(type(part) is int for part in value):
+            yield msgspec.convert(value, list[TokenId])
+        elif isinstance(value, list):
+            yield from _texts(value)
+
+
+def _messages(read: ChatBody) -> list[dict[str, Any]]:
     if not read.messages:
         raise BadRequest("The request must have at least one message.", param="messages")
     for at, message in enumerate(read.messages):
@@ -137,9 +226,8 @@ def _messages(read: _Chat) -> list[dict[str, Any]]:
     return read.messages
 
 
-def _prompts(read: _Completion) -> list[str | list[int]]:
+def _prompts(prompt: Any, field: str) -> list[str | list[int]]:
     """One or many prompts, each a text or token ids."""
-    prompt: Any = read.prompt
     prompts: list[str | list[TokenId]]
     try:
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
@@ -149,20 +237,23 @@ def _prompts(read: _Completion) -> list[str | list[int]]:
                 [prompt] if isinstance(prompt, str) else prompt or [], list[str | list[TokenId]]
             )
     except msgspec.ValidationError as err:
-        raise BadRequest(f"prompt: {str(err).replace(' - at `$', ' - at `prompt')}.", param="prompt") from err
+        said = str(err).replace(" - at `$", f" - at `{field}")
+        raise BadRequest(f"{field}: {said}.", param=field) from err
     if not 1 <= len(prompts) <= PROMPTS_MAX:
-        raise BadRequest(f"The request must have between 1 and {PROMPTS_MAX} prompts.", param="prompt")
+        raise BadRequest(f"The request must have between 1 and {PROMPTS_MAX} {field}s.", param=field)
     return prompts
 
 
-def _whole_numbers(read: _Common, *names: str) -> list[int]:
-    """Those of the named fields that are set; each must be at least 1."""
+def _whole_numbers(read: CommonBody, *names: str, least: int) -> list[int]:
+    """Those of the named fields that are set; none may be less than that, and each is countable."""
     found = []
     for name in names:
         value: int | None = getattr(read, name)
         if value is not None:
-            if value < 1:
-                raise BadRequest(f"{name} must be at least 1.", param=name)
+            if value < least:
+                raise BadRequest(f"{name} must be at least {least}.", param=name)
+            if value > WHOLE_NUMBER_MAX:
+                raise BadRequest(f"{name} must be at most {WHOLE_NUMBER_MAX}.", param=name)
             found.append(value)
     return found
 

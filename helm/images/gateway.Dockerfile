@@ -7,7 +7,7 @@ COPY radix_cache /src/radix_cache
 COPY policies /src/policies
 COPY workers /src/workers
 COPY gateway /src/gateway
-RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[postgres]'
+RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[oidc,postgres]'
 
 FROM python:3.11-slim
 # By number, so that Kubernetes can see that it is not root.

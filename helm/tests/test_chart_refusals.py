@@ -55,6 +55,11 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
         ({"config": {"deployment_secret": "x"}}, "config.deployment_secret is the chart's to write"),
         ({"config": {"redis": {"url": "redis://a"}}}, "config.redis.url is the chart's to write"),
         ({"config": {"admin": {"token": "x"}}}, "config.admin.token would stand in a ConfigMap"),
+        (
+            {"config": {"database": {"url": "postgresql://u:p@h/x"}}},
+            "config.database.url would stand in a ConfigMap",
+        ),
+        ({"config": {"authentication": {"tokens": [{"issuer": "x"}]}}}, "set tokenIssuers"),
         ({"config": {"index": {"memory_bytes_max": 2**31}}}, "the whole gateway may use 1Gi"),
         ({"gateway": {"image": {"tag": "latest"}}}, "needs a tag that names a version"),
         (

@@ -14,7 +14,7 @@ from gateway.server import serving
 from gateway.settings import Settings
 from gateway.settings_sources import load
 from gateway.tenants.keys import new_key, pepper
-from gateway.tenants.yaml_directory import YamlDirectory
+from gateway.tenants.yaml_directory import yaml_directory
 from helm.tests.rendering import CHART, EVERY_EXAMPLE, Objects, gateway, one, render, template
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -29,6 +29,7 @@ def settings_of(objects: Objects, directory: Path, *assignments: str) -> Setting
     made_up = {
         "RADIXGATE_DEPLOYMENT_SECRET": DEPLOYMENT_SECRET,
         "RADIXGATE_REDIS_URL": "rediss://:password@redis.example.com:6380/0",
+        "RADIXGATE_DATABASE_URL": "postgresql://radixgate:password@db.example.com:5432/radixgate",
         "RADIXGATE__TENANTS": json.dumps(tenants),
         "RADIXGATE__PLANS": json.dumps([{"name": "free", "concurrency": 8}]),
     }
@@ -109,6 +110,24 @@ def test_the_index_takes_half_of_the_memory_unless_told_otherwise(tmp_path: Path
     assert index_bytes({"gateway": {"resources": {"limits": None}}}) == Settings().index.memory_bytes_max
 
 
+def test_the_database_comes_from_a_secret_and_issuers_of_tokens_from_values(tmp_path: Path) -> None:
+    issuer = {"issuer": "https://login.example.com", "audiences": ["radixgate"], "tenant_claim": "org"}
+    objects = render({"database": {"existingSecret": "tenants-db"}, "tokenIssuers": [issuer]})
+    variables = {v["name"]: v for v in gateway(objects)["env"]}
+    assert variables["RADIXGATE_DATABASE_URL"]["valueFrom"]["secretKeyRef"] == {
+        "name": "tenants-db",
+        "key": "url",
+    }
+    assert "db.example.com" not in one(objects, "ConfigMap")["data"]["gateway.yaml"]
+    settings = settings_of(objects, tmp_path)
+    assert settings.database.url.startswith("postgresql://radixgate:")
+    assert settings.database.upgrade == "always"
+    (found,) = settings.authentication.tokens
+    assert (found.issuer, found.audiences, found.tenant_claim) == (
+        *("https://login.example.com", ("radixgate",), "org"),
+    )
+
+
 def test_keys_of_external_workers_come_from_their_secrets(tmp_path: Path) -> None:
     objects = render(example=CHART / "examples/sglang.yaml")
     variables = {v["name"]: v for v in gateway(objects)["env"]}
@@ -124,7 +143,7 @@ def test_the_demo_tenants_key_works_and_goes_with_the_first_tenant(tmp_path: Pat
     objects = render()
     settings = settings_of(objects, tmp_path)
     key = (tmp_path / "key").read_text(encoding="utf-8").strip()
-    directory = YamlDirectory(settings, PEPPER)
+    directory = yaml_directory(settings, PEPPER)
     assert directory.by_key(key).id == "demo"
     assert oct((tmp_path / "key").stat().st_mode)[-3:] == "600"
 

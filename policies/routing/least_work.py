@@ -7,6 +7,7 @@ then by lot.
 from collections.abc import Sequence
 from typing import ClassVar
 
+from policies.routing.estimate import matched_tokens
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 
 
@@ -29,8 +30,9 @@ class LeastWork:
             Route(
                 worker=candidates[at].worker.id,
                 cost_ms=order(at)[0],
-                matched_tokens=candidates[at].matched_tokens,
+                matched_tokens=matched_tokens(query, candidates[at]),
                 reason=f"{candidates[at].worker.tokens_queued} tokens ahead",
+                ms_per_queued_token=candidates[at].worker.speed.ms_per_token,
             )
             for at in sorted(range(count), key=order)
         )

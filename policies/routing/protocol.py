@@ -7,13 +7,17 @@ in a test, and decides alike. What a rule would want to remember or throw dice f
 Every registered policy passes tests/conformance/test_routing_policy.py.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import msgspec
 
+from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
+
+NO_BLOCKS: Hashes = array("Q")
 
 
 class PolicyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,13 +28,18 @@ class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a policy may know of a request.
 
     `prompt_tokens`: its length. `output_tokens`: what it is expected to generate. `sequence`: how many requests
-    for this model came before it. `draw`: a number in [0, 1), different for every request.
+    for this model came before it. `draw`: a number in [0, 1), different for every request. `blocks`: chained hashes
+    of its full blocks of `block_tokens` tokens. `session`: equal for the turns of one conversation, None if the
+    client does not say.
     """
 
     prompt_tokens: int
     output_tokens: int
     sequence: int
     draw: float
+    blocks: Hashes = NO_BLOCKS
+    block_tokens: int = 64
+    session: int | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -49,6 +58,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One ranked choice: who decodes, who prefills where that is split, and why.
 
     `cost_ms`: the policy's estimate, in milliseconds. `matched_tokens`: prompt tokens that it need not compute.
+    `ms_per_queued_token`: what the estimate rises by with every token that is queued there meanwhile; 0 where a
+    policy does not look at that.
     """
 
     worker: WorkerId
@@ -56,6 +67,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     matched_tokens: int
     reason: str
     prefill_worker: WorkerId | None = None
+    ms_per_queued_token: float = 0.0
 
 
 Ranking = tuple[Route, ...]

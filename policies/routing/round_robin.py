@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from policies.routing.estimate import matched_tokens
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 
 
@@ -19,6 +20,6 @@ class RoundRobin:
         ordered = sorted(candidates, key=lambda candidate: candidate.worker.id)
         first = query.sequence % len(ordered)
         return tuple(
-            Route(worker=c.worker.id, cost_ms=0.0, matched_tokens=c.matched_tokens, reason="its turn")
+            Route(worker=c.worker.id, cost_ms=0.0, matched_tokens=matched_tokens(query, c), reason="its turn")
             for c in ordered[first:] + ordered[:first]
         )

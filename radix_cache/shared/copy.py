@@ -67,6 +67,13 @@ class TreeCopy:
         """Of all runs."""
         return self._table.blocks
 
+    def namespaces(self) -> Iterator[tuple[bytes, int]]:
+        """Every namespace, packed, and its blocks."""
+        blocks_of = self._table.blocks_of
+        for shard in self.shards.values():
+            for namespace, name in shard.names.items():
+                yield name, blocks_of.get(namespace, 0)
+
     @property
     def predictions(self) -> int:
         """How many are under way."""
@@ -192,13 +199,13 @@ class TreeCopy:
         before = self.shards.get(number) or Shard(number)
         gone: list[int] = []
         lost: dict[int, int] = {}
-        blocks = 0
+        blocks: dict[NamespaceId, int] = {}
         for node in before.nodes:
             if node.key not in aside.nodes:
                 gone.append(node.key)
             for tenure, held in node.holders():
                 lost[tenure] = lost.get(tenure, 0) + held.all
-            blocks += len(node.run)
+            blocks[node.namespace] = blocks.get(node.namespace, 0) + len(node.run)
             yield
         self._table.replace(before.nodes, gone, lost, blocks, aside)
         self.shards[number] = shard

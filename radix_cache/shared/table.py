@@ -19,7 +19,8 @@ class Unknown(Exception):
 
 
 class NodeTable:
-    """`nodes` by key. `held`: blocks by tenure, in any tier. `holding`: the nodes of each tenure.
+    """`nodes` by key. `blocks`: of all runs; `blocks_of`: by namespace. `held`: blocks by tenure, in any tier.
+    `holding`: the nodes of each tenure.
 
     The three dicts are never replaced: others may keep them.
     """
@@ -29,6 +30,7 @@ class NodeTable:
         self.held: dict[int, int] = {}
         self.holding: dict[int, set[Node]] = {}
         self.blocks = 0
+        self.blocks_of: dict[NamespaceId, int] = {}
 
     def resolve(self, key: int, depth: int) -> Node | None:
         """The node that has the block of this depth, on the way from `key` along splits."""
@@ -60,7 +62,7 @@ class NodeTable:
     def add(self, namespace: NamespaceId, head: Head, run: Hashes) -> Node:
         """A new one, without a place below another."""
         node = self.nodes[head.key] = Node(head.key, namespace, run)
-        self.blocks += len(run)
+        self._grow(namespace, len(run))
         self.set_head(node, head)
         return node
 
@@ -70,7 +72,7 @@ class NodeTable:
         if run is None:
             raise Unknown
         more = len(run) - len(node.run)
-        self.blocks += more
+        self._grow(node.namespace, more)
         node.run = run
         self.set_head(node, record.head)
         return more < 0
@@ -109,7 +111,15 @@ class NodeTable:
         if node.parent is not None and node.parent.children is not None:
             node.parent.children.discard(node)
         self.nodes.pop(node.key, None)
-        self.blocks -= len(node.run)
+        self._grow(node.namespace, -len(node.run))
+
+    def _grow(self, namespace: NamespaceId, blocks: int) -> None:
+        self.blocks += blocks
+        count = self.blocks_of.get(namespace, 0) + blocks
+        if count:
+            self.blocks_of[namespace] = count
+        else:
+            self.blocks_of.pop(namespace, None)
 
     def link(self, node: Node) -> None:
         """It finds its parent."""
@@ -129,14 +139,22 @@ class NodeTable:
                 self.link(child)
 
     def replace(
-        self, before: set[Node], gone: list[int], lost: dict[int, int], blocks: int, by: "NodeTable"
+        self,
+        before: set[Node],
+        gone: list[int],
+        lost: dict[int, int],
+        blocks: dict[NamespaceId, int],
+        by: "NodeTable",
     ) -> None:
         """The nodes of another table in place of some: few operations, each on many.
 
         `gone`: keys that are there no more; `lost`: blocks that each tenure held of the nodes before; `blocks`: of
-        their runs.
+        their runs, by namespace.
         """
-        self.blocks += by.blocks - blocks
+        for namespace, count in blocks.items():
+            self._grow(namespace, -count)
+        for namespace, count in by.blocks_of.items():
+            self._grow(namespace, count)
         for key in gone:
             self.nodes.pop(key, None)
         self.nodes.update(by.nodes)

@@ -216,7 +216,7 @@ def _settings(
         "workers": [{"id": f"fast-{at}", "kind": "sglang", "url": url} for at, url in enumerate(urls)],
         "plans": [{"name": "bench", "limits": LIMITS, "concurrency": CONCURRENCY}],
         "tenants": [{"id": "bench", "plan": "bench", "keys": [{"id": key.id, "hash": key.hash}]}],
-        "routing": {"policy": "prefix_affinity"},
+        "routing": {"policy": "cost"},
         "drain": {"notice_seconds": 0, "seconds": 1},
     }
 

@@ -38,7 +38,7 @@ WRITES = 2
 """Of `worker_events_role`."""
 
 ROUNDING = 0.02
-"""Of a unit, a request: buckets are doubles of microseconds since 1970, exact to a quarter of a microsecond."""
+"""Of a unit, a request: what has run out of a bucket is reckoned from microseconds, to a quarter of one."""
 
 
 @dataclass(frozen=True, slots=True)

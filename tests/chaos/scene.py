@@ -8,6 +8,7 @@ clients --> gateway-0 --+--> worker-0, worker-1, worker-2
 
 import asyncio
 import json
+import struct
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -36,8 +37,10 @@ KV_TOKENS = 6000
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
 CONCURRENCY = 64
-INTERVAL_US = {"requests/86400s": DAY_US / REQUESTS_A_DAY, "total_tokens/86400s": DAY_US / TOKENS_A_DAY}
-"""Microseconds of a bucket that one unit takes; see policies/gcra.py."""
+AMOUNTS = {"requests/day": REQUESTS_A_DAY, "total_tokens/day": TOKENS_A_DAY}
+"""Of smooth limits; see policies/windows.py."""
+METER = struct.Struct("<ddd")
+"""As gateway/quotas/lua/windows.lua keeps it: used, since when in microseconds, and what is of no interest here."""
 
 
 @dataclass
@@ -65,22 +68,23 @@ class Scene:
 
         With `flush` everything else is forgotten in the same moment.
         """
-        full_at = int(time.time() * 1e6) + DAY_US // 2
+        now = float(int(time.time() * 1e6))
+        meters = {limit: METER.pack(amount / 2, now, 0.0) for limit, amount in AMOUNTS.items()}
         async with self.redis.pipeline(transaction=True) as pipe:
             if flush:
                 pipe.flushall()
             for tenant in TENANTS:
-                pipe.hset(_bucket(tenant), mapping=dict.fromkeys(INTERVAL_US, full_at))
+                pipe.hset(_bucket(tenant), mapping=meters)
             await pipe.execute()
-        self.seeded = {limit: len(TENANTS) * full_at / interval for limit, interval in INTERVAL_US.items()}
+        self.seeded = {limit: len(TENANTS) * _taken(meter, AMOUNTS[limit]) for limit, meter in meters.items()}
 
     async def charged(self) -> dict[str, float]:
         """What has been taken from the buckets of all tenants, in units, up to a constant."""
-        sums = dict.fromkeys(INTERVAL_US, 0.0)
+        sums = dict.fromkeys(AMOUNTS, 0.0)
         for tenant in TENANTS:
             found = await self.redis.hgetall(_bucket(tenant))
-            for limit, interval in INTERVAL_US.items():
-                sums[limit] += float(found[limit.encode()]) / interval
+            for limit, amount in AMOUNTS.items():
+                sums[limit] += _taken(found[limit.encode()], amount)
         return sums
 
     async def running(self) -> set[str]:
@@ -111,7 +115,13 @@ class Scene:
 
 
 def _bucket(tenant: str) -> str:
-    return f"rg:{{{tenant}}}:full:tenant:{tenant}"
+    return f"rg:{{{tenant}}}:used:tenant:{tenant}"
+
+
+def _taken(meter: bytes, amount: int) -> float:
+    """Units, up to a constant: what is in the bucket, and what has run out of it until then."""
+    used, since, _ = METER.unpack(meter)
+    return used + since * amount / DAY_US
 
 
 @asynccontextmanager

@@ -1,11 +1,12 @@
-"""What every registered QueuePolicy promises."""
+"""What every registered QueuePolicy and every TenantOrder promises."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.queueing.heads import heads, next_turn
 from policies.queueing.protocol import QueueCounters, Ticket
-from policies.registry import queue_names, queue_policy
+from policies.registry import order_names, queue_names, queue_policy, tenant_order
 
 tickets = st.lists(
     st.builds(
@@ -15,10 +16,18 @@ tickets = st.lists(
         cost=st.floats(0, 1e6),
         arrived_at=st.floats(0, 1e6),
         weight=st.floats(0.1, 10),
+        deadline=st.none() | st.floats(0, 1e6),
+        uncached_tokens=st.integers(0, 10_000),
+        cached_tokens=st.integers(0, 10_000),
+        service_class=st.sampled_from(["voice", "chat", "batch", "unheard of"]),
+        worker=st.sampled_from(["", "w0", "w1"]),
     ),
     max_size=8,
     unique_by=lambda ticket: ticket.number,
 )
+
+
+few = settings(max_examples=30, deadline=None)
 
 
 @pytest.fixture(scope="module", params=queue_names())
@@ -26,6 +35,12 @@ def policy(request):
     return queue_policy(request.param)
 
 
+@pytest.fixture(scope="module", params=order_names())
+def order(request):
+    return tenant_order(request.param)
+
+
+@few
 @given(waiting=tickets)
 def test_somebody_goes_whenever_somebody_waits(policy, waiting):
     turn = policy.next(QueueCounters(), waiting, 0.0)
@@ -33,24 +48,60 @@ def test_somebody_goes_whenever_somebody_waits(policy, waiting):
     assert turn is None or turn.ticket in waiting
 
 
+@few
 @given(waiting=tickets)
 def test_everybody_goes_in_the_end(policy, waiting):
-    counters, left, gone = QueueCounters(), list(waiting), []
+    counters, left, gone = QueueCounters(), [], []
     for ticket in waiting:
-        counters = policy.arrive(counters, ticket)
+        counters = policy.arrive(counters, ticket, left)
+        left.append(ticket)
     while left:
         turn = policy.next(counters, left, 0.0)
         left.remove(turn.ticket)
         gone.append(turn.ticket)
-        counters = policy.settle(turn.counters, turn.ticket.tenant, turn.ticket.weight, 1.0)
+        counters = policy.settle(turn.counters, turn.ticket, 1.0)
     assert sorted(t.number for t in gone) == sorted(t.number for t in waiting)
 
 
+@few
 @given(waiting=tickets)
 def test_deciding_changes_nothing_that_was_given(policy, waiting):
-    counters, before = QueueCounters(), list(waiting)
+    counters, before = QueueCounters(tags={"a": 1.0}), list(waiting)
     policy.next(counters, waiting, 0.0)
-    assert (counters, waiting) == (QueueCounters(), before)
+    for ticket in waiting:
+        policy.arrive(counters, ticket, waiting)
+        policy.settle(counters, ticket, 5.0)
+    assert (counters, waiting) == (QueueCounters(tags={"a": 1.0}), before)
+
+
+def test_what_is_kept_of_tenants_that_are_gone_is_bounded(policy):
+    counters = QueueCounters()
+    for number in range(2500):
+        ticket = Ticket(number=number, tenant=f"t{number}", cost=10.0, arrived_at=0.0)
+        counters = policy.next(policy.arrive(counters, ticket, []), [ticket], 0.0).counters
+    assert len(counters.tags) <= 1100
+
+
+@few
+@given(waiting=tickets.filter(bool), now=st.floats(0, 2e6))
+def test_an_order_gives_one_of_those_who_wait(order, waiting, now):
+    assert order.first(waiting, now) in waiting
+
+
+@few
+@given(waiting=tickets, now=st.floats(0, 2e6))
+def test_of_each_tenant_and_class_one_stands_in_front(order, waiting, now):
+    front = heads(waiting, order, now)
+    flows = [(ticket.tenant, ticket.service_class) for ticket in front]
+    assert sorted(flows) == sorted({(ticket.tenant, ticket.service_class) for ticket in waiting})
+
+
+@few
+@given(waiting=tickets, now=st.floats(0, 2e6))
+def test_policy_and_order_go_together(policy, order, waiting, now):
+    turn = next_turn(policy, order, QueueCounters(), waiting, now)
+    assert (turn is None) == (not waiting)
+    assert turn is None or turn.ticket in heads(waiting, order, now)
 
 
 def test_fifo_goes_by_arrival():

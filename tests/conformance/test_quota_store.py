@@ -8,10 +8,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from gateway.quotas.limit import Limit, Scope, concurrency, scopes_for
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope, tightest
+from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, RepeatRefused, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.gcra import Bucket
+from policies.windows import Window, calendar_end
 from radix_cache.redis.scripts import ScriptCaller
 
 numbers = itertools.count()
@@ -19,15 +20,15 @@ numbers = itertools.count()
 WIDE = Scope(
     name="wide",
     limits=(
-        Limit(unit="requests", bucket=Bucket(amount=10_000, period_seconds=1e6)),
-        Limit(unit="total_tokens", bucket=Bucket(amount=1_000_000, period_seconds=1e6)),
+        Limit(unit="requests", amount=10_000, window=Window(seconds=1e10)),
+        Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=1e10)),
+        concurrency(200),
     ),
-    concurrency=200,
 )
 """Wide enough for many at one time."""
 
-REQUESTS = Limit(unit="requests", bucket=Bucket(amount=5, period_seconds=3600))
-TOKENS = Limit(unit="total_tokens", bucket=Bucket(amount=1000, period_seconds=3600))
+REQUESTS = Limit(unit="requests", amount=5, window=Window(seconds=3600))
+TOKENS = Limit(unit="total_tokens", amount=1000, window=Window(seconds=3600))
 
 
 @pytest.fixture(params=["local", "redis", "cluster"])
@@ -63,7 +64,7 @@ async def left(store, ask, *scopes):
         msgspec.structs.replace(ask(*scopes, prompt=0), cost=Cost(prompt_tokens=0, requests=0))
     )
     await store.release(lease)
-    return [standing.remaining for standing in lease.standings]
+    return [s.remaining for s in lease.standings if s.unit != "concurrency"]
 
 
 async def test_a_limit_lets_through_exactly_what_it_says(store, ask):
@@ -89,8 +90,8 @@ async def test_a_refusal_names_the_limit_and_the_true_wait(store, ask):
 
 
 async def test_a_refusal_takes_nothing_from_any_scope(store, ask):
-    tenant = Scope(name="tenant", limits=(REQUESTS, TOKENS), concurrency=10)
-    poor = Scope(name="poor", limits=(Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=3600)),))
+    tenant = Scope(name="tenant", limits=(REQUESTS, TOKENS, concurrency(10)))
+    poor = Scope(name="poor", limits=(Limit(unit="requests", amount=1, window=Window(seconds=3600)),))
     assert isinstance(await store.reserve(ask(poor)), Lease)
     before = await left(store, ask, tenant)
     assert isinstance(await store.reserve(ask(tenant, poor)), Refusal)
@@ -118,7 +119,7 @@ async def test_settling_can_charge_more_than_was_reserved(store, ask):
 
 
 async def test_releasing_gives_everything_back(store, ask):
-    scope = Scope(name="t", limits=(TOKENS, REQUESTS), concurrency=1)
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS, concurrency(1)))
     lease = await store.reserve(ask(scope, prompt=100, output=400))
     await store.release(lease)
     assert await left(store, ask, scope) == [1000, 5]
@@ -134,7 +135,7 @@ async def test_ending_twice_is_ending_once(store, ask):
 
 
 async def test_a_repeated_reserve_is_granted_again_and_charged_once(store, ask):
-    scope = Scope(name="t", limits=(TOKENS, REQUESTS), concurrency=1)
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS, concurrency(1)))
     reservation = ask(scope, prompt=100, output=100)
     first, second = await store.reserve(reservation), await store.reserve(reservation)
     assert isinstance(first, Lease)
@@ -144,7 +145,7 @@ async def test_a_repeated_reserve_is_granted_again_and_charged_once(store, ask):
 
 
 async def test_a_reserve_that_comes_after_its_release_takes_nothing(store, ask):
-    scope = Scope(name="t", limits=(TOKENS,), concurrency=1)
+    scope = Scope(name="t", limits=(TOKENS, concurrency(1)))
     reservation = ask(scope, prompt=100)
     await store.release(Lease(reservation=reservation))
     with pytest.raises(QuotaUnavailable):
@@ -153,7 +154,7 @@ async def test_a_reserve_that_comes_after_its_release_takes_nothing(store, ask):
 
 
 async def test_concurrency_is_taken_by_a_lease_and_freed_by_its_end(store, ask):
-    scope = Scope(name="t", concurrency=2)
+    scope = Scope(name="t", limits=(concurrency(2),))
     first, second = await store.reserve(ask(scope)), await store.reserve(ask(scope))
     refusal = await store.reserve(ask(scope))
     assert (refusal.unit, refusal.amount) == ("concurrency", 2)
@@ -173,17 +174,17 @@ async def test_a_cost_above_the_limit_is_told_that_waiting_does_not_help(store, 
 
 
 async def test_the_longest_wait_of_several_limits_is_told(store, ask):
-    fast = Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=10))
-    scope = Scope(name="t", limits=(fast, replace(REQUESTS, bucket=Bucket(amount=1, period_seconds=1000))))
+    fast = Limit(unit="requests", amount=1, window=Window(seconds=10))
+    scope = Scope(name="t", limits=(fast, replace(REQUESTS, amount=1, window=Window(seconds=1000))))
     await store.reserve(ask(scope))
     refusal = await store.reserve(ask(scope))
     assert refusal.retry_after_seconds == pytest.approx(1000, abs=5)
 
 
-async def test_limits_of_the_same_kind_hold_at_once_and_the_tightest_is_shown(store, ask):
-    wide = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=86400))
+async def test_limits_of_the_same_kind_hold_at_once_and_each_is_shown(store, ask):
+    wide = Limit(unit="requests", amount=100, window=Window(seconds=86400))
     lease = await store.reserve(ask(Scope(name="t", limits=(wide, REQUESTS))))
-    assert tightest(lease.standings)["requests"].amount == 5
+    assert [standing.remaining for standing in lease.standings] == [99, 4]
 
 
 async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask):
@@ -195,7 +196,7 @@ async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask
 
 
 async def test_renewing_keeps_a_lease(store, ask):
-    scope = Scope(name="t", concurrency=1)
+    scope = Scope(name="t", limits=(concurrency(1),))
     lease = await store.reserve(ask(scope))
     await store.renew([lease])
     assert isinstance(await store.reserve(ask(scope)), Refusal)
@@ -212,7 +213,7 @@ async def test_a_wide_account_is_as_exact_as_a_narrow_one(store, ask):
     for number in range(150):
         leases.append(await store.reserve(ask(WIDE, prompt=100, output=50)))
         remaining = [standing.remaining for standing in leases[-1].standings]
-        assert remaining == [10_000 - number - 1, 1_000_000 - 150 * (number + 1)]
+        assert remaining == [10_000 - number - 1, 1_000_000 - 150 * (number + 1), 200 - number - 1]
     for lease in leases[:100]:
         await store.settle(lease, Cost(prompt_tokens=100, output_tokens=10))
     for lease in leases[100:]:
@@ -229,7 +230,7 @@ async def test_a_wide_account_has_no_more_places_than_it_says(store, ask):
 
 
 async def test_a_wide_account_sells_everything_and_no_more(store, ask):
-    scope = replace(WIDE, concurrency=None)
+    scope = replace(WIDE, limits=WIDE.limits[:2])
     outcomes = [await store.reserve(ask(scope, prompt=10_000)) for _ in range(110)]
     assert [type(outcome) for outcome in outcomes] == [Lease] * 100 + [Refusal] * 10
 
@@ -239,3 +240,142 @@ async def test_using_more_than_reserved_is_charged_on_a_wide_account_too(store, 
         lease = await store.reserve(ask(WIDE, prompt=100))
         await store.settle(lease, Cost(prompt_tokens=100, output_tokens=20_000))
     assert await left(store, ask, WIDE) == [9_980, 1_000_000 - 20 * 20_100]
+
+
+BUDGET = Limit(unit="total_tokens", amount=1000, window=Window.of("month", "calendar"))
+
+
+async def test_several_windows_of_one_unit_hold_at_once(store, ask):
+    rolling = Limit(unit="total_tokens", amount=300, window=Window.of("day", "rolling"))
+    scope = Scope(name="t", limits=(TOKENS, BUDGET, rolling))
+    assert isinstance(await store.reserve(ask(scope, prompt=250)), Lease)
+    refusal = await store.reserve(ask(scope, prompt=60))
+    assert refusal.limit == rolling
+    assert refusal.retry_after_seconds == pytest.approx(86400, abs=30)
+    assert await left(store, ask, scope) == [750, 750, 50]
+
+
+async def test_a_budget_of_the_calendar_begins_anew_when_its_month_is_over(store, ask):
+    scope = Scope(name="t", limits=(BUDGET,))
+    await store.reserve(ask(scope, prompt=1000))
+    refusal = await store.reserve(ask(scope, prompt=1))
+    end = calendar_end("month", time.time()) - time.time()
+    assert refusal.retry_after_seconds == pytest.approx(end, abs=30)
+
+
+async def test_every_kind_of_token_and_money_has_limits_of_its_own(store, ask):
+    units = ("requests", "input_tokens", "cached_tokens", "output_tokens", "total_tokens", "spend")
+    scope = Scope(name="t", limits=tuple(replace(TOKENS, unit=unit) for unit in units))
+    reservation = msgspec.structs.replace(
+        ask(scope), cost=Cost(prompt_tokens=100, cached_tokens=None, output_tokens=50, spend=300)
+    )
+    lease = await store.reserve(reservation)
+    # Any token of the prompt may turn out to be cached or not.
+    assert [s.remaining for s in lease.standings] == [999, 900, 900, 950, 850, 700]
+    await store.settle(lease, Cost(prompt_tokens=100, cached_tokens=80, output_tokens=20, spend=90))
+    assert await left(store, ask, scope) == [999, 980, 920, 980, 880, 910]
+
+
+async def test_a_limit_that_is_raised_for_a_time_keeps_what_is_used(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    await store.reserve(ask(scope, prompt=1000))
+    assert isinstance(await store.reserve(ask(scope, prompt=1)), Refusal)
+    raised = Scope(name="t", limits=(replace(TOKENS, amount=1500),))
+    assert isinstance(await store.reserve(ask(raised, prompt=400)), Lease)
+    assert await left(store, ask, raised) == [100]
+    assert (await store.reserve(ask(scope, prompt=1))).standings[0].remaining == 0
+
+
+async def test_limits_of_models_are_accounts_of_their_own(store, ask):
+    small = replace(TOKENS, amount=100, models=("llama-*",))
+    wide = Scope(name="t", limits=(TOKENS, small, concurrency(5), concurrency(1, ("llama-*",))))
+    llama, other = (scopes_for((wide,), model)[0] for model in ("llama-8b", "qwen"))
+    first = await store.reserve(ask(llama, prompt=90))
+    assert isinstance(first, Lease)
+    assert (await store.reserve(ask(llama, prompt=5))).limit == wide.limits[3]
+    await store.settle(first, Cost(prompt_tokens=90))
+    assert (await store.reserve(ask(llama, prompt=20))).limit == small
+    assert isinstance(await store.reserve(ask(other, prompt=20)), Lease)
+    assert await left(store, ask, llama) == [890, 10]
+
+
+async def test_a_limit_in_shadow_refuses_nobody_and_counts_what_it_would_have_let_through(store, ask):
+    shadow = replace(TOKENS, amount=100, mode="shadow")
+    scope = Scope(name="t", limits=(TOKENS, shadow))
+    first, second, third = [await store.reserve(ask(scope, prompt=tokens)) for tokens in (60, 60, 40)]
+    assert [[s.limit for s in lease.shadowed] for lease in (first, second, third)] == [[], [shadow], []]
+    for lease in (first, second, third):
+        await store.settle(lease, Cost(prompt_tokens=30))
+    assert await left(store, ask, scope) == [910, 40]
+
+
+async def test_a_soft_limit_refuses_nobody_and_counts_everything(store, ask):
+    scope = Scope(name="t", limits=(replace(TOKENS, amount=100, mode="soft"), TOKENS))
+    for _ in range(3):
+        assert isinstance(await store.reserve(ask(scope, prompt=60)), Lease)
+    assert await left(store, ask, scope) == [0, 820]
+
+
+async def test_an_alert_comes_once_a_window_however_often_its_share_is_passed(store, ask):
+    told = []
+    store._events.on_alert.append(told.append)
+    scope = Scope(name="tenant:t", limits=(replace(BUDGET, alert_at=0.5),))
+
+    async def use(tokens):
+        lease = await store.reserve(msgspec.structs.replace(ask(scope, prompt=tokens), tenant="t"))
+        await store.settle(lease, Cost(prompt_tokens=tokens))
+        await asyncio.sleep(0)
+
+    for tokens in (499, 1, 100, 100):
+        await use(tokens)
+    assert [(a.tenant, a.scope, a.used, a.amount, a.share) for a in told] == [
+        ("t", "tenant:t", 500, 1000, 0.5)
+    ]
+    assert store._events.alerts == {("tenant:t", "total_tokens/calendar month"): 1}
+
+
+def once(reservation, fingerprint="f", attempts_max=3):
+    key = Once(name=f"key of {reservation.organisation}", fingerprint=fingerprint, attempts_max=attempts_max)
+    return msgspec.structs.replace(reservation, once=key)
+
+
+async def test_a_request_that_is_repeated_under_a_key_is_charged_as_its_dearest_attempt(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS, concurrency(1)))
+    for used in (70, 100, 20):
+        lease = await store.reserve(once(ask(scope, prompt=50, output=100)))
+        assert isinstance(lease, Lease)
+        await store.settle(lease, Cost(prompt_tokens=50, output_tokens=used - 50 if used > 50 else 0))
+    assert await left(store, ask, scope) == [900, 4]
+
+
+async def test_a_repeat_while_the_first_is_running_is_refused(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, concurrency(5)))
+    reservation = once(ask(scope, prompt=100))
+    lease = await store.reserve(reservation)
+    with pytest.raises(RepeatRefused, match="running"):
+        await store.reserve(once(ask(scope, prompt=100)))
+    assert isinstance(await store.reserve(reservation), Lease), "the same command again is no repeat"
+    await store.release(lease)
+    assert await left(store, ask, scope) == [1000]
+    assert isinstance(await store.reserve(once(ask(scope, prompt=100))), Lease)
+
+
+async def test_a_key_is_for_one_request_and_so_many_attempts(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    for _ in range(2):
+        lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=2))
+        await store.settle(lease, Cost(prompt_tokens=100))
+    with pytest.raises(RepeatRefused, match="used up"):
+        await store.reserve(once(ask(scope, prompt=100), attempts_max=2))
+    with pytest.raises(RepeatRefused, match="different"):
+        await store.reserve(once(ask(scope, prompt=100), fingerprint="g"))
+    assert await left(store, ask, scope) == [900]
+
+
+async def test_an_attempt_that_was_given_back_is_as_if_it_had_not_been(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    for _ in range(4):
+        await store.release(await store.reserve(once(ask(scope, prompt=100), attempts_max=1)))
+    lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=1))
+    await store.settle(lease, Cost(prompt_tokens=60))
+    assert await left(store, ask, scope) == [940]

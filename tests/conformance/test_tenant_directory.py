@@ -12,6 +12,7 @@ from gateway.database.tenant_store import TenantStore
 from gateway.settings import Settings
 from gateway.settings_tenants import (
     ApiKey,
+    ContextLength,
     Isolation,
     Limit,
     ModelAccess,
@@ -35,8 +36,16 @@ ELSEWHERE = "sk-elsewhere"
 ORGANISATION = OrganisationSettings(id="org", limits=(Limit(requests=9, per="hour"),), concurrency=7)
 PLAN = Plan(
     name="p",
-    limits=(Limit(requests=60, per="minute"), Limit(total_tokens=1000, per="day")),
+    limits=(
+        Limit(requests=60, per="minute"),
+        Limit(total_tokens=1000, per="day"),
+        Limit(spend=0.1, per="month", reset="calendar", models=("llama-*", "b"), mode="soft", alert_at=0.5),
+        Limit(cached_tokens=7, per="week", reset="rolling", mode="shadow"),
+    ),
     concurrency=3,
+    context_lengths=(ContextLength(models=("llama-*",), max=100),),
+    cache_blocks_max=1000,
+    without_redis="closed",
     models=ModelAccess(allow=("llama-*",), deny=("*-70b",)),
     context_length_max=4096,
 )
@@ -46,6 +55,12 @@ TENANTS = (
         organisation="org",
         plan="p",
         isolation=Isolation(mode="group", group="friends"),
+        limits=(Limit(requests=600, per="minute", until=Moment.at(NOW + 60)), Limit(concurrency=9)),
+        concurrency=4,
+        context_length_max=50,
+        context_lengths=(ContextLength(models=("x",), max=5),),
+        cache_blocks_max=2000,
+        without_redis="open",
         models=ModelAccess(deny=("llama-1",)),
         addresses=(Network("10.0.0.0/8"),),
         keys=(
@@ -151,3 +166,15 @@ async def test_every_tenants_group_is_listed(directory):
 
 async def test_keys_are_asked_for_where_there_are_tenants(directory):
     assert directory.asks_for_keys
+
+
+async def test_who_has_shown_who_he_is_without_a_key_gets_the_tenant_under_his_own_rules(directory):
+    rules = ApiKey(id="token-x", hash="", scopes=("inference",))
+    found, by_key = directory.by_id("acme", rules), directory.by_key(KEYS["acme"].text)
+    assert (found.id, found.organisation, found.plan, found.group) == (
+        *("acme", "org", by_key.plan, by_key.group),
+    )
+    assert (found.key_id, found.may) == ("token-x", {"inference"})
+    assert [scope.name for scope in found.scopes] == ["organisation:org", "tenant:acme"]
+    with pytest.raises(UnknownKey):
+        directory.by_id("nobody", rules)

@@ -20,6 +20,7 @@ class Script:
     `status`: other than 200 it refuses with `body` (`{}`: an empty one) and `headers`. `tokens`: words of the
     answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
     is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
+    `until`: it waits for this before anything else.
     """
 
     status: int = 200
@@ -30,6 +31,7 @@ class Script:
     gap: float = 0.0
     break_after: int | None = None
     silent: bool = False
+    until: asyncio.Event | None = None
     cached_tokens: int | None = 0
     prompt_tokens: int = 10
     usage_in_last_frame: bool = False
@@ -53,6 +55,7 @@ class ScriptedWorker:
         self.models = list(models)
         self.script = script or Script()
         self.seen: list[Seen] = []
+        self.others: dict[str, tuple[str, bytes]] = {}  # more paths: what each answers, and of which type
         self.ready = True
         self.instance: str | None = "first"
         self.listed: bytes | None = None  # instead of the list of models
@@ -75,6 +78,8 @@ class ScriptedWorker:
         app = web.Application(client_max_size=64 * 1024**2)
         for path in ("/v1/chat/completions", "/v1/completions"):
             app.router.add_post(path, self._infer)
+        for path in self.others:
+            app.router.add_post(path, self._other)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/health", self._ready)
@@ -102,6 +107,11 @@ class ScriptedWorker:
     async def _server_info(self, http: web.Request) -> web.Response:
         return web.json_response({"max_total_num_tokens": self.kv_tokens_max, "instance_id": self.instance})
 
+    async def _other(self, http: web.Request) -> web.Response:
+        self.seen.append(Seen(body=await http.json(), headers=http.headers.copy(), ended="finished"))
+        kind, body = self.others[http.path]
+        return web.Response(body=body, content_type=kind)
+
     async def _infer(self, http: web.Request) -> web.StreamResponse:
         script, body = self.script, await http.json()
         seen = Seen(body=body, headers=http.headers.copy())
@@ -119,6 +129,8 @@ class ScriptedWorker:
     ) -> web.StreamResponse:
         if script.silent:
             await asyncio.sleep(3600)
+        if script.until is not None:
+            await script.until.wait()
         await asyncio.sleep(script.first_after)
         if script.status != 200:
             seen.ended = "finished"

@@ -5,7 +5,7 @@ A test compares them with the code, so that they cannot drift apart.
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -16,7 +16,7 @@ from gateway import errors
 from gateway.gauges import gauges
 from gateway.settings import Settings
 from gateway.telemetry.metrics import RequestMetrics
-from policies.registry import BUILT_IN_ROUTING
+from policies.registry import BUILT_IN_QUEUEING, BUILT_IN_ROUTING
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,8 +80,17 @@ def _default(field: Any) -> str:
 
 def policies_table() -> str:
     """Every routing policy with its options."""
+    return _options_table(BUILT_IN_ROUTING)
+
+
+def queues_table() -> str:
+    """Every queue policy with its options."""
+    return _options_table(BUILT_IN_QUEUEING)
+
+
+def _options_table(policies: Iterable[Any]) -> str:
     rows = ["| policy | option | default | meaning |", "|---|---|---|---|"]
-    for policy in sorted(BUILT_IN_ROUTING, key=lambda policy: policy.name):
+    for policy in sorted(policies, key=lambda policy: policy.name):
         options = list(_settings(policy.options_type, "")) or [("", "", "It has no options.")]
         rows += [
             f"| `{policy.name}` | {f'`{path}`' if path else ''} | {default} | {text} |"
@@ -106,7 +115,7 @@ def metrics_table() -> str:
                 family.documentation,
             )
         )
-    for gauge in gauges(None, None, None, None, None, None):  # type: ignore[arg-type]  only described, never read
+    for gauge in gauges(None, None, None, None, None, None, None):  # type: ignore[arg-type]  only described, never read
         kind = "counter" if gauge.counter else "gauge"
         name = f"radixgate_{gauge.name}" + ("_total" if gauge.counter else "")
         rows.append((name, kind, ", ".join(gauge.labels), gauge.text))
@@ -131,6 +140,7 @@ def errors_table() -> str:
 PARTS = {
     "settings": settings_table,
     "policies": policies_table,
+    "queues": queues_table,
     "metrics": metrics_table,
     "errors": errors_table,
 }

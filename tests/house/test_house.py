@@ -18,13 +18,15 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 ENTRIES = {
     "gateway.__main__",
     "gateway.database.migrations.env",
-    "gateway.database.migrations.versions.0001_tenants",
     "workers.engine.grammar.trial",
     "workers.engine.ladder.__main__",
     "workers.engine.tiny_checkpoint",
     "workers.engine_server.__main__",
 }
-"""Modules that are started, not imported; Alembic finds its own by their place."""
+"""Modules that are started, not imported."""
+
+MIGRATIONS = "gateway.database.migrations.versions."
+"""Alembic finds these by their place."""
 
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
@@ -84,7 +86,8 @@ def test_no_module_is_dead():
                 imported.add(node.module)
                 imported.update(f"{node.module}.{alias.name}" for alias in node.names)
     ours = {module(path) for path in SOURCES if path.name != "__init__.py"}
-    assert ours - imported - ENTRIES == set()
+    dead = {name for name in ours - imported - ENTRIES if not name.startswith(MIGRATIONS)}
+    assert dead == set()
 
 
 def test_everything_is_caught_in_the_few_places_that_may():

@@ -91,7 +91,7 @@ def test_wrong_use_is_one_line_and_exit_code_two(arguments, expected):
 def test_settings_are_checked_and_explained(settings_file):
     path = settings_file(deployment_secret="very secret")
     code, output, _ = radixgate("check-config", "--config", path)
-    assert (code, output) == (0, "The settings are right: 1 worker, 0 tenants, policy prefix_affinity.\n")
+    assert (code, output) == (0, "The settings are right: 1 worker, 0 tenants, policy cost.\n")
     code, output, _ = radixgate("explain-config", "--config", path, RADIXGATE__LISTEN__PORT="7")
     assert code == 0
     assert re.search(r"^\$\.listen\.port +7 +environment RADIXGATE__LISTEN__PORT$", output, re.M)
@@ -103,7 +103,7 @@ def test_what_is_odd_is_a_warning_and_no_refusal(settings_file):
     key = {"id": "k", "hash": "hmac-sha256:" + "0" * 64, "expires": "2020-01-31"}
     path = settings_file(tenants=[{"id": "acme", "keys": [key]}])
     code, output, errors = radixgate("check-config", "--config", path, RADIXGATE_LISTEN_PORT="7")
-    assert (code, output) == (0, "The settings are right: 1 worker, 1 tenant, policy prefix_affinity.\n")
+    assert (code, output) == (0, "The settings are right: 1 worker, 1 tenant, policy cost.\n")
     assert errors.splitlines() == [
         "radixgate: warning: environment RADIXGATE_LISTEN_PORT: not a setting; write RADIXGATE__LISTEN__PORT",
         "radixgate: warning: $.tenants[0].keys[0].expires: 2020-01-31 has passed; this key is refused",
@@ -452,11 +452,11 @@ def test_the_demo_runs_and_its_figures_add_up(tmp_path):
         *("--sessions", 2, "--turns", 3, "--workers", 2, "--port", 0, "--admin-port", 0),
     )
     assert code == 0, errors
-    assert "prefix_affinity against round_robin" in output
+    assert "cost against round_robin" in output
     assert "\u2026" not in output
     assert max(map(len, output.partition("The same sessions")[2].partition("against")[0].splitlines())) <= 80
     runs = json.loads(result.read_text())["runs"]
-    assert set(runs) == {"round_robin", "prefix_affinity"}
+    assert set(runs) == {"round_robin", "cost"}
     for run in runs.values():
         assert (run["all"]["requests"], run["all"]["errors"]) == (12, 0)
         assert set(run["tenants"]) == {"acme", "globex"}
@@ -465,5 +465,5 @@ def test_the_demo_runs_and_its_figures_add_up(tmp_path):
         assert run["all"]["output_tokens"] == 12 * 24
         assert 0 < run["all"]["hit_ratio"] < 1
         assert run["all"]["ttft_ms_p50"] > 0
-    assert runs["prefix_affinity"]["all"]["hit_ratio"] > runs["round_robin"]["all"]["hit_ratio"]
-    assert runs["prefix_affinity"]["all"]["prompt_tokens"] == runs["round_robin"]["all"]["prompt_tokens"]
+    assert runs["cost"]["all"]["hit_ratio"] > runs["round_robin"]["all"]["hit_ratio"]
+    assert runs["cost"]["all"]["prompt_tokens"] == runs["round_robin"]["all"]["prompt_tokens"]

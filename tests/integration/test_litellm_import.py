@@ -20,7 +20,8 @@ model_list:
     litellm_params:
       {model: hosted_vllm/llama-8b, api_base: "http://10.0.0.2:8000/v1", api_key: os.environ/VLLM_KEY, rpm: 60}
   - {model_name: llama-8b, litellm_params: {model: hosted_vllm/llama-8b, api_base: "http://10.0.0.3:8000"}}
-  - {model_name: big, litellm_params: {model: openai/llama-70b, api_base: "http://10.0.0.4/v1/", api_key: sk-plain}}
+  - {model_name: big, litellm_params: {model: openai/llama-70b, api_base: "http://10.0.0.4/v1/", api_key: sk-plain},
+     model_info: {input_cost_per_token: 4.0e-7, output_cost_per_token: 0.000002}}
   - {model_name: claude, litellm_params: {model: anthropic/claude-3, api_key: os.environ/X}}
 litellm_settings: {fallbacks: [{big: [gpt-4o-mini]}]}
 general_settings: {master_key: sk-master, allowed_ips: [10.0.0.0/8]}
@@ -48,6 +49,10 @@ TABLES = {
             "organization_id": "o1",
             "rpm_limit": 60,
             "max_parallel_requests": 4,
+            "max_budget": 20.5,
+            "soft_budget": 15.0,
+            "budget_duration": "30d",
+            "spend": 3.25,
             "models": ["gpt-4o-mini"],
             "blocked": False,
         },
@@ -120,11 +125,19 @@ def test_a_key_goes_on_as_it_is(directory):
     found = directory.by_key("sk-team")
     assert (found.id, found.organisation) == ("search-team", "Big-Org")
     assert [
-        (s.name.partition(":")[0], s.concurrency, [limit.name for limit in s.limits]) for s in found.scopes
+        (s.name.partition(":")[0], [(limit.name, limit.amount) for limit in s.limits]) for s in found.scopes
     ] == [
-        ("organisation", None, ["total_tokens/60s"]),
-        ("tenant", 4, ["requests/60s"]),
-        ("key", None, ["total_tokens/60s"]),
+        ("organisation", [("total_tokens/minute", 1000)]),
+        (
+            "tenant",
+            [
+                ("requests/minute", 60),
+                ("spend/calendar month", 20_500_000),
+                ("spend/calendar month/(soft)", 15_000_000),
+                ("concurrency", 4),
+            ],
+        ),
+        ("key", [("total_tokens/minute", 5)]),
     ]
 
 
@@ -172,7 +185,7 @@ def test_models_and_workers_become_settings(imported):
     found = yaml.safe_load(imported(tables=None)[1])
     assert found["models"] == [
         {"name": "llama-8b", "aliases": ["gpt-4o-mini"]},
-        {"name": "llama-70b", "aliases": ["big"]},
+        {"name": "llama-70b", "aliases": ["big"], "prices": {"input": 0.4, "output": 2.0}},
     ]
     assert [(w["kind"], w["url"], w.get("api_key")) for w in found["workers"]] == [
         ("vllm", "http://10.0.0.2:8000", "${env:VLLM_KEY}"),
@@ -189,6 +202,7 @@ def test_what_has_no_place_here_is_listed_and_no_secret_is(imported):
         "general_settings: master_key",
         "litellm_settings: fallbacks",
         "organisation Big-Org: max_budget",
+        "team search-team: spend of 3.25 in the period that runs",
         "its team gone is not there",
     ):
         assert line in said

@@ -8,9 +8,10 @@ from array import array
 import pytest
 import redis
 
-from gateway.quotas.quota import Cost, Lease, Limit, Reservation, Scope
+from gateway.quotas.limit import Limit, Scope
+from gateway.quotas.quota import Cost, Lease, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.gcra import Bucket
+from policies.windows import Window
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown, Script
@@ -399,7 +400,7 @@ async def test_a_password_is_given_to_every_server(own_cluster):
 
 async def test_quotas_hold_while_their_slot_moves(own_cluster, scripts):
     store = RedisQuotaStore(scripts, 10.0)
-    scope = Scope(name="t", limits=(Limit(unit="requests", bucket=Bucket(amount=40, period_seconds=3600)),))
+    scope = Scope(name="t", limits=(Limit(unit="requests", amount=40, window=Window(seconds=3600)),))
     slot, granted, refused, number = slot_of("rg:{acme}:x"), 0, 0, 0
 
     async def one(number):

@@ -6,9 +6,10 @@ import signal
 import pytest
 import redis.asyncio as redis
 
-from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Reservation, Scope
+from gateway.quotas.limit import Limit, Scope, concurrency
+from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, RepeatRefused, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.gcra import Bucket
+from policies.windows import Window
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -70,8 +71,8 @@ async def test_too_many_waiting_calls_are_refused(scripts, monkeypatch):
 
 
 def reservation(name, organisation="late"):
-    limit = Limit(unit="requests", bucket=Bucket(amount=1, period_seconds=3600))
-    scope = Scope(name="t", limits=(limit,), concurrency=1)
+    limit = Limit(unit="requests", amount=1, window=Window(seconds=3600))
+    scope = Scope(name="t", limits=(limit, concurrency(1)))
     return Reservation(id=name, organisation=organisation, scopes=(scope,), cost=Cost(prompt_tokens=1))
 
 
@@ -102,10 +103,10 @@ async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeyp
     """The gateway that held it has died."""
     monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
     dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
-    endless = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=3600))
+    endless = Limit(unit="requests", amount=100, window=Window(seconds=3600))
 
     def ask(name):
-        scope = Scope(name="t", limits=(endless,), concurrency=1)
+        scope = Scope(name="t", limits=(endless, concurrency(1)))
         return Reservation(id=name, organisation="died", scopes=(scope,), cost=Cost(prompt_tokens=1))
 
     lease = await dying.reserve(ask("a"))
@@ -113,6 +114,45 @@ async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeyp
     await dying.renew([lease])
     await asyncio.sleep(0.1)
     assert isinstance(await living.reserve(ask("c")), Lease)
+
+
+async def test_what_a_dead_gateway_has_reserved_stays_charged_and_a_late_settlement_gives_nothing_back(
+    scripts, monkeypatch
+):
+    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
+    store = RedisQuotaStore(scripts, 10.0)
+    scope = Scope(name="t", limits=(Limit(unit="total_tokens", amount=100, window=Window(seconds=1e6)),))
+
+    def ask(name, tokens):
+        cost = Cost(prompt_tokens=tokens)
+        return Reservation(id=name, organisation="dead", scopes=(scope,), cost=cost)
+
+    less, more, never = [await store.reserve(ask(name, 20)) for name in ("less", "more", "never")]
+    await asyncio.sleep(0.1)
+    await store.settle(less, Cost(prompt_tokens=5))
+    await store.settle(more, Cost(prompt_tokens=25))
+    await store.release(never)
+    assert (await store.reserve(ask("probe", 0))).standings[0].remaining == 100 - 20 - 25 - 20
+
+
+async def test_a_request_that_is_repeated_after_its_gateway_died_is_charged_once(scripts, monkeypatch):
+    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
+    dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
+    limit = Limit(unit="total_tokens", amount=100, window=Window(seconds=1e6))
+    scope = Scope(name="t", limits=(limit, concurrency(1)))
+
+    def ask(name, once=None):
+        cost = Cost(prompt_tokens=30)
+        return Reservation(id=name, organisation="died too", scopes=(scope,), cost=cost, once=once)
+
+    key = Once(name="key", fingerprint="f")
+    await dying.reserve(ask("first", key))
+    with pytest.raises(RepeatRefused):
+        await living.reserve(ask("second", key))
+    await asyncio.sleep(0.1)
+    lease = await living.reserve(ask("second", key))
+    await living.settle(lease, Cost(prompt_tokens=40))
+    assert (await living.reserve(ask("probe"))).standings[0].remaining == 100 - 40 - 30
 
 
 async def test_answers_come_in_the_order_of_the_calls(scripts):
@@ -169,8 +209,8 @@ async def test_a_password_and_a_database_are_given(own_valkey):
 
 async def test_a_lease_that_redis_has_lost_is_there_again_after_its_heartbeat(scripts, own_valkey):
     store = RedisQuotaStore(scripts, 10.0)
-    endless = Limit(unit="requests", bucket=Bucket(amount=100, period_seconds=3600))
-    scope = Scope(name="t", limits=(endless,), concurrency=1)
+    endless = Limit(unit="requests", amount=100, window=Window(seconds=3600))
+    scope = Scope(name="t", limits=(endless, concurrency(1)))
 
     def ask(name):
         return Reservation(id=name, organisation="lost", scopes=(scope,), cost=Cost(prompt_tokens=1))

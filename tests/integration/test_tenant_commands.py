@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from gateway.cli.main import main
+from gateway.database.tables import REVISION
 from gateway.secret_store import FILE_NAME
 
 
@@ -29,7 +30,14 @@ def radixgate(tmp_path, database_url, monkeypatch, capsys):
 def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
     assert radixgate("plans", "set", "free", "--limit", "requests=60/minute", "--deny", "x-*") == (0, "", "")
     assert radixgate("tenants", "set", "acme", "--plan", "free", "--organisation", "org") == (0, "", "")
-    assert radixgate("tenants", "list")[1].splitlines()[1].split() == ["acme", "org", "free", "*", "enabled"]
+    assert radixgate("tenants", "list")[1].splitlines()[1].split() == [
+        "acme",
+        "org",
+        "free",
+        "-",
+        "*",
+        "enabled",
+    ]
     code, key, said = radixgate("keys", "create", "acme", "--quiet", "--name", "robot")
     assert (code, said) == (0, "")
     first = key.split("-")[1]
@@ -46,6 +54,34 @@ def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
     assert (tmp_path / FILE_NAME).exists()
 
 
+def test_limits_of_every_kind_are_set_shown_and_cleared(radixgate):
+    limits = (
+        "requests=60/minute",
+        "spend=20.5/month,reset=calendar,alert_at=0.8",
+        "concurrency=2,models=llama-* qwen*",
+        "total_tokens=9/day,mode=shadow,until=2027-01-31",
+    )
+    given = [word for limit in limits for word in ("--limit", limit)]
+    more = ("--context-length", "llama-*=8192", "--cache-blocks-max", "1000", "--without-redis", "closed")
+    for command in (("plans", "set", "free"), ("tenants", "set", "acme")):
+        assert radixgate(*command, *given, *more) == (0, "", "")
+        listed = radixgate(command[0], "list")[1].splitlines()[1]
+        assert (
+            "60 requests/minute, 20.5 spend/calendar month, 2 concurrency (llama-* qwen*), "
+            "9 tokens/day (shadow) until 2027-01-31"
+        ) in listed
+        stored = json.loads(radixgate(command[0], "list", "--json")[1])
+        assert stored["context_lengths"] == [{"models": ["llama-*"], "max": 8192}]
+        assert (stored["cache_blocks_max"], stored["without_redis"]) == (1000, "closed")
+        cleared = ("--clear", "limits", "--clear", "context-lengths", "--clear", "cache_blocks_max")
+        assert radixgate(*command, *cleared, "--limit", "requests=5/day") == (0, "", "")
+        stored = json.loads(radixgate(command[0], "list", "--json")[1])
+        assert [limit["requests"] for limit in stored["limits"]] == [5]
+        assert (stored["context_lengths"], stored["cache_blocks_max"]) == ([], None)
+        assert radixgate(*command, "--clear", "limits")[0] == 0
+        assert json.loads(radixgate(command[0], "list", "--json")[1])["limits"] == []
+
+
 def test_what_cannot_be_is_refused_in_one_line(radixgate):
     for arguments, code, said in (
         (("keys", "create", "nobody"), 1, "there is no tenant 'nobody'"),
@@ -55,6 +91,23 @@ def test_what_cannot_be_is_refused_in_one_line(radixgate):
             ("plans", "set", "p", "--limit", "requests=60"),
             2,
             "--limit requests=60: expected UNIT=AMOUNT/PERIOD",
+        ),
+        (
+            ("plans", "set", "p", "--limit", "spend=1/eon"),
+            2,
+            "--limit spend=1/eon: expected UNIT=AMOUNT/PERIOD",
+        ),
+        (
+            ("plans", "set", "p", "--limit", "requests=1/day,colour=red"),
+            2,
+            "--limit requests=1/day,colour=red: ",
+        ),
+        (("plans", "set", "p", "--clear", "name"), 2, "--clear name: expected one of limits, concurrency, "),
+        (("plans", "set", "p", "--context-length", "m"), 2, "--context-length m: expected PATTERN=LENGTH"),
+        (
+            ("plans", "set", "p", "--without-redis", "x"),
+            2,
+            "$.without_redis: there is no 'x'; choose one of open",
         ),
         (("keys", "rotate", "x", "--grace", "soon"), 2, "--grace soon: expected a duration"),
         (("keys", "revoke"), 2, "name keys, or all keys of one tenant with --tenant"),
@@ -76,7 +129,7 @@ def test_without_a_database_the_file_is_where_tenants_come_from(radixgate):
 def test_a_check_tells_whether_tables_are_up_to_date(radixgate):
     assert radixgate("database", "check")[:2] == (
         1,
-        "The tables are of version none; this radixgate has 0001.\n",
+        f"The tables are of version none; this radixgate has {REVISION}.\n",
     )
     assert radixgate("database", "upgrade")[0] == 0
     assert radixgate("database", "check")[0] == 0

@@ -74,9 +74,8 @@ class PostgresServer:
             **_as_nobody(),
         )
         until = time.monotonic() + START_SECONDS_MAX
-        while (
-            not (self.data / "postmaster.pid").exists()
-            or "ready" not in ((self.data / "postmaster.pid").read_text().splitlines()[-1])
+        while not (self.data / "postmaster.pid").exists() or "ready" not in "".join(
+            (self.data / "postmaster.pid").read_text().splitlines()[-1:]
         ):
             if time.monotonic() > until or self.process.poll() is not None:
                 raise PostgresMissing((self.directory / "log").read_text(errors="replace")[-500:])

@@ -254,7 +254,7 @@ class Engine:
             kv_bytes_per_token=codec.bytes_per_token(spec),
             window=spec.window,
         )
-        attention = SdpaBackend(store, spec.windows)
+        attention = SdpaBackend(store, spec)
         target = Target(
             decoder=decoder,
             attention=attention,
@@ -343,7 +343,10 @@ class Engine:
         plan = self.scheduler.plan(began)
         sampled = self._runner.run(plan) if plan.items else []
         self.scheduler.commit(plan, sampled)
-        self.metrics.stepped(plan, sampled, began, self._clock())
+        ended = self._clock()
+        self.metrics.stepped(plan, sampled, began, ended)
+        if self._speculation:
+            self._speculation.observe(plan, ended - began)
         self.scheduler.seconds_per_token = self.metrics.seconds_per_token
         self.stalled = not plan.items
         if self.side:

@@ -187,6 +187,7 @@ class EngineCollector(Collector):
 
     def _own_counts(self) -> Iterator[Metric]:
         counts, labels, work = self._engine.metrics, self._own, self._engine.metrics.work
+        grammars = self._engine.grammars
         wasted: Series = [
             (labels | {"reason": "cancelled"}, work.cancelled),
             (labels | {"reason": "rejected_draft"}, work.rejected),
@@ -201,6 +202,8 @@ class EngineCollector(Collector):
             ("good_tokens", "Tokens computed for them.", [(labels, counts.good_tokens)]),
             ("steps", "Steps computed.", [(labels, counts.steps)]),
             ("step_seconds", "Time in steps.", [(labels, counts.step_seconds)]),
+            ("grammars_compiled", "Grammars, those refused included.", [(labels, grammars.compiled)]),
+            ("grammar_compile_seconds", "Time in compiling them.", [(labels, grammars.seconds)]),
         ):
             yield counter(f"{prefix}_{name}", text, series)
 

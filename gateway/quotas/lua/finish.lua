@@ -1,41 +1,62 @@
-#!lua
--- Ends a lease once: moves every bucket by the change from the reserved to the actual cost, frees concurrency.
+-- Ends a lease once: the actual cost takes the place of the reserved one in every limit, concurrency is free.
 --
--- KEYS  1: lease; then for every scope: its buckets, its running leases (as in reserve.lua)
--- ARGV  1: lease id  2: tombstone ms  3: 1 settles, 0 releases
---       then for every scope: number of limits, and for every limit: name, amount, period in us, change of cost
--- Gives 1 if this call ended it, 0 if it had ended before.
+-- keys  as of reserve
+-- args  1: reservation id  2: ms for which it is known that it has ended  3: 1 settles, 0 releases
+--       4: fingerprint under a client's own key  5: ms for which that is known
+--       6 to 11: reserved cost by unit  12 to 17: actual cost; then the limits, as of reserve
+-- Gives {1, limit, whole units used of it, ...} of those of which somebody is to be told now; {0} if it had ended.
 --
--- A lease that is gone was not renewed in time: settling still charges the change, releasing gives nothing back.
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local lease, id, tombstone_ms, settles = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+-- A lease that is gone was not renewed in time: settling still charges what was used beyond the reserved cost,
+-- releasing gives nothing back.
+verbs.finish = function(keys, args)
+  local now = now_us()
+  local id, settles, fingerprint = args[1], args[3] == '1', args[4]
+  local cost, actual = numbers(args, 6, UNITS), numbers(args, 12, UNITS)
+  local limits, where = limits_of(keys, args, 18)
+  local lease, told = lease_of(keys[1]), {1}
+  if lease and (lease.owner ~= id or lease.ends == 0) then
+    return {0}
+  end
+  local total, paid = settles and actual or NOTHING, lease and lease.paid or NOTHING
+  local meters, changed = meters_of(limits, where, now), {}
 
-local state = redis.call('GET', lease)
-if state == 'ended' then
-  return 0
-end
-local moves = settles or state == 'held'
-local arg = 4
-for key = 2, #KEYS, 2 do
-  local limits, full = tonumber(ARGV[arg]), 0
-  arg = arg + 1
-  for _ = 1, limits do
-    local name, amount = ARGV[arg], tonumber(ARGV[arg + 1])
-    local period, change = tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])
-    arg = arg + 4
-    if moves and change ~= 0 then
-      local tat = math.max(tonumber(redis.call('HGET', KEYS[key], name) or '0'), now)
-      tat = math.max(tat + change * period / amount, now)
-      redis.call('HSET', KEYS[key], name, string.format('%.3f', tat))
-      full = math.max(full, tat)
+  for at, limit in ipairs(limits) do
+    local charged = lease and lease.charges[2 * at - 1]
+    if limit.unit == 0 then
+      redis.call('ZREM', where[at], id)
+    elseif charged ~= -1 then
+      local meter = meters[at]
+      if charged then
+        local due = math.max(0, total[limit.unit] - paid[limit.unit])
+        changed[at] = settle(meter, limit, now, charged, due, lease.charges[2 * at])
+      elseif settles and total[limit.unit] > cost[limit.unit] then
+        charge(meter, limit, now, total[limit.unit] - cost[limit.unit])
+        changed[at] = true
+      end
+      if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.told <= now then
+        meter.told = limit.reset == 'smooth' and now + limit.length or meter.mark
+        told[#told + 1] = at
+        told[#told + 1] = math.floor(meter.used + 0.5)
+        changed[at] = true
+      end
     end
   end
-  if full > 0 then
-    local left = redis.call('PTTL', KEYS[key])
-    redis.call('PEXPIRE', KEYS[key], math.max(left, math.ceil((full - now) / 1000) + 1000))
+  keep(limits, where, meters, changed, now)
+
+  if fingerprint == '' then
+    redis.call('SET', keys[1], cmsgpack.pack({id, 0}), 'PX', tonumber(args[2]))
+  else
+    -- An attempt for which nothing was charged does not count.
+    local attempt = (lease and lease.attempt or 1) - (settles and 0 or 1)
+    keep_lease(keys[1], {
+      owner = id,
+      ends = 0,
+      fingerprint = fingerprint,
+      attempt = attempt,
+      paid = larger(paid, total),
+      cost = NOTHING,
+      charges = {},
+    }, tonumber(args[5]))
   end
-  redis.call('ZREM', KEYS[key + 1], id)
+  return told
 end
-redis.call('SET', lease, 'ended', 'PX', tombstone_ms)
-return 1

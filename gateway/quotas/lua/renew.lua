@@ -1,17 +1,25 @@
-#!lua
 -- Keeps a lease that is still held for another period.
 --
--- KEYS  1: lease; then for every scope: its buckets, its running leases (as in reserve.lua)
--- ARGV  1: lease id  2: lease ms
+-- keys  1: lease; then the running leases of its limits of concurrency (as of reserve)
+-- args  1: reservation id  2: lease ms  3: fingerprint under a client's own key  4: ms for which that is known
 -- Gives 1; 0 if it has ended. A lease that Redis has lost (a flush, a failover) is there again.
-if redis.call('GET', KEYS[1]) == 'ended' then
-  return 0
+verbs.renew = function(keys, args)
+  local id, lease_ms, fingerprint = args[1], tonumber(args[2]), args[3]
+  local lease = lease_of(keys[1])
+  if lease and (lease.owner ~= id or lease.ends == 0) then
+    return 0
+  end
+  local ends = math.floor(now_us() / 1000) + lease_ms
+  for key = 2, #keys do
+    -- A limit that is only tried out may not have counted it.
+    if not lease or redis.call('ZSCORE', keys[key], id) then
+      redis.call('ZADD', keys[key], ends, id)
+      redis.call('PEXPIRE', keys[key], lease_ms)
+    end
+  end
+  lease = lease
+    or {owner = id, fingerprint = fingerprint, attempt = 1, paid = NOTHING, cost = NOTHING, charges = {}}
+  lease.ends = ends
+  keep_lease(keys[1], lease, fingerprint ~= '' and tonumber(args[4]) or lease_ms)
+  return 1
 end
-local time = redis.call('TIME')
-local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[2])
-redis.call('SET', KEYS[1], 'held', 'PX', ARGV[2])
-for key = 3, #KEYS, 2 do
-  redis.call('ZADD', KEYS[key], until_ms, ARGV[1])
-  redis.call('PEXPIRE', KEYS[key], ARGV[2])
-end
-return 1

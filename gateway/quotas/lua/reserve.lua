@@ -1,82 +1,112 @@
-#!lua
--- Takes a cost from every limit of every scope, or nothing at all. GCRA as in policies/gcra.py.
+-- Takes a cost from every limit of every scope, or nothing at all.
 --
--- KEYS  1: lease; then for every scope: its buckets (hash, limit name -> tat in us), its running leases (zset,
---       id -> ms)
--- ARGV  1: lease id  2: lease ms  3: latest server time in ms, 0 for any
---       then for every scope: concurrency (0: any), number of limits, and for every limit: name, amount,
---       period in us, cost
--- Gives {outcome, server time in ms, scope, limit, retry in us, remaining of limit 1, its reset in us, ...}
---       outcome 1 granted, 0 refused (by the limit number of that scope; limit 0 is concurrency; retry -1: never),
---       -1 too late or already ended.
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local now_ms = math.floor(now / 1000)
-local lease, id, lease_ms, latest_ms = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- keys  1: lease; then, in any order, the meters of scopes (hash: limit name -> meter) and the running leases of
+--       limits of concurrency (zset: reservation id -> ms at which its lease ends)
+-- args  1: reservation id  2: lease ms  3: latest server time in ms, 0 for any
+--       4: fingerprint under a client's own key, empty without one  5: attempts under it  6: ms for which it is known
+--       7 to 12: cost by unit; then for every limit the number of its key, and its text: unit (0: concurrency),
+--       reset, period, length in us, amount, mode, the use at which somebody is told (0: never), and name
+-- Gives {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
+--        remaining of limit 1, its reset in us, ...}
+--       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;
+--       under a client's key -2 another attempt runs, -3 it was for another request, -4 all attempts are made
+verbs.reserve = function(keys, args)
+  local now = now_us()
+  local now_ms = math.floor(now / 1000)
+  local id, lease_ms, latest_ms, fingerprint = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
+  local known_ms = fingerprint ~= '' and tonumber(args[6]) or lease_ms
+  local cost, limits, where = numbers(args, 7, UNITS), limits_of(keys, args, 13)
 
-local state = redis.call('GET', lease)
-if state == 'ended' or (latest_ms > 0 and now_ms > latest_ms and not state) then
-  return {-1, now_ms, 0, 0, 0}
-end
-local again = state == 'held'
+  local lease, again, attempt, paid = lease_of(keys[1]), false, 1, NOTHING
+  if lease and lease.owner == id then
+    if lease.ends == 0 then
+      return {-1, now_ms}
+    end
+    again = true
+  elseif latest_ms > 0 and now_ms > latest_ms then
+    return {-1, now_ms}
+  elseif lease then
+    if lease.fingerprint ~= fingerprint then
+      return {-3, now_ms}
+    elseif lease.ends > now_ms then
+      return {-2, now_ms}
+    elseif lease.attempt >= tonumber(args[5]) then
+      return {-4, now_ms}
+    end
+    -- Nobody can say what an attempt has used that was never settled: it stays charged.
+    attempt, paid = lease.attempt + 1, lease.ends == 0 and lease.paid or larger(lease.paid, lease.cost)
+  end
 
--- Read and decide. Nothing is written before everything is known.
-local writes, standings = {}, {}
-local worst_scope, worst_limit, worst_wait = 0, 0, 0
-local arg, scope, conflict = 4, 0, false
-for key = 2, #KEYS, 2 do
-  scope = scope + 1
-  local concurrency, limits = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-  arg = arg + 2
-  for limit = 1, limits do
-    local name, amount = ARGV[arg], tonumber(ARGV[arg + 1])
-    local period, cost = tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])
-    arg = arg + 4
-    local interval = period / amount
-    local before = math.max(tonumber(redis.call('HGET', KEYS[key], name) or '0'), now)
-    local after = again and before or before + cost * interval
-    local wait = after - period - now
-    if not again and wait > 0.5 then
-      if cost > amount then wait = -1 end
-      if not conflict or (worst_wait >= 0 and (wait < 0 or wait > worst_wait)) then
-        worst_scope, worst_limit, worst_wait, conflict = scope, limit, wait, true
+  -- Read and decide. Nothing is written before everything is known.
+  local meters, charges, running, shadowed = meters_of(limits, where, now), {}, {}, {}
+  local worst, worst_wait = 0, 0
+  for at, limit in ipairs(limits) do
+    local fits, wait, charged = true, 0, 1
+    if limit.unit == 0 then
+      running[at] = redis.call('ZCOUNT', where[at], '(' .. now_ms, '+inf')
+      fits, wait = running[at] < limit.amount, 1000000
+    else
+      local meter = meters[at]
+      charged = math.max(0, cost[limit.unit] - paid[limit.unit])
+      local excess = meter.used + charged - limit.amount
+      fits = excess <= TOLERANCE
+      if charged > limit.amount then
+        wait = -1
+      elseif limit.reset == 'smooth' then
+        wait = excess * limit.length / limit.amount
+      else
+        wait = meter.mark - now
       end
     end
-    writes[#writes + 1] = {KEYS[key], name, after}
-    standings[#standings + 1] = {before, after, period, interval}
-  end
-  if concurrency > 0 and not again then
-    local running = redis.call('ZCOUNT', KEYS[key + 1], '(' .. now_ms, '+inf')
-    if running >= concurrency and (not conflict or (worst_wait >= 0 and worst_wait < 1000000)) then
-      worst_scope, worst_limit, worst_wait, conflict = scope, 0, 1000000, true
+    if not fits and not again then
+      if limit.mode == 'shadow' then
+        shadowed[#shadowed + 1] = at
+        charged = -1
+      elseif limit.mode == 'enforce' and (worst == 0 or (worst_wait >= 0 and (wait < 0 or wait > worst_wait))) then
+        worst, worst_wait = at, wait
+      end
     end
+    charges[2 * at - 1], charges[2 * at] = charged, 0
   end
-end
 
-local answer = {conflict and 0 or 1, now_ms, worst_scope, worst_limit, math.ceil(worst_wait)}
-for _, standing in ipairs(standings) do
-  local tat = conflict and standing[1] or standing[2]
-  local left = (now + standing[3] - tat) / standing[4]
-  answer[#answer + 1] = math.max(0, math.floor(left + 0.000001))
-  answer[#answer + 1] = math.ceil(tat - now)
-end
-if conflict or again then
+  local granted = worst == 0
+  if granted and not again then
+    local changed = {}
+    for at, limit in ipairs(limits) do
+      local charged = charges[2 * at - 1]
+      if limit.unit == 0 then
+        if charged > 0 then
+          redis.call('ZREMRANGEBYSCORE', where[at], '-inf', now_ms)
+          redis.call('ZADD', where[at], now_ms + lease_ms, id)
+          redis.call('PEXPIRE', where[at], lease_ms)
+          running[at] = running[at] + 1
+        end
+      elseif charged >= 0 then
+        charge(meters[at], limit, now, charged)
+        charges[2 * at] = receipt_of(meters[at], limit, now)
+        changed[at] = true
+      end
+    end
+    keep(limits, where, meters, changed, now)
+    keep_lease(keys[1], {
+      owner = id,
+      ends = now_ms + lease_ms,
+      fingerprint = fingerprint,
+      attempt = attempt,
+      paid = paid,
+      cost = cost,
+      charges = charges,
+    }, known_ms)
+  end
+
+  local answer = {granted and 1 or 0, now_ms, worst, math.ceil(worst_wait), #shadowed}
+  for _, at in ipairs(shadowed) do
+    answer[#answer + 1] = at
+  end
+  for at, limit in ipairs(limits) do
+    local left = limit.amount - (running[at] or meters[at].used)
+    answer[#answer + 1] = math.max(0, math.floor(left + TOLERANCE))
+    answer[#answer + 1] = running[at] and 0 or math.ceil(reset_us(meters[at], limit, now))
+  end
   return answer
 end
-
-local full = {}
-for _, write in ipairs(writes) do
-  redis.call('HSET', write[1], write[2], string.format('%.3f', write[3]))
-  full[write[1]] = math.max(full[write[1]] or 0, write[3])
-end
-for key, tat in pairs(full) do
-  -- A bucket that is full again needs no memory.
-  redis.call('PEXPIRE', key, math.ceil((tat - now) / 1000) + 1000)
-end
-for key = 3, #KEYS, 2 do
-  redis.call('ZREMRANGEBYSCORE', KEYS[key], '-inf', now_ms)
-  redis.call('ZADD', KEYS[key], now_ms + lease_ms, id)
-  redis.call('PEXPIRE', KEYS[key], lease_ms)
-end
-redis.call('SET', lease, 'held', 'PX', lease_ms)
-return answer

@@ -1,8 +1,11 @@
-{{/* The gateway's settings: what the chart knows, and .Values.config over it. Secrets are references only. */}}
+{{/*
+The gateway's settings: what the chart knows, and .Values.config over it. Secrets are references only. An ingress is one
+address to the gateway, whoever is behind it: so many connections are its share of file descriptors.
+*/}}
 {{- define "radixgate.config" -}}
 {{- $tenants := include "radixgate.tenants" . | fromYaml -}}
 {{- $derived := dict
-  "listen" (dict "host" "0.0.0.0" "port" 8000)
+  "listen" (dict "host" "0.0.0.0" "port" 8000 "connections_per_address_max" 50000)
   "admin" (dict "host" "0.0.0.0" "port" 8001 "token" "${env:RADIXGATE_ADMIN_TOKEN}")
   "redis" (dict "url" (include "radixgate.redisUrl" .))
   "state_directory" "/var/lib/radixgate"
@@ -15,6 +18,12 @@
 -}}
 {{- with dig "limits" "memory" "" .Values.gateway.resources -}}
 {{- $_ := set $derived "index" (dict "memory_bytes_max" (div (include "radixgate.bytes" . | int64) 2)) -}}
+{{- end -}}
+{{- if .Values.database.existingSecret -}}
+{{- $_ := set $derived "database" (dict "url" "${env:RADIXGATE_DATABASE_URL}" "upgrade" .Values.database.upgrade) -}}
+{{- end -}}
+{{- with .Values.tokenIssuers -}}
+{{- $_ := set $derived "authentication" (dict "tokens" .) -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
 {{- end -}}

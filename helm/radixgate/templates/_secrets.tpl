@@ -51,7 +51,7 @@ Drawn once a rendering and remembered in .Values, since the Secret and the check
 {{/* Changes with every Secret that a gateway reads, as far as helm may look: pods then start anew with it. */}}
 {{- define "radixgate.secretsChecksum" -}}
 {{- $values := .Values -}}
-{{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.tenantsFrom.existingSecret -}}
+{{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.tenantsFrom.existingSecret $values.database.existingSecret -}}
 {{- if eq $values.redis.mode "external" -}}
 {{- $names = append $names $values.redis.external.existingSecret -}}
 {{- else if eq $values.redis.mode "bundled" -}}
@@ -76,6 +76,9 @@ Drawn once a rendering and remembered in .Values, since the Secret and the check
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_REDIS_PASSWORD" $values.redis.bundled.password "redis-password") }}
 {{- else if and (eq $values.redis.mode "external") $values.redis.external.existingSecret }}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_REDIS_URL" $values.redis.external "url") }}
+{{- end }}
+{{- if $values.database.existingSecret }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_DATABASE_URL" $values.database "url") }}
 {{- end }}
 {{- with $values.tenantsFrom }}
 {{- if .existingSecret }}

@@ -56,6 +56,12 @@
 {{- if dig "redis" "url" "" $values.config -}}
 {{- fail "radixgate: config.redis.url is the chart's to write; set redis.mode and redis.external." -}}
 {{- end -}}
+{{- if dig "database" "url" "" $values.config -}}
+{{- fail "radixgate: config.database.url would stand in a ConfigMap; put the whole URL into a Secret and name it in database.existingSecret." -}}
+{{- end -}}
+{{- if dig "authentication" "tokens" "" $values.config -}}
+{{- fail "radixgate: config.authentication.tokens is the chart's to write; set tokenIssuers." -}}
+{{- end -}}
 {{- if dig "admin" "token" "" $values.config -}}
 {{- fail "radixgate: config.admin.token would stand in a ConfigMap; set adminToken." -}}
 {{- end -}}
@@ -93,9 +99,9 @@
 {{- end -}}
 
 {{- with $values.networkPolicy -}}
-{{- $away := or $values.workers.external (eq $redis.mode "external") -}}
+{{- $away := or $values.workers.external (eq $redis.mode "external") $values.database.existingSecret $values.tokenIssuers -}}
 {{- if and .enabled .egress.enabled $away (not .egress.extra) -}}
-{{- fail "radixgate: networkPolicy.egress would cut the gateway off from its external workers or Redis; name them in networkPolicy.egress.extra." -}}
+{{- fail "radixgate: networkPolicy.egress would cut the gateway off from its external workers, Redis, database or token issuers; name them in networkPolicy.egress.extra." -}}
 {{- end -}}
 {{- end -}}
 {{- range $kind, $wanted := dict "ServiceMonitor" $values.metrics.serviceMonitor.enabled "PrometheusRule" $values.metrics.prometheusRule.enabled -}}

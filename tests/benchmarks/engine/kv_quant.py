@@ -67,7 +67,7 @@ def _scores(checkpoint: Path, dtype: str, kind: KvDtype) -> tuple[Tensor, float,
     decoder = load_decoder(checkpoint, spec, context_length=TEXT, dtype=computed, device=cpu)
     codec, blocks = kv_codec(kind, computed), TEXT // BLOCK + 1
     store = KVStore(spec, blocks=blocks, block_size=BLOCK, codec=codec, dtype=computed, device=cpu)
-    attention = SdpaBackend(store, spec.windows)
+    attention = SdpaBackend(store, spec)
     chance = random.Random(0)
     tokens = torch.tensor([chance.randrange(4, spec.vocab_size) for _ in range(TEXT)])
     rows = []

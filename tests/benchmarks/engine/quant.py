@@ -83,7 +83,7 @@ class _Subject:
         store = KVStore(
             spec, blocks=blocks, block_size=BLOCK, codec=kv_codec("auto", dtype), dtype=dtype, device=device
         )
-        self._attention = SdpaBackend(store, spec.windows)
+        self._attention = SdpaBackend(store, spec)
 
     def scores(self) -> Tensor:
         """Of every token of one text."""

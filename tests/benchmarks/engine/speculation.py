@@ -234,7 +234,7 @@ def _states(model: Path, text: list[int]) -> Tensor:
     store = KVStore(spec, blocks=33, block_size=16, codec=codec, dtype=torch.float32, device=cpu)
     span = Span(start=0, count=len(text), blocks=list(range(1, 33)))
     with torch.inference_mode():
-        step = SdpaBackend(store, spec.windows).begin([span])
+        step = SdpaBackend(store, spec).begin([span])
         return decoder.forward(torch.tensor(text), torch.arange(len(text)), step).clone()
 
 

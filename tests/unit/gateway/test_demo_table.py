@@ -28,7 +28,7 @@ def runs():
         ]
         return by_tenant(results, 10.0)
 
-    return {"round_robin": run(1.0), "prefix_affinity": run(1.6)}
+    return {"round_robin": run(1.0), "cost": run(1.6)}
 
 
 def drawn(given, width=80, **options):
@@ -43,7 +43,7 @@ def test_nothing_is_cut_at_eighty_columns(options):
     text = drawn(runs(), **options)
     assert "\u2026" not in text
     assert max(map(len, text.splitlines())) <= 80
-    for name in ("round_robin", "prefix_affinity", "ratio", "all tenants", "acme", "that-people-give"):
+    for name in ("round_robin", "cost", "ratio", "all tenants", "acme", "people-give"):
         assert name in text
 
 

@@ -54,13 +54,13 @@ def nobody_asks():
     raise AssertionError("the address matters to nobody here")
 
 
-def test_a_right_key_comes_in_and_nobody_asks_from_where():
-    assert entrance().admit("right", nobody_asks) == TENANT
+async def test_a_right_key_comes_in_and_nobody_asks_from_where():
+    assert await entrance().admit("right", nobody_asks) == TENANT
 
 
-def test_a_wrong_key_is_refused():
+async def test_a_wrong_key_is_refused():
     with pytest.raises(Unauthenticated):
-        entrance().admit("wrong", lambda: HERE)
+        await entrance().admit("wrong", lambda: HERE)
 
 
 @pytest.mark.parametrize(
@@ -71,42 +71,42 @@ def test_a_wrong_key_is_refused():
         ({"may": frozenset({"usage"})}, ScopeNotAllowed, "scope_not_allowed"),
     ],
 )
-def test_a_right_key_that_may_not_is_told_why(tenant, error, code):
+async def test_a_right_key_that_may_not_is_told_why(tenant, error, code):
     with pytest.raises(error) as refused:
-        entrance(**tenant).admit("right", lambda: HERE)
+        await entrance(**tenant).admit("right", lambda: HERE)
     assert (refused.value.status, refused.value.code) == (403, code)
 
 
-def test_a_key_for_usage_reads_usage():
-    assert entrance(may=frozenset({"usage"})).admit("right", nobody_asks, "usage").id == "acme"
+async def test_a_key_for_usage_reads_usage():
+    assert (await entrance(may=frozenset({"usage"})).admit("right", nobody_asks, "usage")).id == "acme"
 
 
-def test_a_directory_that_cannot_tell_is_no_refusal_of_the_key():
+async def test_a_directory_that_cannot_tell_is_no_refusal_of_the_key():
     with pytest.raises(KeysUnavailable) as refused:
-        entrance(error=DirectoryAway).admit("wrong", lambda: HERE)
+        await entrance(error=DirectoryAway).admit("wrong", lambda: HERE)
     assert refused.value.status == 503
 
 
-def test_too_many_failures_are_told_to_wait_until_the_next_one_is_borne():
+async def test_too_many_failures_are_told_to_wait_until_the_next_one_is_borne():
     clock = Clock()
     at = entrance(failures=3, clock=clock)
     for _ in range(3):
         with pytest.raises(Unauthenticated):
-            at.admit("wrong", lambda: HERE)
+            await at.admit("wrong", lambda: HERE)
     with pytest.raises(TooManyFailures) as refused:
-        at.admit("wrong", lambda: HERE)
+        await at.admit("wrong", lambda: HERE)
     assert refused.value.headers()["retry-after"] == "20"
     assert refused.value.headers()["x-should-retry"] == "false"
     clock.now = 20.1
     with pytest.raises(Unauthenticated):
-        at.admit("wrong", lambda: HERE)
+        await at.admit("wrong", lambda: HERE)
 
 
-def test_failures_of_a_neighbour_keep_no_right_key_out():
+async def test_failures_of_a_neighbour_keep_no_right_key_out():
     at = entrance(failures=1)
     with pytest.raises(Unauthenticated):
-        at.admit("wrong", lambda: HERE)
-    assert at.admit("right", lambda: HERE).id == "acme"
+        await at.admit("wrong", lambda: HERE)
+    assert (await at.admit("right", lambda: HERE)).id == "acme"
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_failures_of_a_neighbour_keep_no_right_key_out():
         ("::192.0.2.1", "192.0.2.1", False),
     ],
 )
-def test_an_ipv4_address_and_an_ipv6_network_are_one_caller(one, other, same):
+async def test_an_ipv4_address_and_an_ipv6_network_are_one_caller(one, other, same):
     penalties = Penalties(1, Clock())
     assert penalties.failed(address_of(one)) == 0.0
     assert (penalties.failed(address_of(other)) > 0.0) is same
 
 
-def test_the_table_of_failures_is_bounded_and_forgets_the_oldest():
+async def test_the_table_of_failures_is_bounded_and_forgets_the_oldest():
     penalties = Penalties(1, Clock())
     for number in range(ADDRESSES_MAX + 1):
         penalties.failed(address_of(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))

@@ -39,7 +39,10 @@ def worker(name, adapter):
 
 def fleet_of(*workers, emptied=None, reported=lambda worker: None):
     events = FleetEvents(
-        room=lambda: None, emptied=(emptied if emptied is not None else []).append, reported=reported
+        room=lambda: None,
+        emptied=(emptied if emptied is not None else []).append,
+        reported=reported,
+        gone=lambda worker: None,
     )
     return Fleet(workers, events)
 
@@ -73,7 +76,10 @@ async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that(
     fleet = Fleet(
         [one],
         FleetEvents(
-            room=lambda: None, emptied=emptied.append, reported=lambda w: reported.append(w.report.instance)
+            room=lambda: None,
+            emptied=emptied.append,
+            reported=lambda w: reported.append(w.report.instance),
+            gone=lambda worker: None,
         ),
     )
     await fleet.probe(one)

@@ -3,17 +3,20 @@
 import asyncio
 import time
 
+import msgspec
 import pytest
 
-from gateway.quotas import guarded_store
+from gateway.quotas import gateways, guarded_store
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
+from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Limit, QuotaUnavailable, Refusal, Reservation, Scope
-from policies.gcra import Bucket
+from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from policies.windows import Window
 from radix_cache.redis.call import RedisDown
+from radix_cache.redis.scripts import ScriptCaller
 
-LIMIT = Limit(unit="requests", bucket=Bucket(amount=3, period_seconds=3600))
+LIMIT = Limit(unit="requests", amount=3, window=Window(seconds=3600))
 
 
 class Flaky(LocalQuotaStore):
@@ -193,7 +196,7 @@ async def test_a_decision_that_was_made_and_never_heard_of_is_charged_once(store
     lease = await store.reserve(ask(1))
     shared.loses_answers = False
     watching = asyncio.create_task(store.run())
-    await until(lambda: not shared._held)
+    await until(lambda: not any(held.ends for held in shared._leases.values()))
     await store.settle(lease, Cost(prompt_tokens=1))
     assert shared.settled == ["r1/local"]
     assert (await shared.reserve(ask(2))).standings[0].remaining == 1
@@ -230,9 +233,9 @@ async def test_what_was_decided_here_is_forgotten_once_it_is_over():
     now = 0.0
     local = LocalQuotaStore(lambda: now)
     local.settle(await local.reserve(ask(1)), Cost(prompt_tokens=1))
-    now = 2 * LIMIT.bucket.period_seconds
+    now = 2 * LIMIT.window.seconds
     await local.renew([])
-    assert (local._held, local._ended, local._accounts) == ({}, {}, {})
+    assert (local._leases, local._accounts) == ({}, {})
 
 
 async def test_leases_are_renewed_where_they_were_given(store, shared):
@@ -272,3 +275,83 @@ async def test_leases_end_in_the_background(shared):
     assert len(leases) == 0
     await leases.close()
     assert shared.settled == ["r1"]
+
+
+async def test_while_redis_is_away_each_gateway_grants_its_part_of_every_limit(shared):
+    store = GuardedQuotaStore(
+        shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic, gateways=lambda: 2
+    )
+    tokens = Limit(unit="total_tokens", amount=100, window=Window(seconds=3600))
+    await store.reserve(ask(0, (tokens,)))
+    shared.away = True
+    granted = await store.reserve(reserving(1, tokens, 48))
+    assert isinstance(granted, Lease)
+    assert granted.reservation.scopes[0].limits == (tokens,)
+    assert granted.standings[0].remaining == 1
+    refusal = await store.reserve(reserving(2, tokens, 2))
+    assert (refusal.amount, refusal.retry_after_seconds) == (50, pytest.approx(72, abs=5))
+
+
+async def test_what_fits_the_whole_limit_and_not_a_part_of_it_may_come_again(shared):
+    store = GuardedQuotaStore(
+        shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic, gateways=lambda: 2
+    )
+    shared.away = True
+    tokens = Limit(unit="total_tokens", amount=100, window=Window(seconds=3600))
+    assert (await store.reserve(reserving(1, tokens, 80))).retry_after_seconds == guarded_store.AGAIN_SECONDS
+    assert (await store.reserve(reserving(2, tokens, 101))).retry_after_seconds is None
+
+
+async def test_what_is_used_on_a_part_is_charged_to_the_whole(shared):
+    store = GuardedQuotaStore(
+        shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic, gateways=lambda: 4
+    )
+    tokens = Limit(unit="total_tokens", amount=100, window=Window(seconds=3600))
+    shared.away = True
+    lease = await store.reserve(reserving(1, tokens, 20))
+    shared.away = False
+    await store.settle(lease, Cost(prompt_tokens=13))
+    assert (await shared.reserve(reserving(2, tokens, 0))).standings[0].remaining == 87
+
+
+async def test_who_wants_no_answer_without_redis_is_refused_until_it_is_back(store, shared):
+    closed = msgspec.structs.replace(ask(1), closed=True)
+    assert isinstance(await store.reserve(closed), Lease)
+    shared.away = True
+    for number in range(2, 6):
+        with pytest.raises(QuotaUnavailable):
+            await store.reserve(msgspec.structs.replace(ask(number), closed=True))
+    assert store.local_decisions == 0
+    assert isinstance(await store.reserve(ask(9)), Lease)
+
+
+def reserving(number, limit, tokens):
+    return msgspec.structs.replace(ask(number, (limit,)), cost=Cost(prompt_tokens=tokens))
+
+
+async def test_gateways_know_how_many_they_are(own_valkey, monkeypatch):
+    monkeypatch.setattr(gateways, "GONE_MS", 300)
+    scripts = ScriptCaller(own_valkey.url)
+    one, two = gateways.Gateways(scripts), gateways.Gateways(scripts)
+    await one.say()
+    assert one.count == 1
+    await two.say()
+    await one.say()
+    assert (one.count, two.count) == (2, 2)
+    await asyncio.sleep(0.4)
+    await one.say()
+    assert one.count == 1
+    own_valkey.kill()
+    with pytest.raises(RedisDown):
+        await two.say()
+    assert two.count == 2
+    await scripts.close()
+
+
+async def test_what_was_seen_of_a_limit_is_kept_to_that_limit(store, shared):
+    wide, small = (Limit(unit="requests", amount=n, window=Window(seconds=3600 * n)) for n in (9, 2))
+    for number in range(2):
+        await store.reserve(ask(number, (wide, small)))
+    shared.away = True
+    changed = await store.reserve(ask(3, (LIMIT, wide)))
+    assert [standing.remaining for standing in changed.standings] == [2, 6]

@@ -115,11 +115,9 @@ def test_a_key_works_on_its_last_day_and_not_on_the_next():
 
 def test_a_tenant_has_its_plan():
     plan = directory().by_key(KEY.text).plan
-    assert (plan.name, plan.concurrency, plan.limits[0].unit, plan.limits[0].bucket.amount) == (
+    assert (plan.name, [(limit.name, limit.amount) for limit in plan.limits]) == (
         "p",
-        3,
-        "requests",
-        60,
+        [("requests/minute", 60), ("concurrency", 3)],
     )
     assert directory().by_key(OTHER.text).plan == Plan()
 

@@ -123,7 +123,7 @@ def test_completions_take_every_kind_of_prompt(prompt, expected):
         ({"messages": [{"role": 5}]}, "messages"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": "x"}, "stream_options"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": "many"}, "max_tokens"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
         ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
@@ -197,3 +197,46 @@ NAMES = ["model", "messages", "prompt", "stream", "n", "max_tokens", "stream_opt
 @given(st.dictionaries(st.sampled_from(NAMES), json_values), st.sampled_from(list(Surface)))
 def test_any_json_is_read_or_refused(fields, surface):
     assert outcome(surface, json.dumps(fields).encode()) in (None, "invalid_request")
+
+
+def test_an_answer_of_no_tokens_is_the_workers_to_give_or_to_refuse():
+    assert chat(max_tokens=0).output_tokens_max == 0
+    assert completion(max_tokens=0, best_of=0).choices == 1
+
+
+@pytest.mark.parametrize(
+    ("surface", "fields", "param"),
+    [
+        (
+            Surface.EMBEDDINGS,
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": "http://10.0.0.1"}}],
+                    }
+                ]
+            },
+            "messages",
+        ),
+        (
+            Surface.EMBEDDINGS,
+            {"input": "a", "messages": [{"content": [{"image_url": "file:///etc/passwd"}]}]},
+            "messages",
+        ),
+        (
+            Surface.TOKENIZE,
+            {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages",
+        ),
+        (Surface.SCORE, {"data_1": {"content": [{"video": ["/etc/passwd"]}]}}, "data_1"),
+        (Surface.MODERATIONS, {"input": [{"type": "image_url", "image_url": {"url": "http://a"}}]}, "input"),
+        (Surface.RERANK, {"documents": [{"content": [{"uuid": "another tenant's"}]}]}, "documents"),
+        (Surface.SPEECH, {"input": "a", "ref_audio": "http://10.0.0.1/a.wav"}, "ref_audio"),
+        (Surface.EMBEDDINGS, {"input": "a", "image_embeds": "AAAA"}, "image_embeds"),
+    ],
+)
+def test_no_engine_is_sent_to_an_address_by_what_is_passed_on(surface, fields, param):
+    assert refused(surface, {"model": "m", **fields}) == param
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+    assert decode(Surface.RERANK, json.dumps({"model": "m", "documents": picture}).encode()).model == "m"

@@ -10,21 +10,22 @@ from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.loads import Place, WorkerLoad
 from gateway.dispatch.prompts import TextEncoder
-from gateway.errors import QuotaExceeded
+from gateway.errors import BudgetExhausted, QuotaExceeded
 from gateway.lifecycle import Supervisor
 from gateway.model import Model
 from gateway.processes import Child, ChildFailed
-from gateway.quotas.quota import Limit, Scope
+from gateway.quotas.limit import Limit, Scope, concurrency
+from gateway.quotas.quota import Refusal
 from gateway.request import InferenceRequest, Surface
 from gateway.secret_store import deployment_secret
 from gateway.settings import Settings
 from gateway.settings_types import Secret, SettingsProblem
 from gateway.tenants.tenant import Plan, Tenant
-from policies.gcra import Bucket
+from policies.windows import Window
 
 
 def context(*, limit=None, choices=1, amount=None, prompts=None):
-    limits = (Limit(unit="total_tokens", bucket=Bucket(amount=amount, period_seconds=60)),) if amount else ()
+    limits = (Limit(unit="total_tokens", amount=amount, window=Window.of("minute")),) if amount else ()
     plan = Plan(limits=limits)
     return RequestContext(
         id="r",
@@ -51,47 +52,77 @@ def context(*, limit=None, choices=1, amount=None, prompts=None):
     )
 
 
+def a_minute(amount, unit="requests", **more):
+    return Limit(unit=unit, amount=amount, window=Window.of("minute"), **more)
+
+
+def reserved(estimates, ctx, prompt_tokens):
+    return estimates.reserved(ctx, ctx.tenant.scopes, prompt_tokens)
+
+
 def test_a_clients_own_bound_is_reserved_for_every_choice():
-    assert OutputEstimates().reserved(context(limit=100, choices=3), 10) == 300
+    assert reserved(OutputEstimates(), context(limit=100, choices=3), 10) == 300
 
 
 def test_every_prompt_of_a_completion_gets_its_own_answers():
     request = context(limit=100, choices=2, prompts=["a", "b", [1, 2]])
     estimates = OutputEstimates()
-    assert estimates.reserved(request, 10) == 600
+    assert reserved(estimates, request, 10) == 600
     assert estimates.expected(request) == 600
     for _ in range(200):
         estimates.learn(request, 6 * 40)
     assert estimates.expected(context()) == pytest.approx(40, abs=1)
-    assert estimates.reserved(context(prompts=["a"] * 5), 10) == pytest.approx(200, abs=5)
+    assert reserved(estimates, context(prompts=["a"] * 5), 10) == pytest.approx(200, abs=5)
 
 
 def test_without_a_bound_the_tenants_answers_of_late_are_the_estimate():
     estimates = OutputEstimates()
     for _ in range(200):
         estimates.learn(context(), 40)
-    assert estimates.reserved(context(), 10) == pytest.approx(40, abs=1)
+    assert reserved(estimates, context(), 10) == pytest.approx(40, abs=1)
     assert estimates.expected(context(limit=20)) == 20
 
 
 def test_an_estimate_shrinks_to_fit_the_limit_and_never_below_nothing():
-    assert OutputEstimates().reserved(context(amount=60), 50) == 10
-    assert OutputEstimates().reserved(context(amount=60), 100) == 0
+    assert reserved(OutputEstimates(), context(amount=60), 50) == 10
+    assert reserved(OutputEstimates(), context(amount=60), 100) == 0
 
 
 @pytest.mark.parametrize(
-    ("unit", "amount", "seconds", "said"),
+    ("limit", "seconds", "said"),
     [
-        ("concurrency", 1, 1.0, "1 request at one time of tenant 't' is used up. Try again in 1 second."),
-        ("requests", 5, 0.25, "5 requests of tenant 't' is used up. Try again in 0.25 seconds."),
-        ("total_tokens", 1, 20, "1 total token of tenant 't' is used up. Try again in 20 seconds."),
+        (concurrency(1), 1.0, "1 request at one time of tenant 't' is used up. Try again in 1 second."),
+        (a_minute(5), 0.25, "5 requests per minute of tenant 't' is used up. Try again in 0.25 seconds."),
+        (
+            a_minute(1, "total_tokens", models=("qwen*", "llama-1")),
+            20,
+            "1 total token per minute for the models qwen*, llama-1 of tenant 't' is used up. "
+            "Try again in 20 seconds.",
+        ),
+        (
+            a_minute(1_500_000, "spend"),
+            2,
+            "1.5 of spend per minute of tenant 't' is used up. Try again in 2 seconds.",
+        ),
     ],
 )
-def test_a_limit_is_spoken_of_in_english(unit, amount, seconds, said):
-    error = QuotaExceeded(
-        unit=unit, amount=amount, retry_after_seconds=seconds, owner="tenant 't'", headers={}
-    )
+def test_a_limit_is_spoken_of_in_english(limit, seconds, said):
+    error = QuotaExceeded(Refusal(scope="tenant:t", limit=limit, retry_after_seconds=seconds))
     assert error.message == f"The limit of {said}"
+
+
+def test_a_budget_says_when_it_begins_anew_and_that_retrying_is_of_no_use():
+    limit = Limit(unit="spend", amount=20_000_000, window=Window.of("month", "calendar"))
+    error = BudgetExhausted(Refusal(scope="key:k1", limit=limit, retry_after_seconds=200_000.5))
+    assert error.message == (
+        "The budget of 20 of spend per calendar month of key 'k1' does not suffice. It begins anew in 3 days."
+    )
+    assert error.headers() == {
+        "retry-after": "200001",
+        "retry-after-ms": "200000500",
+        "x-should-retry": "false",
+        "x-radixgate-limit": "key:k1; spend/calendar month",
+    }
 
 
 def test_a_place_counts_from_entering_to_leaving_and_leaves_once():

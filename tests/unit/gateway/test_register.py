@@ -4,7 +4,7 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.quotas.quota import Limit
+from gateway.quotas.limit import Limit, concurrency
 from gateway.settings_tenants import (
     ApiKey,
     ModelAccess,
@@ -17,7 +17,7 @@ from gateway.settings_types import Moment, Network, address_of
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, new_key, pepper
 from gateway.tenants.register import Register
-from policies.gcra import Bucket
+from policies.windows import Window
 
 PEPPER = pepper(b"secret")
 KEY = new_key(PEPPER)
@@ -72,11 +72,11 @@ def test_limits_of_organisation_plan_and_key_are_separate_accounts():
     tenant = found(
         organisation={"limits": A_MINUTE, "concurrency": 9}, plan={"concurrency": 4}, key={"limits": A_MINUTE}
     )
-    limit = Limit(unit="requests", bucket=Bucket(amount=5, period_seconds=60.0))
-    assert [(s.name, s.limits, s.concurrency) for s in tenant.scopes] == [
-        ("organisation:org", (limit,), 9),
-        ("tenant:acme", (), 4),
-        (f"key:{KEY.id}", (limit,), None),
+    limit = Limit(unit="requests", amount=5, window=Window.of("minute"))
+    assert [(s.name, s.limits) for s in tenant.scopes] == [
+        ("organisation:org", (limit, concurrency(9))),
+        ("tenant:acme", (concurrency(4),)),
+        (f"key:{KEY.id}", (limit,)),
     ]
 
 

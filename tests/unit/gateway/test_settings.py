@@ -39,7 +39,7 @@ def refusal(path, environment=None, *assignments):
 
 def test_the_smallest_useful_file_names_one_worker(file):
     settings = load(file(SMALLEST), {}).settings
-    assert (settings.listen.port, settings.routing.policy) == (8000, "prefix_affinity")
+    assert (settings.listen.port, settings.routing.policy) == (8000, "cost")
 
 
 def test_later_sources_win(file):
@@ -96,11 +96,16 @@ def test_a_missing_reference_is_refused_with_its_path(file):
         (SMALLEST + "listen: {port: 70000}", "$.listen.port: expected a port, 0 to 65535"),
         (SMALLEST + "database: {url: x}", "$.database.url: expected `none`, or an address sqlite:///FILE"),
         (
-            SMALLEST + "queueing: {within: hrrn}",
-            "$.queueing.within: queue policies inside a tenant: not built yet",
+            SMALLEST + "queueing: {within: lifo}",
+            "$.queueing.within: there is no policy 'lifo'; there are edf",
+        ),
+        (SMALLEST + "queueing: {options: {quantum: 1}}", "$.queueing.options.quantum: unknown setting"),
+        (
+            SMALLEST + "queueing: {across: priority, options: {reserved: {vip: 0.5}}}",
+            "$.queueing.options: reserved for a class that has no place in the order: vip",
         ),
         (SMALLEST + "routing: {policy: near}", "$.routing.policy: there is no policy 'near'; there are"),
-        (SMALLEST + "queueing: {across: sfq}", "$.queueing.across: there is no policy 'sfq'; there are fifo"),
+        (SMALLEST + "queueing: {across: lot}", "$.queueing.across: there is no policy 'lot'; there are dlpm"),
         (
             SMALLEST + "telemetry: {log_level: loud}",
             "$.telemetry.log_level: there is no 'loud'; choose one of",
@@ -112,8 +117,8 @@ def test_a_missing_reference_is_refused_with_its_path(file):
             "$.plans[0].limits[0]: a limit names one of",
         ),
         (
-            SMALLEST + "plans: [{name: p, limits: [{spend: 2}]}]",
-            "$.plans[0].limits[0].spend: spend budgets: not built",
+            SMALLEST + "plans: [{name: p, limits: [{spend: 2, requests: 1}]}]",
+            "$.plans[0].limits[0]: a limit names one of requests, input_tokens,",
         ),
         (SMALLEST + "listen: {host: 0.0.0.0}", "$.tenants: at least one tenant is needed unless listen.host"),
         (

@@ -1,5 +1,6 @@
 """What a slip of the pen in the settings comes to: one line that says where, and what is accepted there."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -443,3 +444,26 @@ def test_where_a_worker_publishes_is_refused_with_its_path(kv_events, problem):
     with pytest.raises(SettingsProblem) as refused:
         load(None, {}, [f"workers={workers}"])
     assert str(refused.value) == f"$.workers[0].kv_events{problem}"
+
+
+ISSUER = {"issuer": "https://login.example.com", "audiences": ["radixgate"]}
+A_WORKER = 'workers=[{"id": "w", "kind": "vllm", "url": "http://127.0.0.1:1"}]'
+
+
+@pytest.mark.parametrize(
+    ("issuers", "said"),
+    [
+        ([{**ISSUER, "algorithms": ["none"]}], "[0].algorithms[0]: there is no 'none'"),
+        ([{**ISSUER, "algorithms": ["HS256"]}], "[0].algorithms[0]: there is no 'HS256'"),
+        ([{**ISSUER, "audiences": []}], "[0].audiences: expected a list of at least 1 entry"),
+        ([{**ISSUER, "issuer": "login"}], "[0].issuer: expected an http"),
+        ([{**ISSUER, "jwks_url": "http://h:0"}], "[0].jwks_url: the port"),
+        ([ISSUER, ISSUER], ": 'https://login.example.com' is named twice"),
+        ([{**ISSUER, "scopes": {"x": "root"}}], "there is no 'root'"),
+    ],
+)
+def test_issuers_of_tokens_are_refused_with_their_path(issuers, said):
+    with pytest.raises(SettingsProblem) as problem:
+        load(None, {}, [f"authentication.tokens={json.dumps(issuers)}", A_WORKER])
+    assert str(problem.value).startswith("$.authentication.tokens")
+    assert said in str(problem.value)

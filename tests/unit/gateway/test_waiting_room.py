@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from gateway.dispatch.waiting_room import NowhereToGo, WaitingRoom
+from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
-from policies.queueing.fifo import Fifo
+from policies.queueing.protocol import Ticket
+from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock
 
 
@@ -36,10 +37,11 @@ def clock():
     return FakeClock()
 
 
-def room_for(desk, clock, *, waiting_max=10, seconds=30.0):
+def room_for(desk, clock, *, waiting_max=10, seconds=30.0, policy=None):
     return WaitingRoom(
         "m",
-        policy=Fifo(),
+        policy=policy or queue_policy("fifo"),
+        order=tenant_order("hrrn"),
         unseat=desk.unseat,
         waiting_max=waiting_max,
         waiting_seconds_max=seconds,
@@ -47,8 +49,8 @@ def room_for(desk, clock, *, waiting_max=10, seconds=30.0):
     )
 
 
-async def enter(room, desk, tenant="a"):
-    ticket = room.ticket(tenant, 1.0)
+async def enter(room, desk, tenant="a", **more):
+    ticket = room.ticket(Asked(tenant=tenant, **{"cost": 1.0, **more}))
     placed = room.at_once(ticket, desk.seat)
     return placed if placed is not None else await room.wait(ticket, desk.seat)
 
@@ -82,6 +84,55 @@ async def test_those_who_wait_go_in_the_order_in_which_they_came(clock):
         room.room_made()
         await settle()
     assert order == ["a", "b", "c"]
+    await asyncio.gather(*tasks)
+
+
+async def test_tenants_share_by_weight_and_what_was_used(clock):
+    desk, policy = Desk(0), queue_policy("sfq")
+    room = room_for(desk, clock, policy=policy, waiting_max=100)
+    order = []
+
+    async def visitor(name, **more):
+        await enter(room, desk, name, **more)
+        order.append(name)
+
+    tasks = [
+        asyncio.create_task(visitor(name, weight=weight, cost=10.0))
+        for name, weight in [("a", 1.0)] * 12 + [("b", 2.0)] * 12
+    ]
+    await settle()
+    for _ in range(9):
+        desk.free += 1
+        room.room_made()
+        await settle()
+    assert (order.count("a"), order.count("b")) == (3, 6)
+    room.settle(Ticket(number=0, tenant="b", cost=10.0, weight=2.0, arrived_at=0.0), 80.0)
+    for _ in range(4):
+        desk.free += 1
+        room.room_made()
+        await settle()
+    assert order[9:] == ["a"] * 4
+    for task in tasks:
+        task.cancel()
+
+
+async def test_inside_a_tenant_short_prompts_go_first(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock, policy=queue_policy("sfq"))
+    order = []
+
+    async def visitor(tokens):
+        await enter(room, desk, uncached_tokens=tokens)
+        order.append(tokens)
+
+    tasks = [asyncio.create_task(visitor(tokens)) for tokens in (5000, 100, 300)]
+    await settle()
+    clock.advance(1.0)
+    for _ in range(3):
+        desk.free += 1
+        room.room_made()
+        await settle()
+    assert order == [100, 300, 5000]
     await asyncio.gather(*tasks)
 
 

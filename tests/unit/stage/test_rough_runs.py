@@ -9,7 +9,7 @@ from tests.chaos.__main__ import tracebacks
 from tests.chaos.faults import FAULTS, Fault, nothing
 from tests.chaos.load import Tally
 from tests.chaos.promises import Then, charges, seen_by_clients
-from tests.chaos.scene import INTERVAL_US
+from tests.chaos.scene import AMOUNTS
 from tests.soak.samples import WARM_REQUESTS, Sample, verdict
 from tests.stage.link import Link
 
@@ -50,7 +50,7 @@ FORGETTING = Fault(name="x", inject=nothing, heal=nothing, forgets_quotas=True)
 
 
 def charged(requests, tokens):
-    return dict(zip(INTERVAL_US, (requests, tokens), strict=True))
+    return dict(zip(AMOUNTS, (requests, tokens), strict=True))
 
 
 @pytest.mark.parametrize(

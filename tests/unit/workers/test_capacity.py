@@ -1,5 +1,6 @@
 """The planner's arithmetic, held to figures that were worked out by hand or published."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from workers.capacity import (
     Deployment,
     DoesNotFit,
+    NoFigure,
     context_per_user,
     kv_bytes_per_token,
     kv_heads_per_gpu,
@@ -231,6 +233,26 @@ def test_a_mixture_reads_more_experts_the_more_sequences_there_are():
 def test_what_cannot_be_deployed_is_refused_with_the_figures(settings: dict[str, Any], named: str):
     with pytest.raises(DoesNotFit, match=named):
         deployment(**settings)
+
+
+@pytest.mark.parametrize("figure", [0, -1, float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    "name", ["gpus", "tensor_parallel", "block_size", "utilisation", "flops_share", "bandwidth_share"]
+)
+def test_what_is_no_figure_of_a_deployment_is_refused_by_its_name(name: str, figure: float):
+    with pytest.raises(NoFigure, match=f"^{name} must be .*, not {figure}$"):
+        deployment(**{name: figure})
+
+
+@pytest.mark.parametrize("figure", [0, -1, float("inf"), float("nan")])
+def test_a_gpu_without_memory_bandwidth_or_speed_is_refused(figure: float):
+    for name in ("memory_bytes", "bandwidth", "flops"):
+        with pytest.raises(NoFigure, match=name):
+            replace(deployment(), gpu=replace(GPUS["h100"], **{name: figure}))
+    with pytest.raises(NoFigure, match="bandwidth"):
+        seconds_per_token(bytes_read=1.0, bandwidth=figure)
+    with pytest.raises(NoFigure, match="users"):
+        context_per_user(memory=2.0, weights=1.0, users=figure, kv_bytes_per_token=1.0)  # type: ignore[arg-type]
 
 
 def test_a_sequence_that_does_not_fit_leaves_no_users_and_no_context():

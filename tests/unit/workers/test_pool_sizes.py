@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.workers.test_capacity import LLAMA_8B, deployment
+from workers.capacity import NoFigure
 from workers.pool_sizes import CannotMeet, Traffic, pool_sizes, transfer
 
 CHAT = Traffic(
@@ -29,6 +30,15 @@ def test_moving_kv_pays_above_the_break_even_bandwidth_and_not_below():
     assert even == pytest.approx(131_072 * 474e12 / (2 * 7.5e9), rel=0.1)
     assert transfer(one, 4096, even * 1.01).pays
     assert not transfer(one, 4096, even * 0.99).pays
+
+
+@pytest.mark.parametrize("figure", [0, -1, float("inf"), float("nan")])
+def test_traffic_and_links_that_cannot_be_are_refused_by_name(figure: float):
+    for name in ("requests_per_second", "prompt", "output", "ttft_seconds", "tpot_seconds", "link_bandwidth"):
+        with pytest.raises(NoFigure, match=name):
+            replace(CHAT, **{name: figure})
+    with pytest.raises(NoFigure, match="bandwidth"):
+        transfer(replica(), 4096, figure)
 
 
 def test_4096_tokens_of_an_8b_model_are_512_mib_and_21_ms_at_25_gb_s():

@@ -45,7 +45,7 @@ class AttentionBackend(Protocol):
     """Makes the steps; owns the KV store that they read and write."""
 
     def begin(self, spans: Sequence[Span]) -> AttentionStep:
-        """Prepare one step. Spans of one token that follows others come before all the rest."""
+        """Prepare one step. Spans of equal length that go on from others are the cheaper for standing together."""
         ...
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:

@@ -1,21 +1,24 @@
 """Attention by gathering: copy each sequence's blocks together, then torch's scaled_dot_product_attention.
 
-    decoding rows, one batch, padded to the longest:        a prefill chunk, alone:
-
-      query  [B, kv_heads, group, head_dim]                  keys   0 . . . start . . end
-      keys   [B, kv_heads, S,     head_dim]                  row 0  1 1 1 1 1 1 0 0 0       with a window of 4:
-      mask   [B, 1,        1,     S]  0 or -inf              row 1  1 1 1 1 1 1 1 0 0         0 0 0 1 1 1 1 0 0
-                                                             row n  1 1 1 1 1 1 1 1 1         0 0 0 0 0 1 1 1 1
+    rows that decode or verify, one batch                  a prefill chunk, alone:
+    for each span length, padded to the longest:
+                                                           keys   0 . . . start . . end
+      query  [B, kv_heads, group * count, head_dim]        row 0  1 1 1 1 1 1 0 0 0       with a window of 4:
+      keys   [B, kv_heads, S,             head_dim]        row 1  1 1 1 1 1 1 1 0 0         0 0 0 1 1 1 1 0 0
+      mask   [B, 1,        group * count, S]  0 or -inf    row n  1 1 1 1 1 1 1 1 1         0 0 0 0 0 1 1 1 1
 
 Query heads that share a key head become rows of one query ("group"). The result is the same as with repeated keys,
 and in bfloat16 on CPU it is about five times faster. This backend runs anywhere and is the reference for others.
+
+Spans that verify the same number of guesses form one batch as well; one that verifies three and one that verifies
+four do not, for rows of padding would cost all of them what the copies and one call more cost once.
 
 A layer with a window gathers only the blocks that the window reaches. Layers with the same window share one view.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, groupby
 
 import torch
 import torch.nn.functional as F
@@ -23,15 +26,24 @@ from torch import Tensor
 
 from workers.engine.attention.base import Span
 from workers.engine.kv.store import KVStore
+from workers.engine.model.spec import ModelSpec
 
 Window = int | None
 
+SHORT = 33
+"""Spans up to this length are computed in batches: a token and as many guesses as there may be."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Singles:
-    """Decoding rows: `blocks` [rows * width], `mask` [rows, 1, 1, width * block_size]."""
+class _Batch:
+    """Short spans of equal length, rows `first` to `last` of the step.
 
-    rows: int
+    `blocks` [spans * width], `mask` [spans, 1, group * count, width * block_size], or 1 for all of the group.
+    """
+
+    first: int
+    last: int
+    spans: int
     blocks: Tensor
     mask: Tensor
 
@@ -51,21 +63,18 @@ class _Chunk:
     mask: Tensor | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
-    """What the layers with one window read in a step."""
-
-    singles: _Singles | None
-    chunks: tuple[_Chunk, ...]
+_View = Sequence[_Batch | _Chunk]
+"""What the layers with one window read in a step, in the order of its rows."""
 
 
 class SdpaBackend:
     """AttentionBackend over a KVStore, on its device."""
 
-    def __init__(self, store: KVStore, windows: Sequence[Window]) -> None:
-        """`windows`: for each layer how many positions a token sees, its own included; None: all."""
+    def __init__(self, store: KVStore, spec: ModelSpec) -> None:
+        """`spec`: of the model whose keys and values are in the store."""
         self._store = store
-        self._windows = tuple(windows)
+        self._windows = spec.windows
+        self._group = spec.heads // spec.kv_heads
 
     def begin(self, spans: Sequence[Span]) -> "SdpaStep":
         """Indices and masks for all layers of a step."""
@@ -88,26 +97,35 @@ class SdpaBackend:
         return torch.tensor(slots, device=self._store.device)
 
     def _view(self, spans: Sequence[Span], window: Window) -> _View:
-        singles = list(takewhile(lambda span: span.count == 1 and span.start, spans))
-        chunks, first = [], len(singles)
-        for span in spans[len(singles) :]:
-            chunks.append(self._chunk(span, first, window))
-            first += span.count
-        return _View(singles=self._singles(singles, window) if singles else None, chunks=tuple(chunks))
+        view: list[_Batch | _Chunk] = []
+        first = 0
+        for count, alike in groupby(spans, key=_batched_count):
+            group = list(alike)
+            if count:
+                view.append(self._batch(group, first, window))
+            else:
+                starts = accumulate((span.count for span in group), initial=first)
+                view += [self._chunk(span, start, window) for span, start in zip(group, starts, strict=False)]
+            first = view[-1].last
+        return view
 
-    def _singles(self, spans: Sequence[Span], window: Window) -> _Singles:
-        store, size = self._store, self._store.block_size
+    def _batch(self, spans: Sequence[Span], first: int, window: Window) -> _Batch:
+        store, size, count = self._store, self._store.block_size, spans[0].count
         used = [self._read(span, window) for span in spans]
         width = max(len(blocks) for blocks in used)
         # Shorter rows are padded with block 0; the mask hides it.
         table = [[*blocks, *[0] * (width - len(blocks))] for blocks in used]
-        begins = [_first_block(span, window, size) * size for span in spans]
-        positions = torch.arange(width * size, device=store.device) + _column(begins, store.device)
-        hidden = _hidden(positions, _column([span.start for span in spans], store.device), window)
-        return _Singles(
-            rows=len(spans),
+        begins = _column([_first_block(span, window, size) * size for span in spans], store.device)
+        starts = _column([span.start for span in spans], store.device)
+        positions = begins + torch.arange(width * size, device=store.device)
+        rows = starts + torch.arange(count, device=store.device)
+        mask = self._mask(_hidden(positions[:, None, :], rows[:, :, None], window))
+        return _Batch(
+            first=first,
+            last=first + len(spans) * count,
+            spans=len(spans),
             blocks=torch.tensor(table, device=store.device).flatten(),
-            mask=self._mask(hidden)[:, None, None, :],
+            mask=(mask if count == 1 else mask.repeat(1, self._group, 1))[:, None],
         )
 
     def _chunk(self, span: Span, first: int, window: Window) -> _Chunk:
@@ -143,27 +161,32 @@ class SdpaStep:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As promised by AttentionStep."""
         self._store.write(layer, self._slots, key, value)
-        view, parts = self._views[layer], []
-        if view.singles:
-            parts.append(self._attend_singles(layer, query[: view.singles.rows], view.singles))
-        for chunk in view.chunks:
-            rows = slice(chunk.first, chunk.last)
-            parts.append(self._attend_chunk(layer, query[rows], key[rows], value[rows], chunk))
+        parts = [
+            self._attend_batch(layer, query[part.first : part.last], part)
+            if isinstance(part, _Batch)
+            else self._attend_chunk(layer, query, key, value, part)
+            for part in self._views[layer]
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _attend_singles(self, layer: int, query: Tensor, singles: _Singles) -> Tensor:
-        keys, values = self._store.gather(layer, singles.blocks)
+    def _attend_batch(self, layer: int, query: Tensor, batch: _Batch) -> Tensor:
+        keys, values = self._store.gather(layer, batch.blocks)
         _, kv_heads, head_dim = keys.shape
-        by_row = (singles.rows, -1, kv_heads, head_dim)
+        by_span = (batch.spans, -1, kv_heads, head_dim)
+        # [spans, count, kv_heads, group, head_dim] and back.
+        cut = query.reshape(batch.spans, -1, kv_heads, query.shape[1] // kv_heads, head_dim)
+        _, count, _, group, _ = cut.shape
         mixed = F.scaled_dot_product_attention(
-            query.reshape(singles.rows, kv_heads, -1, head_dim),
-            keys.view(by_row).transpose(1, 2),
-            values.view(by_row).transpose(1, 2),
-            attn_mask=singles.mask,
+            cut.permute(0, 2, 3, 1, 4).flatten(2, 3),
+            keys.view(by_span).transpose(1, 2),
+            values.view(by_span).transpose(1, 2),
+            attn_mask=batch.mask,
         )
-        return mixed.reshape(query.shape)
+        apart = mixed.view(batch.spans, kv_heads, group, count, head_dim)
+        return apart.permute(0, 3, 1, 2, 4).reshape(query.shape)
 
     def _attend_chunk(self, layer: int, query: Tensor, key: Tensor, value: Tensor, chunk: _Chunk) -> Tensor:
+        query, key, value = (side[chunk.first : chunk.last] for side in (query, key, value))
         if chunk.blocks is None:
             key, value = self._store.as_read(key, value)
         else:
@@ -182,13 +205,18 @@ class SdpaStep:
         return mixed.permute(2, 0, 1, 3).reshape(query.shape)
 
 
+def _batched_count(span: Span) -> int:
+    """The length of a span that those of equal length are computed with; 0: it is computed alone."""
+    return span.count if span.start and span.count <= SHORT else 0
+
+
 def _first_block(span: Span, window: Window, size: int) -> int:
     """The first block that the first token of a span sees."""
     return 0 if window is None else max(0, span.start - window + 1) // size
 
 
 def _hidden(positions: Tensor, rows: Tensor, window: Window) -> Tensor:
-    """Which of `positions` [.., keys] each of `rows` [rows, 1] does not see."""
+    """Which of `positions` [.., 1 or rows, keys] each of `rows` [.., rows, 1] does not see."""
     hidden = positions > rows
     return hidden if window is None else hidden | (positions <= rows - window)
 

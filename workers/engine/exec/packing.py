@@ -1,8 +1,8 @@
 """A plan as flat tensors.
 
 plan      a 5+1!   b 0+4   c 9+1!   d 6+3~2!
-packed    a5 | c9 | b0 b1 b2 b3 | d6 d7 d8     decoding spans first: they form one batch in attention
-sampled    0    1                   6  7  8    rows whose logits are wanted, in the order of the plan
+packed    a5 | c9 | d6 d7 d8 | b0 b1 b2 b3     what goes on before what begins, and by length: attention batches
+sampled    0    1   2  3  4                    rows whose logits are wanted, in the order of the plan
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = (
     reach = max((item.start for item in items), default=0)
     starts = [item.start for item in items] + [reach if count == 1 else 0 for count in padding]
     counts = [item.count for item in items] + list(padding)
-    for place in sorted(range(len(counts)), key=lambda place: counts[place] > 1 or not starts[place]):
+    for place in sorted(range(len(counts)), key=lambda place: (not starts[place], counts[place])):
         if place >= len(items):
             start, count = starts[place], counts[place]
             tokens += [0] * count

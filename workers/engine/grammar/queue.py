@@ -20,6 +20,16 @@ class CompileQueue:
         self._waiting = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
 
+    @property
+    def compiled(self) -> int:
+        """Grammars compiled since the start, those that were refused included."""
+        return self._compiler.compiled
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on them."""
+        return self._compiler.seconds
+
     async def matcher(self, grammar: Grammar) -> Matcher:
         """A new matcher, at once if the grammar is known. RequestRefused: it is bad. QueueFull: not now."""
         if matcher := self._compiler.cached(grammar):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workers.engine.attention.base import AttentionStep
-from workers.engine.model.quant import Projection
+from workers.engine.model.linear import Projection
 from workers.engine.model.rope import RopeTable, rotate
 from workers.engine.model.spec import ModelSpec
 

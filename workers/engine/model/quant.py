@@ -12,7 +12,6 @@ a large one; in float32 there is one way only.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,39 +19,10 @@ from torch import Tensor
 
 from workers.engine.config import Quantization
 from workers.engine.model import packed
+from workers.engine.model.linear import Projection, plain
 
 GROUP = 64
 _STEPS_INT8 = 127
-
-
-class Projection(Protocol):
-    """A linear layer of any kind."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of its weights, biases left out."""
-        ...
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """y = x W^T + b: [rows, in] to [rows, out]."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
-    """y = x W^T + b, with weight [out, in] and, where the model has one, bias [out]."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-    @property
-    def num_bytes(self) -> int:
-        """As promised by Projection."""
-        return self.weight.nbytes
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """As promised by Projection."""
-        return F.linear(rows, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,22 +179,6 @@ class GroupLinear:
         return product if self.bias is None else product + self.bias
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacked:
-    """Layers over the same input that cannot be one: their results side by side."""
-
-    parts: tuple[Projection, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """As promised by Projection."""
-        return sum(part.num_bytes for part in self.parts)
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """As promised by Projection."""
-        return torch.cat([part(rows) for part in self.parts], dim=1)
-
-
 def projection(weight: Tensor, bias: Tensor | None, quantization: Quantization) -> Projection:
     """A layer over `weight` [out, in], quantised here if that is wanted."""
     match quantization:
@@ -232,7 +186,7 @@ def projection(weight: Tensor, bias: Tensor | None, quantization: Quantization) 
             return Int8Linear.quantise(weight, bias)
         case "int4":
             return GroupLinear.build(Groups.quantise(weight), bias, weight.dtype)
-    return Linear(weight=weight, bias=bias)
+    return plain(weight, bias)
 
 
 def _divisor(scale: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ from workers.engine.checkpoint import read_json
 from workers.engine.config import Quantization
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.model.decoder import Decoder, Layer
-from workers.engine.model.quant import GroupLinear, Groups, Projection, Stacked, projection
+from workers.engine.model.linear import Linear, Projection, Stacked
+from workers.engine.model.quant import GroupLinear, Groups, projection
 from workers.engine.model.quantised_checkpoint import read_groups
 from workers.engine.model.rope import RopeTable
 from workers.engine.model.spec import ModelSpec
@@ -44,7 +45,8 @@ def load_decoder(
     embedding = files.take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
     builder = _Builder(files=files, spec=spec, quantization=quantization)
     head = (
-        projection(embedding, None, "none")
+        # The embedding is read by rows, and so kept as it is; a packed copy would be as large again.
+        Linear(weight=embedding)
         if spec.tied_head
         else _Builder(files=files, spec=spec, quantization="none").linear(
             {"lm_head": spec.vocab_size}, spec.hidden_size, bias=False

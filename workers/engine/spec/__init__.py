@@ -10,8 +10,8 @@ distribution of plain decoding, whoever guesses: that is `verify`, and the tests
 
     config        what is guessed with, and how far              pace        how far it pays, learned as it goes
     drafter       the promise of whoever guesses                 verify      which guesses stand
-    ngram         the text itself: it said that before           counters    how well it went
-    model_drafter a smaller model, or the first layers of this
+    ngram         the text itself: it said that before           step_cost   what a row more costs, learned too
+    model_drafter a smaller model, or the first layers of this   counters    how well it went
     medusa        heads on the last hidden state
     loading       from config to drafter
 

@@ -100,7 +100,7 @@ def _model_drafter(config: SpecConfig, target: Target, decoder: Decoder) -> Mode
             dtype=target.dtype,
             device=target.device,
         )
-        attention = SdpaBackend(store, decoder.spec.windows)
+        attention = SdpaBackend(store, decoder.spec)
     model = target.decoder.spec
     return ModelDrafter(
         decoder,

@@ -27,7 +27,7 @@ from torch import Tensor
 from workers.engine.checkpoint import integer, read_json
 from workers.engine.errors import CheckpointInvalid
 from workers.engine.model.decoder import Decoder
-from workers.engine.model.quant import Linear, Projection
+from workers.engine.model.linear import Projection, plain
 from workers.engine.sched.plan import Item
 from workers.engine.sched.sequence import Sequence
 from workers.engine.spec.drafter import Computed
@@ -39,7 +39,7 @@ FILE = "medusa_lm_head.safetensors"
 class MedusaHead:
     """Residual blocks, and a matrix to the vocabulary."""
 
-    blocks: tuple[Linear, ...]
+    blocks: tuple[Projection, ...]
     out: Projection
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ def load_heads(directory: Path, decoder: Decoder, *, dtype: torch.dtype) -> tupl
 
     def head(number: int) -> MedusaHead:
         blocks = tuple(
-            Linear(
-                weight=take(f"{number}.{block}.linear.weight", hidden, hidden),
-                bias=take(f"{number}.{block}.linear.bias", hidden),
+            plain(
+                take(f"{number}.{block}.linear.weight", hidden, hidden),
+                take(f"{number}.{block}.linear.bias", hidden),
             )
             for block in range(layers)
         )
         own = f"{number}.{layers}.weight"
-        out = Linear(weight=take(own, vocab, hidden)) if own in weights else decoder.head
+        out = plain(take(own, vocab, hidden)) if own in weights else decoder.head
         return MedusaHead(blocks=blocks, out=out)
 
     layers = integer(config, "medusa_num_layers", 1)

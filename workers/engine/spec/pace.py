@@ -39,7 +39,7 @@ def speed_up(acceptance: float, drafts: int, cost: float) -> float:
 def row_cost(verify_cost: float, batch: int) -> float:
     """What one more row for each of `batch` sequences adds to a step, as a share of it.
 
-    `verify_cost` is b / (a + b), in [0, 1): the same for a batch of one.
+    `verify_cost` is b / (a + b), in [0, 1): the same for a batch of one; see `step_cost`.
     """
     rows = batch * verify_cost / (1 - verify_cost)
     return rows / (1 + rows)

@@ -1,8 +1,10 @@
 """Prefill here, decode there, within one process: same tokens, and whatever fails, no block is lost."""
 
 import asyncio
+import json
 import os
 import random
+import shutil
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -345,6 +347,26 @@ async def test_engines_that_differ_do_not_exchange_blocks(
         assert len(decoded.tokens) == 20
         assert (pair.side.taken.pulled, pair.side.taken.recomputed) == (0, 1)
         await pair.until_idle()
+
+
+def test_a_fingerprint_names_weights_rope_and_how_they_are_held(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    held = {"quantization": "none", "dtype": "float32"}
+    given = checkpoint("llama-gqa")
+    same, turned = (shutil.copytree(given, tmp_path / name) for name in ("same", "turned"))
+    config = json.loads((turned / "config.json").read_text(encoding="utf-8"))
+    config["rope_theta"] = 123456.0
+    (turned / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    prints = {
+        "this": fingerprint(given, **held),
+        "rope": fingerprint(turned, **held),
+        "quantization": fingerprint(given, **held | {"quantization": "int8"}),
+        "dtype": fingerprint(given, **held | {"dtype": "bfloat16"}),
+        "model": fingerprint(checkpoint("qwen2-gqa"), **held),
+    }
+    assert len(set(prints.values())) == len(prints)
+    assert fingerprint(same, **held) == prints["this"]
 
 
 async def test_another_prompt_or_salt_under_the_same_room_gets_nothing(paired: Paired) -> None:

@@ -14,8 +14,9 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import ConfigInvalid
 from workers.engine.model import packed
+from workers.engine.model.linear import Linear, Stacked
 from workers.engine.model.packed import PackedInt4
-from workers.engine.model.quant import GroupLinear, Groups, Int8Linear, Linear, Stacked, projection
+from workers.engine.model.quant import GroupLinear, Groups, Int8Linear, projection
 from workers.engine_server.options import WorkerOptions
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -15,7 +15,8 @@ from tests.unit.workers.engine.quantiser import Scheme, quantise
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine, Request
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
-from workers.engine.model.quant import GroupLinear, Stacked
+from workers.engine.model.linear import Stacked
+from workers.engine.model.quant import GroupLinear
 from workers.engine.model.quant_spec import QuantSpec
 from workers.engine.model.quantised_checkpoint import read_groups
 from workers.engine.model.spec import ModelSpec

@@ -84,7 +84,7 @@ def attention(decoder: Decoder) -> SdpaBackend:
     store = KVStore(
         decoder.spec, blocks=BLOCKS + 1, block_size=SIZE, codec=codec, dtype=torch.float32, device=CPU
     )
-    return SdpaBackend(store, decoder.spec.windows)
+    return SdpaBackend(store, decoder.spec)
 
 
 def drawn(target: Decoder, draft: Decoder, params: dict[str, Any], seed: int) -> tuple[Counter[Text], float]:

@@ -140,6 +140,32 @@ async def test_the_numbers_are_those_of_the_requests(page: dict[str, float]) -> 
     assert page["radixgate_engine_wasted_tokens_total[('model_name', 'tiny'), ('reason', 'padding')]"] == 0
 
 
+async def test_compiling_a_grammar_is_counted_with_its_seconds_and_a_known_one_is_not(client: Client) -> None:
+    own = "[('model_name', 'tiny')]"
+    counted = []
+    for _ in range(2):
+        body = {"prompt": [9] * 4, "max_tokens": 4, "regex": "(a|b)+"}
+        assert (await client.post(TEXT, body))[0] == 200
+        found = await samples(client)
+        names = ("grammars_compiled_total", "grammar_compile_seconds_total")
+        counted.append([found[f"radixgate_engine_{name}{own}"] for name in names])
+    assert counted[0] == counted[1]
+    assert counted[0][0] == 1
+    assert counted[0][1] > 0
+
+
+async def test_wasted_work_and_goodput_have_counters_for_every_cause(page: dict[str, float]) -> None:
+    own = "('model_name', 'tiny')"
+    for reason in ("cancelled", "rejected_draft", "recomputed", "padding"):
+        assert page[f"radixgate_engine_wasted_tokens_total[{own}, ('reason', '{reason}')]"] == 0
+    good = (
+        page[f"radixgate_engine_good_requests_total[{own}]"],
+        page[f"radixgate_engine_good_tokens_total[{own}]"],
+    )
+    # How many of the two were in time is the machine's affair; their tokens are 40 + 3 and, behind the hit, 8 + 3.
+    assert good in {(0, 0), (1, 43), (1, 11), (2, 54)}
+
+
 async def test_buckets_grow_and_end_with_the_count(page: dict[str, float]) -> None:
     prefix = "vllm:time_to_first_token_seconds_bucket"
     values = [value for name, value in page.items() if name.startswith(prefix)]

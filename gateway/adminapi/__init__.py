@@ -1,0 +1,1 @@
+"""The operators' API, /admin/v1. Read: call, gate; resources, keys, reports, operators; openapi."""

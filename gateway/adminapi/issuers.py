@@ -1,0 +1,59 @@
+"""Tokens of identity providers (OpenID Connect) that operators come with: whose they are, and what they may do."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jwt
+from jwt.exceptions import PyJWTError
+
+from gateway.adminapi.gate import Asker
+from gateway.database.operators import ROLES
+from gateway.settings_tokens import OperatorIssuer, Role
+from gateway.tenants.issuer import Issuer
+from gateway.tenants.token_failures import TokenInvalid
+from gateway.tenants.tokens import TOKEN_LENGTH_MAX, claim, words_of
+
+NAME_MAX = 150
+
+
+class OperatorTokens:
+    """Of these issuers."""
+
+    def __init__(self, issuers: Sequence[Issuer[OperatorIssuer]]) -> None:
+        self._issuers = {issuer.rules.issuer: issuer for issuer in issuers}
+
+    async def asker(self, token: str) -> Asker | None:
+        """Whom it names; None if it is no good token, or names no role. Raises IssuerAway."""
+        if token.count(".") != 2 or not token.isascii() or len(token) > TOKEN_LENGTH_MAX:
+            return None
+        try:
+            said = jwt.decode_complete(token, options={"verify_signature": False})
+        except (PyJWTError, RecursionError, ValueError):
+            return None
+        # Nothing of it is verified yet: it only says who has to be asked.
+        named = said["payload"].get("iss")
+        issuer = self._issuers.get(named) if isinstance(named, str) else None
+        if issuer is None:
+            return None
+        try:
+            claims = await issuer.claims(token, said["header"])
+        except TokenInvalid:
+            return None
+        role = _role(issuer.rules, claim(claims, issuer.rules.role_claim))
+        return Asker(name=_name(claims), role=role) if role is not None else None
+
+
+def _role(rules: OperatorIssuer, told: Any) -> Role | None:
+    """The highest of those that are named."""
+    words = told.split() if isinstance(told, str) else words_of(told)
+    own: dict[str, Role] = {role: role for role in ROLES}
+    found = [known for word in words if (known := (rules.roles or own).get(word)) is not None]
+    return max(found, key=ROLES.index, default=None)
+
+
+def _name(claims: Any) -> str:
+    """For the audit log."""
+    subject = claims.get("sub")
+    text = subject if isinstance(subject, str) else "nobody"
+    printable = "".join(c if c.isprintable() else "?" for c in text)
+    return f"token:{printable[:NAME_MAX]}"

@@ -1,0 +1,220 @@
+"""Keys: listed and shown without what opens them; made and replaced, shown that once; ended one by one or many."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.adminapi.call import Answer, Call, Operation, limit_of
+from gateway.adminapi.problems import Problem
+from gateway.adminapi.resources import LISTING, Page
+from gateway.database.rows import StoredKey, guarded, key_of, no_key
+from gateway.settings_tenants import ApiKey
+from gateway.settings_types import Identifier, Moment, Name
+from gateway.tenants.keys import HASH_PREFIX
+
+IDENTITIES_MAX = 10_000
+GRACE_SECONDS_MAX = 366 * 86_400
+
+NO_HASH = HASH_PREFIX + "0" * 64
+
+
+class KeyShown(msgspec.Struct, kw_only=True):
+    """A key, without what opens it. `rules`: as in the settings, less `id` and `hash`."""
+
+    id: str
+    tenant: str
+    state: Literal["active", "ended", "revoked"]
+    created: str
+    revoked: str | None
+    rules: dict[str, Any]
+
+
+class KeyMade(msgspec.Struct, kw_only=True):
+    """A key that was just made. `key` is shown now, and never again."""
+
+    id: str
+    tenant: str
+    key: str
+
+
+class NewKeyOf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A key to be made. `rules`: as in the settings, less `id` and `hash`."""
+
+    tenant: Identifier
+    rules: dict[str, Any] = {}
+
+
+class Rotation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`grace_seconds`: how long the old key stays good."""
+
+    grace_seconds: Annotated[float, Meta(ge=0, le=GRACE_SECONDS_MAX)] = 86_400.0
+
+
+class End(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`expires`: last day of use (UTC), or a moment with its zone."""
+
+    expires: Moment
+
+
+class Revocation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which: `ids`, or all active ones of `tenant`. `dry_run`: only say which."""
+
+    ids: Annotated[list[Name], Meta(max_length=IDENTITIES_MAX)] | None = None
+    tenant: Identifier | None = None
+    dry_run: bool = False
+
+
+class Revoked(msgspec.Struct, kw_only=True):
+    """`ids`: those that were (or would be) revoked. `already`: of these, those that were of no use before."""
+
+    ids: list[str]
+    already: list[str]
+    dry_run: bool
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation(
+            method="GET",
+            path="/keys",
+            role="viewer",
+            does="List keys; never what they are.",
+            handle=_list,
+            gives=Page,
+            parameters={**LISTING, "tenant": "Only this tenant's."},
+        ),
+        Operation(
+            method="POST",
+            path="/keys",
+            role="operator",
+            does="Make a key. It is shown once.",
+            handle=_create,
+            gives=KeyMade,
+            takes=NewKeyOf,
+            status=201,
+        ),
+        Operation(
+            method="POST",
+            path="/keys/revoke",
+            role="operator",
+            does="End many keys at once and for ever: all that are named, or none.",
+            handle=_revoke,
+            gives=Revoked,
+            takes=Revocation,
+        ),
+        Operation(
+            method="GET", path="/keys/{id}", role="viewer", does="Show one key.", handle=_show, gives=KeyShown
+        ),
+        Operation(
+            method="POST",
+            path="/keys/{id}/rotate",
+            role="operator",
+            does="Make a key in place of another, which stays good for a grace period.",
+            handle=_rotate,
+            gives=KeyMade,
+            takes=Rotation,
+            status=201,
+        ),
+        Operation(
+            method="POST",
+            path="/keys/{id}/expire",
+            role="operator",
+            does="Let a key end at a moment.",
+            handle=_expire,
+            gives=KeyShown,
+            takes=End,
+        ),
+        Operation(
+            method="POST",
+            path="/keys/{id}/revoke",
+            role="operator",
+            does="End a key at once and for ever.",
+            handle=_revoke_one,
+            gives=KeyShown,
+        ),
+    ]
+
+
+async def _list(call: Call) -> Answer:
+    asked = call.parameters("limit", "after", "tenant")
+    limit, tenant = limit_of(asked.get("limit")), asked.get("tenant")
+    where = {"tenant": tenant} if tenant is not None else {}
+    rows = await call.store.page("keys", after=asked.get("after", ""), limit=limit, **where)
+    following = rows[-1]["id"] if len(rows) == limit else None
+    return Answer(value=Page(data=[_shown(guarded(key_of, no_key, row)) for row in rows], next=following))
+
+
+async def _show(call: Call) -> Answer:
+    call.parameters()
+    return Answer(value=await _one(call))
+
+
+async def _create(call: Call) -> Answer:
+    asked = await call.body(NewKeyOf)
+    made = await call.life.create(asked.tenant, _rules(asked.rules))
+    return Answer(value=KeyMade(id=made.id, tenant=asked.tenant, key=made.text), status=201)
+
+
+async def _rotate(call: Call) -> Answer:
+    asked, old = await call.body(Rotation), await _one(call)
+    made = await call.life.rotate(old.id, asked.grace_seconds)
+    return Answer(value=KeyMade(id=made.id, tenant=old.tenant, key=made.text), status=201)
+
+
+async def _expire(call: Call) -> Answer:
+    asked, old = await call.body(End), await _one(call)
+    await call.life.expire(old.id, asked.expires)
+    return Answer(value=await _one(call))
+
+
+async def _revoke_one(call: Call) -> Answer:
+    old = await _one(call)
+    await call.life.revoke([old.id])
+    return Answer(value=await _one(call))
+
+
+async def _revoke(call: Call) -> Answer:
+    asked = await call.body(Revocation)
+    if (asked.ids is None) == (asked.tenant is None):
+        raise Problem(400, "Name keys (ids), or all keys of one tenant (tenant).")
+    active = [each.key.id for each in await call.life.of(asked.tenant, active=True)]
+    ids = active if asked.ids is None else list(dict.fromkeys(asked.ids))
+    if not asked.dry_run:
+        await call.life.revoke(ids)
+    known = set(active)
+    return Answer(
+        value=Revoked(ids=ids, already=[id for id in ids if id not in known], dry_run=asked.dry_run)
+    )
+
+
+async def _one(call: Call) -> KeyShown:
+    row = await call.store.row("keys", call.part("id"))
+    if row is None:
+        raise Problem(404, f"There is no key {call.part('id')[:200]!r}.")
+    return _shown(guarded(key_of, no_key, row))
+
+
+def _rules(given: Mapping[str, Any]) -> ApiKey:
+    """Raises Problem."""
+    for name in ("id", "hash"):
+        if name in given:
+            raise Problem(400, f"$.rules.{name}: is made here, and nowhere else.")
+    return Call.converted({**given, "id": "new", "hash": NO_HASH}, ApiKey, "$.rules")
+
+
+def _shown(stored: StoredKey) -> KeyShown:
+    rules = msgspec.to_builtins(stored.key, enc_hook=str)
+    left_out: Sequence[str] = ("id", "hash")
+    return KeyShown(
+        id=stored.key.id,
+        tenant=stored.tenant,
+        state=(
+            "revoked" if stored.revoked is not None else "active" if stored.active(time.time()) else "ended"
+        ),
+        created=Moment.at(stored.created).text,
+        revoked=Moment.at(stored.revoked).text if stored.revoked is not None else None,
+        rules={name: value for name, value in rules.items() if name not in left_out},
+    )

@@ -1,0 +1,65 @@
+"""Who sends which request of a trace: tenants with their keys, and what each may expect."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import yaml
+from xxhash import xxh3_64_intdigest
+
+from gateway.bench.results import Objectives
+from policies.simulation.trace import TraceRequest
+
+CALLERS_MAX = 10_000
+
+
+class CallersInvalid(ValueError):
+    """A file of callers that cannot be read; says why. Never says a key."""
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tenant as the benchmark plays it. `headers` go with each of its requests."""
+
+    name: str
+    key: str = ""
+    headers: dict[str, str] = {}
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def objectives(self, usual: Objectives) -> Objectives:
+        """Its own, where it has any."""
+        return Objectives(
+            ttft_seconds=usual.ttft_seconds if self.ttft_ms is None else self.ttft_ms / 1000,
+            tpot_seconds=usual.tpot_seconds if self.tpot_ms is None else self.tpot_ms / 1000,
+        )
+
+
+def read_callers(path: Path) -> list[Caller]:
+    """A YAML or JSON list of callers. Raises CallersInvalid."""
+    try:
+        callers = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), list[Caller])
+    except OSError as err:
+        raise CallersInvalid(f"{path} cannot be read: {err.strerror}") from err
+    except (yaml.YAMLError, UnicodeDecodeError) as err:
+        raise CallersInvalid(f"{path} is no YAML") from err
+    except msgspec.ValidationError as err:
+        raise CallersInvalid(f"{path}: {err}") from err
+    if not 0 < len(callers) <= CALLERS_MAX:
+        raise CallersInvalid(f"{path} must have 1 to {CALLERS_MAX} callers")
+    if len({caller.name for caller in callers}) < len(callers):
+        raise CallersInvalid(f"{path} has two callers of one name")
+    return callers
+
+
+def caller_of(request: TraceRequest, callers: Sequence[Caller]) -> Caller:
+    """The tenant that the trace names, if it is one of them; otherwise one by lot.
+
+    The lot falls by the tenant, the session, or else the first blocks, so that the turns of a conversation are one
+    tenant's: requests of two tenants have no cache in common.
+    """
+    for caller in callers if request.tenant else ():
+        if caller.name == request.tenant:
+            return caller
+    told = request.tenant or request.session
+    head = told.encode() if told else request.blocks[:2].tobytes()
+    return callers[xxh3_64_intdigest(head) % len(callers)]

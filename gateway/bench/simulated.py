@@ -1,0 +1,83 @@
+"""Tables and plots of simulated runs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+Runs = Mapping[str, Mapping[str, Any]]
+"""By policy: `{"all": {...}, "tenants": {...}}`."""
+
+COLUMNS = (
+    ("hit ratio", "hit_ratio", "{:.3f}"),
+    ("TTFT mean", "ttft_ms_mean", "{:.0f}"),
+    ("p50", "ttft_ms_p50", "{:.0f}"),
+    ("p90", "ttft_ms_p90", "{:.0f}"),
+    ("p99", "ttft_ms_p99", "{:.0f}"),
+    ("TPOT", "tpot_ms_mean", "{:.1f}"),
+    ("goodput", "goodput", "{:.3f}"),
+    ("imbalance", "imbalance", "{:.2f}"),
+    ("errors", "errors", "{:.0f}"),
+)
+PANELS = (
+    ("mean TTFT, ms", "ttft_ms_mean"),
+    ("p90 TTFT, ms", "ttft_ms_p90"),
+    ("mean TPOT, ms", "tpot_ms_mean"),
+    ("hit ratio", "hit_ratio"),
+    ("goodput", "goodput"),
+    ("imbalance", "imbalance"),
+)
+TENANTS_SHOWN_MAX = 12
+
+
+class CannotDraw(Exception):
+    """Why a plot was not made."""
+
+
+def policies_table(title: str, runs: Runs, subject: str = "policy") -> Table:
+    """A row for each policy. Milliseconds."""
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    drawn.add_column(subject, overflow="fold")
+    for head, _, _ in COLUMNS:
+        drawn.add_column(head, justify="right", no_wrap=True)
+    for name, figures in runs.items():
+        drawn.add_row(name, *_cells(figures["all"]))
+    return drawn
+
+
+def tenants_table(policy: str, figures: Mapping[str, Any]) -> Table:
+    """The tenants that sent most."""
+    tenants = sorted(figures["tenants"].items(), key=lambda item: -item[1]["prompt_tokens"])
+    shown = {name: {"all": of} for name, of in tenants[:TENANTS_SHOWN_MAX]}
+    return policies_table(f"{policy}: the {len(shown)} busiest of {len(tenants)} tenants", shown, "tenant")
+
+
+def plot(file: Path, groups: Mapping[str, Runs]) -> None:
+    """Bars: a panel for each figure, a bar for each policy, side by side for each group. Raises CannotDraw."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as err:
+        raise CannotDraw("needs matplotlib; install the extra `plots`: pip install '.[plots]'") from err
+    names = list(dict.fromkeys(name for runs in groups.values() for name in runs))
+    drawn = Figure(figsize=(14, 3 + 0.28 * len(names) * max(1, len(groups) / 2)), layout="constrained")
+    thick = 0.8 / len(groups)
+    for panel, (title, figure) in zip(drawn.subplots(2, 3).flat, PANELS, strict=True):
+        for at, (group, runs) in enumerate(groups.items()):
+            places = [names.index(name) + at * thick for name in runs]
+            values = [of["all"][figure] or 0.0 for of in runs.values()]
+            panel.barh(places, values, height=thick, label=group)
+        panel.set_title(title)
+        panel.set_yticks([place + 0.4 - thick / 2 for place in range(len(names))], names)
+        panel.invert_yaxis()
+    if len(groups) > 1:
+        drawn.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=len(groups))
+    try:
+        drawn.savefig(file)
+    except (OSError, ValueError) as err:
+        raise CannotDraw(f"{file} cannot be written: {err}") from err
+
+
+def _cells(figures: Mapping[str, Any]) -> list[str]:
+    return ["-" if figures.get(name) is None else form.format(figures[name]) for _, name, form in COLUMNS]

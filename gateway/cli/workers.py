@@ -1,0 +1,114 @@
+"""`radixgate workers`: who serves; who joins, leaves, and gets no new requests, in all gateways at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from gateway.cli.columns import columns
+from gateway.cli.failure import Failure
+from gateway.cli.index_access import opened
+from gateway.cli.options import Assignments, ConfigFile
+from gateway.discovery.file import workers_of
+from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.source import SourceAway
+from gateway.settings import Settings, Worker
+from gateway.settings_sources import load
+from gateway.urls import url_problem
+from workers.adapters.registry import adapters
+
+app = typer.Typer(
+    help="Workers of all gateways: those of the settings, and those that are registered in Redis. What is said "
+    "here takes effect in every gateway within a second or two; with `redis.url: embedded` a gateway has to run.",
+    rich_markup_mode=None,
+)
+
+T = TypeVar("T")
+Workers = Annotated[list[str], typer.Argument(help="Ids of workers.")]
+
+
+@app.command("list")
+def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Show the workers of the settings and those that are registered, and who is drained."""
+    settings = _settings(config, set_)
+
+    async def look(registry: WorkerRegistry) -> tuple[list[Worker], frozenset[str]]:
+        return workers_of(await registry.registered()), await registry.draining()
+
+    registered, draining = _with(settings, look)
+    head = ("worker", "kind", "url", "from", "state")
+    rows = [
+        (worker.id, worker.kind, worker.url, source, "draining" if worker.id in draining else "")
+        for source, workers in (("settings", settings.workers), ("registered", registered))
+        for worker in workers
+    ]
+    print("\n".join(columns([head, *rows])))
+
+
+@app.command()
+def add(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    url: Annotated[str, typer.Argument(help="Its address.")],
+    kind: Annotated[str, typer.Option(help="What it speaks.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Models it serves; may be repeated.", show_default="what it reports"),
+    ] = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Register a worker. Gateways with `discovery: [{kind: redis}]` take it up within a second or two."""
+    settings = _settings(config, set_)
+    if worker in {one.id for one in settings.workers}:
+        raise Failure(f"worker {worker} stands in the settings", 2)
+    if kind not in adapters():
+        raise Failure(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
+    given: dict[str, Any] = {"id": worker, "kind": kind, "url": url, "models": model or []}
+    try:
+        workers_of([given])
+    except SourceAway as err:
+        raise Failure(str(err), 2) from err
+    if problem := url_problem(url):
+        raise Failure(f"{url}: {problem}", 2)
+    _with(settings, lambda registry: registry.put(given, lease_seconds=None))
+    if not any(source.kind == "redis" for source in settings.discovery):
+        raise Failure(f"worker {worker} is registered, but nobody asks: discovery has no {{kind: redis}}")
+
+
+@app.command()
+def remove(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Take a registered worker out: its streams run to their end, and it gets no new ones."""
+    if not _with(_settings(config, set_), lambda registry: registry.remove(worker)):
+        raise Failure(f"worker {worker} is not registered")
+
+
+@app.command()
+def drain(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Send no new requests to these workers, from any gateway, until they are resumed."""
+    _with(_settings(config, set_), lambda registry: registry.drain(workers))
+
+
+@app.command()
+def resume(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Take draining back."""
+    _with(_settings(config, set_), lambda registry: registry.resume(workers))
+
+
+def _settings(config: Path | None, set_: list[str] | None) -> Settings:
+    return load(config, assignments=set_ or (), complete=False).settings
+
+
+def _with(settings: Settings, do: Callable[[WorkerRegistry], Awaitable[T]]) -> T:
+    """Raises Failure when Redis does not answer."""
+
+    async def done() -> T:
+        async with opened(settings) as access:
+            return await do(WorkerRegistry(access.redis, settings.redis.prefix))
+
+    return asyncio.run(done())

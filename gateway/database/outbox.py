@@ -1,0 +1,80 @@
+"""Outbox: events for webhooks, kept until they are delivered, or given up.
+
+    put --due_ms--> claimed: not due for a while, so that no other gateway takes it --> ended, or due again later
+
+An event of a webhook stands here once, by its id, also when it has ended: putting it again changes nothing.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import func, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.database.database import Database
+from gateway.database.usage_tables import outbox
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX = 100_000
+
+_IDENTITY = (outbox.c.id, outbox.c.hook)
+
+
+async def put(connection: AsyncConnection, events: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of `outbox`. Beyond the bound they are dropped, and that is logged."""
+    if not events:
+        return
+    asked = select(func.count()).select_from(outbox).where(outbox.c.due_ms.is_not(None))
+    waiting = int((await connection.execute(asked)).scalar() or 0)
+    if waiting + len(events) > WAITING_MAX:
+        log.error("%d events for webhooks are dropped: %d wait already", len(events), waiting)
+        return
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    ordered = sorted(events, key=lambda row: (row["id"], row["hook"]))
+    await connection.execute(dialect.insert(outbox).on_conflict_do_nothing(), ordered)
+
+
+class Outbox:
+    """Every method raises DatabaseDown."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def put(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """See above."""
+        async with self.database.begin() as connection:
+            await put(connection, events)
+
+    async def claim(
+        self, hooks: Sequence[str], *, now_ms: int, until_ms: int, limit: int
+    ) -> list[dict[str, Any]]:
+        """Some that are due, for this gateway alone until then. `attempts` counts this one."""
+        due = (
+            select(*_IDENTITY)
+            .where(outbox.c.due_ms <= now_ms, outbox.c.hook.in_(hooks))
+            .order_by(outbox.c.due_ms)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        claiming = (
+            update(outbox)
+            .where(tuple_(*_IDENTITY).in_(due))
+            .values(due_ms=until_ms, attempts=outbox.c.attempts + 1)
+            .returning(outbox)
+        )
+        if not self.database.exists:
+            return []
+        async with self.database.begin() as connection:
+            return [dict(row) for row in (await connection.execute(claiming)).mappings()]
+
+    async def settle(
+        self, event: Mapping[str, Any], *, said: str, due_ms: int | None, ended_ms: int | None
+    ) -> None:
+        """What came of an attempt: due again, or ended."""
+        this = (outbox.c.id == event["id"]) & (outbox.c.hook == event["hook"])
+        values = {"said": said[:200], "due_ms": due_ms, "ended_ms": ended_ms}
+        async with self.database.begin() as connection:
+            await connection.execute(update(outbox).where(this).values(values))

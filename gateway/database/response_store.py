@@ -1,0 +1,151 @@
+"""ResponseStore: answers of the Responses API that are asked for again, each by its own tenant alone.
+
+In the database and not in Redis: conversations are large, live for days, and must never crowd out quotas and index.
+Each response holds its whole conversation, so one that came before may be deleted. Bounds: how long a response is
+kept, how large one is, how many a tenant has and how much they take; the oldest go first.
+"""
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, select
+
+from gateway.database import schema
+from gateway.database.database import Database, DatabaseDown
+from gateway.database.tables import responses
+
+log = logging.getLogger(__name__)
+
+BYTES_MAX = 8 * 1024**2
+"""Of one response with its conversation."""
+
+TENANT_BYTES_MAX = 256 * 1024**2
+SWEEP_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """`response`, `context`: JSON, an object and a list of items; its own input begins at `own_from` of these."""
+
+    id: str
+    tenant: str
+    created: float
+    response: bytes
+    context: bytes
+    own_from: int
+
+    @property
+    def size(self) -> int:
+        return len(self.response) + len(self.context)
+
+
+class ResponseStore:
+    """`kept_seconds`: how long; 0: nothing is kept. Everything raises DatabaseDown."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        kept_seconds: float,
+        tenant_responses_max: int,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._kept_seconds = kept_seconds
+        self._tenant_responses_max = tenant_responses_max
+        self._wall = wall
+
+    @property
+    def keeps(self) -> bool:
+        return self._kept_seconds > 0
+
+    async def get(self, tenant: str, identity: str) -> StoredResponse | None:
+        """None for what is not there, is too old, or is somebody else's."""
+        if not self._database.exists:
+            return None
+        query = select(responses).where(
+            responses.c.id == identity,
+            responses.c.tenant == tenant,
+            responses.c.expires_ms > self._now_ms(),
+        )
+        async with self._database.begin() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        if row is None:
+            return None
+        return StoredResponse(
+            id=row["id"],
+            tenant=row["tenant"],
+            created=row["created_ms"] / 1000,
+            response=row["response"].encode(),
+            context=row["context"].encode(),
+            own_from=row["own_from"],
+        )
+
+    async def put(self, stored: StoredResponse) -> None:
+        """Keeps a new one; the tenant's oldest make room."""
+        now = self._now_ms()
+        row = {
+            "id": stored.id,
+            "tenant": stored.tenant,
+            "created_ms": now,
+            "expires_ms": now + int(self._kept_seconds * 1000),
+            "bytes": stored.size,
+            "response": stored.response.decode(),
+            "context": stored.context.decode(),
+            "own_from": stored.own_from,
+        }
+        sizes = (
+            select(responses.c.id, responses.c.bytes)
+            .where(responses.c.tenant == stored.tenant)
+            .order_by(responses.c.created_ms.desc(), responses.c.id)
+        )
+        await self._made()
+        async with self._database.begin() as connection:
+            await connection.execute(insert(responses).values(row))
+            held = (await connection.execute(sizes)).all()
+            too_many, total = [], 0
+            for number, (identity, size) in enumerate(held):
+                total += size
+                if (
+                    number >= self._tenant_responses_max or total > TENANT_BYTES_MAX
+                ) and identity != stored.id:
+                    too_many.append(identity)
+            if too_many:
+                await connection.execute(delete(responses).where(responses.c.id.in_(too_many)))
+
+    async def delete(self, tenant: str, identity: str) -> bool:
+        """False where it was not there."""
+        gone = delete(responses).where(responses.c.id == identity, responses.c.tenant == tenant)
+        async with self._database.begin() as connection:
+            return (await connection.execute(gone)).rowcount > 0
+
+    async def sweep(self) -> int:
+        """Removes what is too old; says how many."""
+        if not self._database.exists:
+            return 0
+        gone = delete(responses).where(responses.c.expires_ms <= self._now_ms())
+        async with self._database.begin() as connection:
+            return (await connection.execute(gone)).rowcount
+
+    async def run(self) -> None:
+        """Sweeps for as long as it is not cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except DatabaseDown as err:
+                log.warning("old responses cannot be removed: %s", err)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _made(self) -> None:
+        """A SQLite file is made by the first who has something to keep."""
+        if not self._database.exists:
+            # Loading what makes tables takes long enough to be felt by everybody else's streams.
+            await asyncio.to_thread(importlib.import_module, "alembic.command")
+            await schema.upgrade(self._database)
+
+    def _now_ms(self) -> int:
+        return int(self._wall() * 1000)

@@ -1,0 +1,57 @@
+"""Workers from a file that others write: a YAML or JSON list, of the same form as `workers` in the settings."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from gateway.discovery.source import SourceAway
+from gateway.settings import Worker
+from gateway.settings_types import Secret
+
+FILE_BYTES_MAX = 4 * 2**20
+
+
+class FileSource:
+    """Read again when it has changed. Whoever writes it should rename it into place, as everywhere."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.name = f"file {path}"
+        self.seconds = seconds
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._found: list[Worker] = []
+
+    async def find(self) -> list[Worker]:
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> list[Worker]:
+        try:
+            state = self._path.stat()
+            seen = (state.st_mtime_ns, state.st_size, state.st_ino)
+            if seen == self._seen:
+                return self._found
+            if state.st_size > FILE_BYTES_MAX:
+                raise SourceAway(f"it is larger than {FILE_BYTES_MAX} bytes")
+            listed = yaml.safe_load(self._path.read_text(encoding="utf-8")) or []
+        except OSError as err:
+            raise SourceAway(f"it cannot be read: {err.strerror}") from err
+        except (yaml.YAMLError, UnicodeDecodeError) as err:
+            raise SourceAway("it is no YAML") from err
+        self._found, self._seen = workers_of(listed), seen
+        return self._found
+
+
+def workers_of(listed: object) -> list[Worker]:
+    """Workers as they stand in YAML or JSON. Raises SourceAway, which names the place and no value."""
+    try:
+        return msgspec.convert(listed, list[Worker], dec_hook=_decoded)
+    except msgspec.ValidationError as err:
+        raise SourceAway(f"it is no list of workers: {err}") from err
+
+
+def _decoded(wanted: type, given: object) -> object:
+    if wanted is Secret and isinstance(given, str):
+        return Secret(given)
+    raise NotImplementedError(f"{wanted.__name__} cannot be given here")

@@ -1,0 +1,94 @@
+"""Workers behind a Service of Kubernetes: its EndpointSlices, asked of the API server that every pod can reach.
+
+An endpoint that is not ready, or terminating, is left out: the fleet then drains it. The service account needs
+`list` on `endpointslices` of the API group `discovery.k8s.io`.
+"""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gateway.discovery.source import SourceAway
+from gateway.settings import Discovery, Worker
+
+API = "https://kubernetes.default.svc"
+"""Every cluster's name for it, and a name that its certificate has."""
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ANSWER_SECONDS_MAX = 10.0
+PAGE = 500
+PAGES_MAX = 40
+
+
+class KubernetesSource:
+    """`api`, `account`: where the API server is, and the directory with token, ca.crt and namespace."""
+
+    def __init__(self, settings: Discovery, api: str = API, account: Path = ACCOUNT) -> None:
+        self.name = f"service {settings.name}"
+        self.seconds = settings.every_seconds
+        self._settings = settings
+        self._api = api
+        self._account = account
+
+    async def find(self) -> list[Worker]:
+        at, found = self._settings, {}
+        for endpoints in await self._slices():
+            port = _port(endpoints.get("ports") or [], at)
+            for endpoint in endpoints.get("endpoints") or []:
+                if port is None or not _serves(endpoint.get("conditions") or {}):
+                    continue
+                for address in endpoint.get("addresses") or []:
+                    pod = (endpoint.get("targetRef") or {}).get("name")
+                    found[address] = at.worker(address, port, name=pod)
+        return [found[address] for address in sorted(found)]
+
+    async def _slices(self) -> list[dict[str, Any]]:
+        """Pages of the list. The token is read each time: it is renewed while we run."""
+        try:
+            token = (self._account / "token").read_text(encoding="utf-8").strip()
+            namespace = self._settings.namespace or (self._account / "namespace").read_text().strip()
+            authority = self._account / "ca.crt"
+            context = ssl.create_default_context(cafile=str(authority)) if authority.exists() else True
+        except (OSError, ValueError) as err:
+            raise SourceAway(f"the service account cannot be read: {err}") from err
+        url = f"{self._api}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        asked = {"labelSelector": f"kubernetes.io/service-name={self._settings.name}", "limit": str(PAGE)}
+        slices: list[dict[str, Any]] = []
+        try:
+            async with aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX),
+                headers={"Authorization": f"Bearer {token}"},
+            ) as http:
+                for _ in range(PAGES_MAX):
+                    async with http.get(url, params=asked, ssl=context) as answer:
+                        if answer.status != 200:
+                            raise SourceAway(f"the API server answers {answer.status}{_hint(answer.status)}")
+                        page = await answer.json()
+                    slices += page.get("items") or []
+                    following = (page.get("metadata") or {}).get("continue")
+                    if not following:
+                        break
+                    asked = {**asked, "continue": following}
+        except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as err:
+            raise SourceAway(f"the API server does not answer: {type(err).__name__}") from err
+        return slices
+
+
+def _port(ports: list[dict[str, Any]], at: Discovery) -> int | None:
+    """The one that is named, else the number that is wanted, else the first."""
+    if at.port_name is not None:
+        return next((port.get("port") for port in ports if port.get("name") == at.port_name), None)
+    if at.port is not None:
+        return at.port
+    return ports[0].get("port") if ports else None
+
+
+def _serves(conditions: dict[str, Any]) -> bool:
+    """Unknown (null) means ready, as the API says."""
+    return conditions.get("ready") is not False and not conditions.get("terminating")
+
+
+def _hint(status: int) -> str:
+    return ": the service account may not list endpointslices" if status in (401, 403) else ""

@@ -1,0 +1,83 @@
+"""Workers in Redis: those that registered themselves or were added by hand, and whom an operator drains.
+
+    {rg:workers}:ids            set of the ids
+    {rg:workers}:at:<id>        JSON of one worker; expires unless it was added by hand
+    {rg:workers}:draining       set of ids that get no new requests, wherever they were found
+
+Every gateway looks once a second, so that a worker that is drained once is drained everywhere, also in gateways
+that start later.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from gateway.discovery.file import workers_of
+from gateway.discovery.source import SourceAway
+from gateway.settings import Worker
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.scripts import ScriptCaller
+
+LOOK_SECONDS = 1.0
+LEASE_SECONDS = 15
+WORKERS_MAX = 10_000
+
+
+class WorkerRegistry:
+    """Raises RedisDown from everything."""
+
+    def __init__(self, redis: ScriptCaller, prefix: str) -> None:
+        self._redis = redis
+        self._tag = f"{{{prefix}:workers}}"
+
+    async def registered(self) -> list[dict[str, Any]]:
+        """Workers as they were put; of those whose lease has ended the id is dropped."""
+        ids = sorted(await self._redis.ask("SMEMBERS", f"{self._tag}:ids"))[:WORKERS_MAX]
+        if not ids:
+            return []
+        texts = await self._redis.ask("MGET", *(f"{self._tag}:at:{one.decode()}" for one in ids))
+        gone = [one for one, text in zip(ids, texts, strict=True) if text is None]
+        if gone:
+            await self._redis.ask("SREM", f"{self._tag}:ids", *gone)
+        return [orjson.loads(text) for text in texts if text is not None]
+
+    async def put(self, worker: dict[str, Any], *, lease_seconds: int | None) -> None:
+        """`lease_seconds`: until it is gone unless put again; None: until it is removed."""
+        name, text = f"{self._tag}:at:{worker['id']}", orjson.dumps(worker)
+        lease = () if lease_seconds is None else ("PX", lease_seconds * 1000)
+        await self._redis.ask("SET", name, text, *lease)
+        await self._redis.ask("SADD", f"{self._tag}:ids", worker["id"])
+
+    async def remove(self, worker: str) -> bool:
+        """Was it there?"""
+        await self._redis.ask("SREM", f"{self._tag}:ids", worker)
+        return bool(await self._redis.ask("DEL", f"{self._tag}:at:{worker}"))
+
+    async def draining(self) -> frozenset[str]:
+        """Ids of workers that an operator drains."""
+        return frozenset(one.decode() for one in await self._redis.ask("SMEMBERS", f"{self._tag}:draining"))
+
+    async def drain(self, workers: Iterable[str]) -> None:
+        await self._redis.ask("SADD", f"{self._tag}:draining", *workers)
+
+    async def resume(self, workers: Iterable[str]) -> None:
+        await self._redis.ask("SREM", f"{self._tag}:draining", *workers)
+
+
+class RedisSource:
+    """Those that are registered."""
+
+    name = "registry in Redis"
+    seconds = LOOK_SECONDS
+
+    def __init__(self, registry: WorkerRegistry) -> None:
+        self._registry = registry
+
+    async def find(self) -> list[Worker]:
+        try:
+            return workers_of(await self._registry.registered())
+        except RedisDown as err:
+            raise SourceAway(f"Redis does not answer: {err}") from err
+        except orjson.JSONDecodeError as err:
+            raise SourceAway("what is registered is no JSON") from err

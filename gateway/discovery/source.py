@@ -1,0 +1,20 @@
+"""Source: somewhere that knows of workers. Each is asked again and again, and may be away."""
+
+from typing import Protocol
+
+from gateway.settings import Worker
+
+
+class SourceAway(Exception):
+    """It cannot say now; says why. What it said before goes on to hold."""
+
+
+class Source(Protocol):
+    """`name`: for logs. `seconds`: between two questions."""
+
+    name: str
+    seconds: float
+
+    async def find(self) -> list[Worker]:
+        """All workers that it knows of, with checked settings. Raises SourceAway."""
+        ...

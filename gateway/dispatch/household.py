@@ -1,0 +1,52 @@
+"""What the shared queue knows of this gateway, and tells it: its models, its workers' loads, its waiting rooms."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.queue.household import Debts
+from gateway.queue.store import NOTHING, Loads
+
+MODELS_MAX = 64
+"""Queues that one call looks at."""
+
+
+class QueueHousehold:
+    """See Household. `room`: the waiting room of a model; `rooms`: those there are."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        room: Callable[[str], WaitingRoom[Any]],
+        rooms: Callable[[], Mapping[str, WaitingRoom[Any]]],
+    ) -> None:
+        self._fleet = fleet
+        self._room = room
+        self._rooms = rooms
+
+    def models(self, beside: str | None = None) -> Sequence[str]:
+        serving = (worker for worker in self._fleet if beside is None or beside in worker.models)
+        found = {model for worker in serving for model in worker.models}
+        return sorted(found)[:MODELS_MAX]
+
+    def others(self, loads: Loads, *, all_workers: bool) -> None:
+        for worker in self._fleet:
+            load = loads.get(worker.id, NOTHING if all_workers else None)
+            if load is not None:
+                worker.load.others = load
+
+    def tags(self, model: str, tenant: str, virtual_time: float, finish: float) -> None:
+        self._room(model).adopt(tenant, virtual_time, finish)
+
+    def debts(self) -> Debts:
+        return [
+            (model, tenant, units)
+            for model, room in self._rooms().items()
+            for tenant, units in room.debts().items()
+        ]
+
+    def moved(self) -> None:
+        for room in self._rooms().values():
+            room.move()

@@ -1,0 +1,233 @@
+"""One request's way to a place on a worker: ranked, in its turn, wherever turns are given.
+
+    alone    rank --- room, and nobody waits ---> place        waiting room: ranked again in its turn
+    shared   rank --- Redis says who and where --> place        ranked again when its turn has come
+
+Where turns are given may change while it waits (gateway/queue/shared.py); it asks anew then, and keeps its number.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from gateway.context import RequestContext
+from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.loads import Place
+from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.router import Decision, Router
+from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
+from gateway.errors import NoWorker
+from gateway.queue.places import Placed as SharedPlaced
+from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
+from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
+from gateway.quotas.quota import Cost
+from gateway.telemetry.record import Progress
+from policies.admission import has_window
+from policies.queueing.cost import CostWeights
+from policies.queueing.protocol import Ticket
+from policies.routing.protocol import Ranking, Route
+from radix_cache.match import WorkerId
+from workers.adapter import WorkerUnreachable
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places."""
+
+    worker: Worker
+    route: Route
+    place: Place
+    shared: SharedTicket
+    tokens_ahead: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
+
+    release_window_tokens: int
+    costs: CostWeights
+    attempts_max: int
+    first_token_seconds_max: float
+
+
+class Parts(Protocol):
+    """What a turn is made of; see Reservations."""
+
+    fleet: Fleet
+    router: Router
+    queue: SharedQueue
+    bounds: Bounds
+    clock: Callable[[], float]
+
+    def room(self, model: str) -> WaitingRoom[Placed]: ...
+
+
+class Turn:
+    """`tried`: workers that have failed at it; after the first it has had its turn, and takes a place anywhere."""
+
+    def __init__(
+        self,
+        by: Parts,
+        ctx: RequestContext,
+        prompt: PromptBlocks,
+        progress: Progress,
+        *,
+        output_tokens: int,
+        by_shadow: bool,
+        tried: Mapping[WorkerId, WorkerUnreachable],
+    ) -> None:
+        self._by = by
+        self._ctx = ctx
+        self._prompt = prompt
+        self._progress = progress
+        self._sequence = by.router.arrival(ctx.model.name)
+        self._output_tokens = output_tokens
+        self._by_shadow = by_shadow
+        self._tried = tried
+        self._ticket: Ticket | None = None
+        self._charged = 0.0
+
+    async def come(self) -> Placed:
+        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker."""
+        while True:
+            decision = self._ranked()
+            room = self._by.room(self._ctx.model.name)
+            ticket = self._ticket = room.ticket(self._asked(decision.routes), self._ticket)
+            placed: Placed | None
+            try:
+                if self._by.queue.shared:
+                    placed = await room.wait_with_all(ticket, partial(self._of_all, ticket))
+                else:
+                    placed = room.at_once(ticket, partial(self.seat, decision))
+                    if placed is None:
+                        self._waits()
+                        placed = await room.wait(ticket, self.seat)
+            except AskAnew:
+                continue
+            finally:
+                if self._progress.queued_at is not None:
+                    self._progress.queued_until = self._by.clock()
+            self._charged = ticket.cost
+            return placed
+
+    def seat(self, decision: Decision | None = None) -> Placed | None:
+        """Ranks with what is known now and takes the best place that has room; None if none has.
+
+        After a failure room is not asked for: the request has had its turn.
+        """
+        by = self._by
+        if decision is None:
+            decision = self._ranked()
+        if not decision.routes:
+            if self._tried:
+                return None
+            raise NowhereToGo
+        window = by.queue.share_of(by.bounds.release_window_tokens)
+        for route in decision.routes:
+            worker, uncached = by.fleet[route.worker], self._uncached(route)
+            if self._tried or has_window(worker.load.all_tokens_queued, uncached, window):
+                if not self._tried:
+                    by.router.shadowed(decision)
+                assert self._ticket is not None
+                shared = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens)
+                by.queue.hold(shared, SharedPlaced(worker.id, uncached))
+                return self._placed(worker, route, uncached, shared)
+        return None
+
+    def cost_change(self, used: Cost | None) -> float:
+        """By how many units what was used differs from what it was charged with; it is charged with that now."""
+        units = 0.0
+        if used is not None:
+            units = self._by.bounds.costs.units(
+                uncached_tokens=used.prompt_tokens - (used.cached_tokens or 0),
+                cached_tokens=used.cached_tokens or 0,
+                output_tokens=used.output_tokens,
+            )
+        change, self._charged = units - self._charged, units
+        return change
+
+    def settle(self, cost_change: float) -> None:
+        """In the room, where nobody else has to know."""
+        if self._ticket is not None:
+            self._by.room(self._ctx.model.name).settle(self._ticket, cost_change)
+
+    async def _of_all(self, ticket: Ticket) -> Placed:
+        """The turn that all gateways together give."""
+        by, known = self._by, dict[WorkerId, tuple[Worker, Route]]()
+        shared = by.queue.ticket(ticket, self._ctx.model.name, self._kv_tokens)
+        decision = None
+
+        def routes() -> list[SharedRoute]:
+            nonlocal decision
+            decision = self._ranked()
+            ranking = decision.routes[:ROUTES_MAX]
+            known.update((route.worker, (by.fleet[route.worker], route)) for route in ranking)
+            return [self._shared_route(route) for route in ranking]
+
+        try:
+            turn = await by.queue.turn(shared, ticket, routes, self._waits)
+        except NoRoute:
+            raise NoWorker(self._ctx.model.name) from None
+        assert decision is not None
+        by.router.shadowed(decision)
+        return self._placed(*known[turn.worker], turn.uncached_tokens, shared)
+
+    def _ranked(self) -> Decision:
+        return self._by.router.ranked(
+            self._ctx,
+            self._prompt,
+            sequence=self._sequence,
+            output_tokens=self._output_tokens,
+            without=self._tried,
+            by_shadow=self._by_shadow,
+        )
+
+    def _shared_route(self, route: Route) -> SharedRoute:
+        """What it costs there, however many tokens are queued by then."""
+        queued = self._by.fleet[route.worker].load.all_tokens_queued
+        return SharedRoute(
+            route.worker,
+            self._uncached(route),
+            route.cost_ms - route.ms_per_queued_token * queued,
+            route.ms_per_queued_token,
+        )
+
+    def _asked(self, ranking: Ranking) -> Asked:
+        prompt, best = self._prompt, ranking[0] if ranking else None
+        cached = min(best.matched_tokens, prompt.prompt_tokens) if best is not None else 0
+        uncached = prompt.prompt_tokens - cached
+        return Asked(
+            tenant=self._ctx.tenant.id,
+            weight=self._ctx.tenant.plan.weight,
+            cost=self._by.bounds.costs.units(
+                uncached_tokens=uncached, cached_tokens=cached, output_tokens=self._output_tokens
+            ),
+            uncached_tokens=uncached,
+            cached_tokens=cached,
+            worker=best.worker if best is not None and cached else "",
+        )
+
+    def _placed(self, worker: Worker, route: Route, uncached: int, shared: SharedTicket) -> Placed:
+        return Placed(
+            worker=worker,
+            route=route,
+            tokens_ahead=worker.load.all_tokens_queued + uncached,
+            since=self._by.clock(),
+            place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
+            shared=shared,
+        )
+
+    def _waits(self) -> None:
+        if self._progress.queued_at is None:
+            self._progress.queued_at = self._by.clock()
+
+    def _uncached(self, route: Route) -> int:
+        return max(1, self._prompt.prompt_tokens - route.matched_tokens)
+
+    @property
+    def _kv_tokens(self) -> int:
+        return self._prompt.prompt_tokens + self._output_tokens

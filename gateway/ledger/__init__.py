@@ -1,0 +1,1 @@
+"""The usage ledger: who used what, and what it cost. Read: entry, journal, segment, shipper; then webhooks."""

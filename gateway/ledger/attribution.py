@@ -1,0 +1,63 @@
+"""What a client says a request is for: `user` and `metadata` of its body, cut to bounds.
+
+Neither is ever a reason to refuse a request: what does not fit is left out. Bounds of metadata are OpenAI's: 16
+pairs, names of 64 characters, values of 512.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.telemetry.record import NO_TAGS
+
+USER_MAX = 256
+TAGS_MAX = 16
+NAME_MAX = 64
+VALUE_MAX = 512
+RAW_BYTES_MAX = 64 * 1024
+"""More is not looked into: it could not be OpenAI's metadata."""
+
+
+_UNFIT_IN_A_NAME = ('"', "\\")
+"""A query asks for a tag by a path in JSON, in which these end its name."""
+
+
+def attribution(fields: Mapping[str, msgspec.Raw]) -> tuple[str | None, Mapping[str, str]]:
+    """(user, tags) of a body's top-level fields."""
+    user = fields.get("user")
+    tags = fields.get("metadata")
+    return (_user(user) if user is not None else None, _tags(tags) if tags is not None else NO_TAGS)
+
+
+def storable(text: str, length_max: int) -> str:
+    """As every database takes it: no NUL, which PostgreSQL refuses, and no half of a surrogate pair."""
+    return text[:length_max].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _user(raw: msgspec.Raw) -> str | None:
+    found = _decoded(raw)
+    return storable(found, USER_MAX) if isinstance(found, str) and found else None
+
+
+def _tags(raw: msgspec.Raw) -> Mapping[str, str]:
+    found = _decoded(raw)
+    if not isinstance(found, dict):
+        return NO_TAGS
+    tags: dict[str, str] = {}
+    for name, value in found.items():
+        if len(tags) == TAGS_MAX:
+            break
+        fits = 0 < len(name) <= NAME_MAX and not any(c in name for c in _UNFIT_IN_A_NAME)
+        if fits and isinstance(value, str) and len(value) <= VALUE_MAX:
+            tags[storable(name, NAME_MAX)] = storable(value, VALUE_MAX)
+    return tags
+
+
+def _decoded(raw: msgspec.Raw) -> object:
+    if len(bytes(raw)) > RAW_BYTES_MAX:
+        return None
+    try:
+        found: object = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found

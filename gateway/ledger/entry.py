@@ -1,0 +1,99 @@
+"""What is kept of a request: who, which model, how much, how long, how it ended. Nothing of what was said.
+
+Entries stand in the journal as JSON arrays: a new field goes to the end and has a default, so that a later gateway
+reads what an earlier one has left behind.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.ledger.attribution import storable
+from gateway.telemetry.record import RequestRecord
+
+NAME_MAX = 200
+"""As long as the names of models may be in requests."""
+
+COST_MAX = 2**53
+"""So that sums of many fit into a database's integer."""
+
+
+class UsageEntry(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True, tag_field="of", tag="usage"
+):
+    """One request of a tenant. (request_id, attempt) is never given twice.
+
+    `attempt`: how many workers were tried; 0 where none was. `at_ms`: when it came, milliseconds since 1970.
+    `asked`: the model by the name that the client used; `model`: by its own, empty where there is none. `worker`:
+    for operators' eyes only. `cached_tokens`: None where the worker does not tell. `cost`: millionths of
+    the currency. `code`:
+    "ok", "client_closed", or that of the error.
+    """
+
+    request_id: str
+    attempt: int
+    at_ms: int
+    organisation: str
+    tenant: str
+    key_id: str
+    asked: str
+    model: str
+    worker: str | None
+    surface: str
+    prompt_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+    cost: int
+    ttft_ms: int | None
+    duration_ms: int
+    status: int
+    code: str
+    user: str | None = None
+    tags: dict[str, str] | None = None
+
+
+class Alert(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True, tag_field="of", tag="alert"
+):
+    """What a webhook is told. `id`: the same event has the same one, whoever reports it, and is told once."""
+
+    id: str
+    type: str
+    at_ms: int
+    data: dict[str, Any]
+
+
+Entry = UsageEntry | Alert
+
+encode = msgspec.json.Encoder().encode
+decode: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
+
+
+def entry_of(record: RequestRecord) -> UsageEntry:
+    """As a record tells it: what it costs is what quotas charge."""
+    used = record.used
+    ttft = record.ttft_seconds
+    tags: Mapping[str, str] = record.tags
+    return UsageEntry(
+        request_id=record.id,
+        attempt=record.attempts,
+        at_ms=round(record.started_at * 1000),
+        organisation=record.organisation,
+        tenant=record.tenant,
+        key_id=record.key_id,
+        asked=storable(record.asked, NAME_MAX),
+        model=storable(record.model, NAME_MAX),
+        worker=record.worker if used is not None else None,
+        surface=record.surface,
+        prompt_tokens=used.prompt_tokens if used is not None else 0,
+        cached_tokens=used.cached_tokens if used is not None else None,
+        output_tokens=used.output_tokens if used is not None else 0,
+        cost=min(record.spend, COST_MAX),
+        ttft_ms=round(ttft * 1000) if ttft is not None else None,
+        duration_ms=round(record.seconds * 1000),
+        status=record.status,
+        code=record.code,
+        user=record.user,
+        tags=dict(tags) or None,
+    )

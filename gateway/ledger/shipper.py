@@ -1,0 +1,161 @@
+"""Shipper: takes the journal into the database, in order, once.
+
+    journal --portions of 200--> one transaction each --> position --> file removed
+                  ^                      |
+                  +---- database away ---+   tried again, later and later
+
+Nothing here is on a request's way. A portion that was taken although nobody heard of it (the connection broke, the
+process died) is not taken again: the database knows the position of each file.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.database import schema
+from gateway.database.database import DatabaseConflict, DatabaseDown
+from gateway.database.usage_store import Moved, UsageStore
+from gateway.ledger.entry import Alert, Entry, UsageEntry
+from gateway.ledger.journal import Journal
+from gateway.ledger.segment import Segment
+
+log = logging.getLogger(__name__)
+
+PORTION = 200
+"""Entries in a transaction: what they cost the event loop at once is a few milliseconds."""
+
+SHIP_SECONDS = 1.0
+SHIP_SECONDS_MAX = 15.0
+ADOPT_SECONDS = 60.0
+CLOSE_SECONDS_MAX = 3.0
+ANSWER_SECONDS_MAX = 30.0
+
+
+class Shipper:
+    """`hooks`: the webhooks that want an event of a type, by name. `upgrades`: of tables of an older version."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        store: UsageStore,
+        *,
+        hooks: Callable[[str], Sequence[str]] = lambda _: (),
+        upgrades: bool = True,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.shipped = 0
+        self.spoilt = 0
+        self.away = False
+        self._journal = journal
+        self._store = store
+        self._hooks = hooks
+        self._upgrades = upgrades
+        self._wall = wall
+        self._right_schema = False
+        self._shipping = asyncio.Lock()
+        self._adopted_at = float("-inf")
+
+    async def run(self) -> None:
+        """Ships, for as long as the process lives."""
+        seconds = SHIP_SECONDS
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.ship()
+                seconds = SHIP_SECONDS
+            except (DatabaseDown, DatabaseConflict, OSError, TimeoutError) as err:
+                self._lost(err)
+                seconds = min(2 * seconds, SHIP_SECONDS_MAX)
+
+    async def close(self) -> None:
+        """Ships what there is, if that can be done soon; the rest stays in the journal."""
+        try:
+            await asyncio.wait_for(self.ship(), CLOSE_SECONDS_MAX)
+        except (DatabaseDown, DatabaseConflict, OSError, TimeoutError) as err:
+            self._lost(err)
+
+    async def ship(self) -> None:
+        """All that is in the journal. Raises DatabaseDown, OSError, TimeoutError."""
+        async with self._shipping:
+            self._take_over()
+            for segment in tuple(self._journal.segments):
+                while await self._portion(segment):
+                    pass
+                if segment.done:
+                    self._journal.forget(segment)
+            self._journal.turn_over()
+
+    async def _portion(self, segment: Segment) -> bool:
+        """Some of what is left; False if that is nothing."""
+        if segment.shipped is not None and segment.shipped >= segment.size:
+            return False
+        if segment.size == 0:
+            segment.shipped = 0
+            return False
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            if not self._right_schema:
+                await schema.ready(self._store.database, upgrades=self._upgrades)
+                self._right_schema = True
+            if segment.shipped is None:
+                segment.shipped = await self._store.position(segment.name)
+                return True
+            try:
+                portion = await asyncio.to_thread(segment.read, segment.shipped, PORTION)
+            except FileNotFoundError:
+                log.error("the usage journal: somebody has removed %s before it was shipped", segment.name)
+                segment.shipped = segment.size
+                return False
+            if portion.end == segment.shipped:
+                return False
+            taken = await self._take(segment, segment.shipped, portion.entries, portion.end)
+        if taken:
+            segment.shipped = portion.end
+            self.shipped += len(portion.entries)
+            self.spoilt += portion.spoilt
+            if portion.spoilt:
+                log.error("the usage journal: %d lines of %s cannot be read", portion.spoilt, segment.name)
+        if self.away:
+            self.away = False
+            log.warning("the database is back: the usage journal is shipped")
+        return True
+
+    async def _take(self, segment: Segment, position: int, entries: Sequence[Entry], end: int) -> bool:
+        """False: the database was further already."""
+        rows = [msgspec.structs.asdict(entry) for entry in entries if isinstance(entry, UsageEntry)]
+        alerts = [entry for entry in entries if isinstance(entry, Alert)]
+        try:
+            await self._store.take(
+                rows,
+                journal=segment.name,
+                position=position,
+                end=end,
+                now_ms=round(self._wall() * 1000),
+                events=[row for alert in alerts for row in self._addressed(alert)],
+            )
+        except Moved as moved:
+            segment.shipped = moved.position
+            return False
+        return True
+
+    def _addressed(self, alert: Alert) -> list[dict[str, Any]]:
+        """One row for every webhook that wants it."""
+        row = {**msgspec.structs.asdict(alert), "attempts": 0, "due_ms": alert.at_ms}
+        return [{**row, "hook": name} for name in self._hooks(alert.type)]
+
+    def _take_over(self) -> None:
+        """What other processes have left behind, now and then."""
+        now = self._wall()
+        if not 0 <= now - self._adopted_at < ADOPT_SECONDS:
+            self._adopted_at = now
+            self._journal.adopt()
+
+    def _lost(self, err: Exception) -> None:
+        if not self.away:
+            said = str(err) or "it does not answer in time"
+            log.warning("usage stays in the journal until the database is back: %s", said)
+        self.away = True
+        self._right_schema = False

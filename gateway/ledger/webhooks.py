@@ -1,0 +1,141 @@
+"""Webhooks: events to addresses of the operator's, signed, and tried again for three days.
+
+Signed as standardwebhooks.com says: `webhook-signature: v1,BASE64(HMAC-SHA-256(secret, "ID.TIMESTAMP.BODY"))`. The
+id stays the same in every attempt, so that whoever is told twice can notice; the timestamp is the attempt's, so
+that an old one cannot be played again. Addresses come from the settings and from nowhere else; a redirect is a
+failure.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import orjson
+
+from gateway.database.database import DatabaseConflict, DatabaseDown
+from gateway.database.outbox import Outbox
+from gateway.ledger.query import moment_text
+from gateway.settings_ledger import Webhook, webhook_secret
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 2.0
+AWAY_SECONDS = 15.0
+ANSWER_SECONDS_MAX = 15.0
+CLAIM_SECONDS = 120.0
+AT_ONCE = 8
+
+AGAIN_SECONDS = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
+"""The specification's schedule: more than three days in all."""
+
+GONE = 410
+"""Whoever answers this wants to hear no more of it."""
+
+
+def signed(secret: bytes, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """The headers of one attempt. `timestamp`: Unix time in seconds."""
+    text = f"{event_id}.{timestamp}.".encode() + body
+    signature = base64.b64encode(hmac.digest(secret, text, hashlib.sha256)).decode()
+    return {
+        "content-type": "application/json",
+        "user-agent": "radixgate",
+        "webhook-id": event_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{signature}",
+    }
+
+
+class Webhooks:
+    """Delivers what the outbox has for these. `wall`: Unix time in seconds. `again`: seconds before each retry."""
+
+    def __init__(
+        self,
+        hooks: Sequence[Webhook],
+        outbox: Outbox,
+        *,
+        wall: Callable[[], float] = time.time,
+        again: Sequence[float] = AGAIN_SECONDS,
+    ) -> None:
+        self.delivered = 0
+        self.failed = 0
+        self._hooks = {hook.id: hook for hook in hooks}
+        self._secrets = {hook.id: webhook_secret(hook.secret.reveal()) or b"" for hook in hooks}
+        self._outbox = outbox
+        self._wall = wall
+        self._again = again
+        self._away = False
+
+    def wanting(self, kind: str) -> list[str]:
+        """Names of those that want events of that type: `usage...` or `budget...`."""
+        return [name for name, hook in self._hooks.items() if kind.partition(".")[0] in hook.events]
+
+    async def run(self) -> None:
+        """Delivers, for as long as the process lives."""
+        if not self._hooks:
+            return
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
+        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http:
+            while True:
+                try:
+                    some = await self.deliver(http)
+                    self._away = False
+                except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
+                    if not self._away:
+                        log.warning("webhooks wait until the database is back: %s", err)
+                    self._away = True
+                    some = False
+                if not some:
+                    await asyncio.sleep(AWAY_SECONDS if self._away else POLL_SECONDS)
+
+    async def deliver(self, http: aiohttp.ClientSession) -> bool:
+        """Some of what is due; False if that is nothing. Raises DatabaseDown."""
+        now = self._wall()
+        claimed = await self._outbox.claim(
+            list(self._hooks),
+            now_ms=round(now * 1000),
+            until_ms=round((now + CLAIM_SECONDS) * 1000),
+            limit=AT_ONCE,
+        )
+        said = await asyncio.gather(*(self._attempt(http, event) for event in claimed))
+        for event, (status, words) in zip(claimed, said, strict=True):
+            await self._settle(event, status, words)
+        return bool(claimed)
+
+    async def _attempt(self, http: aiohttp.ClientSession, event: Mapping[str, Any]) -> tuple[int, str]:
+        """(status, what came of it); status 0 where there was no answer."""
+        hook = self._hooks[event["hook"]]
+        body = orjson.dumps(
+            {"type": event["type"], "timestamp": moment_text(event["at_ms"]), "data": event["data"]}
+        )
+        headers = signed(self._secrets[hook.id], event["id"], int(self._wall()), body)
+        try:
+            async with http.post(hook.url, data=body, headers=headers, allow_redirects=False) as answer:
+                return answer.status, f"status {answer.status}"
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as err:
+            # Its name only: its words may have the address, and that its credentials.
+            return 0, type(err).__name__
+
+    async def _settle(self, event: Mapping[str, Any], status: int, words: str) -> None:
+        now_ms, tried = round(self._wall() * 1000), event["attempts"]
+        if 200 <= status < 300:
+            self.delivered += 1
+            await self._outbox.settle(event, said=words, due_ms=None, ended_ms=now_ms)
+            return
+        self.failed += 1
+        if status == GONE or tried > len(self._again):
+            log.error(
+                "webhook %s: %s is given up after %d attempts: %s", event["hook"], event["id"], tried, words
+            )
+            await self._outbox.settle(event, said=words, due_ms=None, ended_ms=now_ms)
+            return
+        # Not all at once, when somebody comes back who was away for a day.
+        seconds = self._again[tried - 1] * random.uniform(0.9, 1.1)
+        log.warning("webhook %s: %s: %s; again in %.0f s", event["hook"], event["id"], words, seconds)
+        await self._outbox.settle(event, said=words, due_ms=now_ms + round(seconds * 1000), ended_ms=None)

@@ -1,0 +1,72 @@
+"""Hears of turns: reads the stream of the shared queue, on a connection of its own, blocked until there is news."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.line import Line, LineLost
+from radix_cache.redis.scripts import ScriptCaller
+
+BLOCK_MS = 1000
+COUNT = 256
+AGAIN_SECONDS = 0.1
+
+
+class TurnReader:
+    """`turn`: gets the id of a ticket whose turn has come, of any gateway. `gateways`: some came or went.
+
+    `missed`: called whenever it begins to listen: what was told before was not heard.
+    """
+
+    def __init__(
+        self,
+        scripts: ScriptCaller,
+        stream: str,
+        *,
+        turn: Callable[[str], None],
+        gateways: Callable[[], None],
+        missed: Callable[[], None],
+    ) -> None:
+        self._scripts = scripts
+        self._stream = stream
+        self._turn = turn
+        self._gateways = gateways
+        self._missed = missed
+
+    async def run(self) -> None:
+        """For as long as it is not cancelled."""
+        while True:
+            try:
+                ((address, _),) = await self._scripts.whereabouts([self._stream.encode()], anew=True)
+                line = await address.open()
+                try:
+                    await self._follow(line)
+                finally:
+                    line.close()
+            except (RedisDown, LineLost, ValueError):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _follow(self, line: Line) -> None:
+        """Raises LineLost."""
+        newest = await self._asked(line, "XREVRANGE", self._stream, "+", "-", "COUNT", "1")
+        last = newest[0][0].decode() if newest else "0-0"
+        self._missed()
+        while True:
+            found = await self._asked(
+                line, "XREAD", "BLOCK", str(BLOCK_MS), "COUNT", str(COUNT), "STREAMS", self._stream, last
+            )
+            for identity, (kind, value) in found[0][1] if found else ():
+                last = identity.decode()
+                if kind == b"turn":
+                    self._turn(value.decode())
+                else:
+                    self._gateways()
+
+    async def _asked(self, line: Line, *command: str) -> Any:
+        reply = await line.reply(command)
+        if isinstance(reply, hiredis.ReplyError):
+            raise LineLost(str(reply))
+        return reply or []

@@ -1,0 +1,48 @@
+"""Gateways: how many share the limits, so that each knows its part while Redis is away.
+
+Each says in Redis that it is there, and hears how many are. While Redis is away the last number holds.
+"""
+
+import asyncio
+import secrets
+from contextlib import suppress
+
+from radix_cache.redis.call import RedisDown, Script
+from radix_cache.redis.scripts import ScriptCaller
+
+SAY_SECONDS = 2.0
+GONE_MS = 7000
+
+_SAY = Script.of(
+    """#!lua
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZCARD', KEYS[1])
+"""
+)
+
+
+class Gateways:
+    """`count`: of those that were there when Redis was last heard."""
+
+    def __init__(self, scripts: ScriptCaller, prefix: str = "rg") -> None:
+        self.count = 1
+        self._scripts = scripts
+        self._key = f"{prefix}:{{gateways}}"
+        self._name = secrets.token_hex(8)
+
+    async def say(self) -> None:
+        """Once. Raises RedisDown."""
+        answer = await self._scripts.call(_SAY, [self._key], [self._name, GONE_MS])
+        if isinstance(answer, int):
+            self.count = max(1, answer)
+
+    async def run(self) -> None:
+        """Again and again."""
+        while True:
+            with suppress(RedisDown):
+                await self.say()
+            await asyncio.sleep(SAY_SECONDS)

@@ -1,0 +1,164 @@
+"""Issuer: an identity provider, its public keys in memory, and whether a token is its own and still good.
+
+    every refresh_seconds ---------------------> read the keys
+    a token signed with a key that is unknown -> read the keys, once for all who ask, not again for ASK_SECONDS
+    no answer ---------------------------------> known keys are good for known_keys_seconds_max
+
+The addresses that are read are the settings' own, or stand in the issuer's own description of itself; redirects are
+not followed, and an answer has a bound.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import aiohttp
+import jwt
+import msgspec
+from jwt import exceptions as wrong
+
+from gateway.settings_tokens import IssuerRules
+from gateway.tenants.key_set import KeySet, KeysUnreadable, PublicKey
+from gateway.tenants.token_failures import IssuerAway, TokenInvalid
+
+Rules = TypeVar("Rules", bound=IssuerRules)
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 10.0
+FETCH_SECONDS_MAX = 3.0
+DOCUMENT_BYTES_MAX = 512 * 1024
+AGAIN_SECONDS = 5.0
+DISCOVERY = "/.well-known/openid-configuration"
+
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (wrong.ExpiredSignatureError, "it has expired"),
+    (wrong.ImmatureSignatureError, "it is not valid yet"),
+    (wrong.InvalidAudienceError, "it is not for this service"),
+    (wrong.MissingRequiredClaimError, "a claim is missing"),
+    (wrong.InvalidIssuerError, "its issuer is another one"),
+)
+
+
+class Issuer(Generic[Rules]):
+    """`http`: for its documents. `clock`: seconds, never backwards. `version`: changes with its keys."""
+
+    def __init__(
+        self, rules: Rules, http: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.rules = rules
+        self.version = 0
+        self._http = http
+        self._clock = clock
+        self._keys: KeySet | None = None
+        self._read_at = float("-inf")
+        self._asked_at = float("-inf")
+        self._away = False
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Are its keys known, and were they read lately enough?"""
+        limit = self.rules.refresh_seconds + self.rules.known_keys_seconds_max
+        return self._keys is not None and self._clock() - self._read_at <= limit
+
+    async def run(self) -> None:
+        """Keeps the keys up to date, for as long as the process lives."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self.rules.refresh_seconds if not self._away else AGAIN_SECONDS)
+
+    async def claims(self, token: str, header: Mapping[str, Any]) -> dict[str, Any]:
+        """What a token says, if it is this issuer's. `header`: as it stands in it, not to be believed.
+
+        Raises TokenInvalid, IssuerAway.
+        """
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if algorithm not in self.rules.algorithms or "crit" in header:
+            raise TokenInvalid("its signature is of a kind that is not accepted")
+        key = await self._key(key_id if isinstance(key_id, str) else None, algorithm)
+        rules = self.rules
+        try:
+            return jwt.decode(
+                token,
+                key.key,
+                algorithms=[algorithm],
+                audience=list(rules.audiences),
+                issuer=rules.issuer,
+                leeway=rules.leeway_seconds,
+                options={"require": ["iss", "aud", "exp"]},
+            )
+        except (wrong.PyJWTError, ValueError, TypeError, OverflowError) as err:
+            reason = next((words for kind, words in _REASONS if isinstance(err, kind)), None)
+            raise TokenInvalid(reason or "its signature is wrong") from err
+
+    async def refresh(self) -> None:
+        """Reads the keys; who comes meanwhile waits for the same answer."""
+        if self._reading is None or self._reading.done():
+            self._asked_at = self._clock()
+            self._reading = asyncio.create_task(self._read(), name=f"keys of {self.rules.issuer}")
+        await asyncio.shield(self._reading)
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _key(self, key_id: str | None, algorithm: str) -> PublicKey:
+        found = self._keys.find(key_id, algorithm) if self._keys is not None and self.fresh else None
+        if found is not None:
+            return found
+        reading = self._reading is not None and not self._reading.done()
+        if reading or self._clock() - self._asked_at >= ASK_SECONDS:
+            await self.refresh()
+            found = self._keys.find(key_id, algorithm) if self._keys is not None and self.fresh else None
+        if found is None:
+            # While nobody answers, a key that is not known here may be a new one.
+            raise IssuerAway if self._away or not self.fresh else TokenInvalid("its key is not known")
+        return found
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(FETCH_SECONDS_MAX):
+                keys = KeySet(await self._get(self.rules.jwks_url or await self._told()))
+        except (aiohttp.ClientError, OSError, TimeoutError, KeysUnreadable, ValueError) as err:
+            if not self._away:
+                log.warning("the keys of %s cannot be read: %s", self.rules.issuer, str(err) or "no answer")
+            self._away = True
+            return
+        if self._away:
+            log.warning("the keys of %s are there again", self.rules.issuer)
+        if self._keys is None or keys.keys != self._keys.keys:
+            self.version += 1
+        self._keys, self._read_at, self._away = keys, self._clock(), False
+
+    async def _told(self) -> str:
+        """Where the keys are, as the issuer says (OpenID Connect Discovery 1.0, 4.3). Raises KeysUnreadable."""
+        text = await self._get(self.rules.issuer.rstrip("/") + DISCOVERY)
+        try:
+            told = msgspec.json.decode(text, type=_Discovery)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            raise KeysUnreadable(f"its description is not understood: {err}") from err
+        if told.issuer != self.rules.issuer:
+            raise KeysUnreadable(f"it calls itself {told.issuer[:200]!r}")
+        secure = not self.rules.issuer.startswith("https:") or told.jwks_uri.startswith("https:")
+        if not secure or not told.jwks_uri.startswith(("https:", "http:")):
+            raise KeysUnreadable("its keys are at an address that is not https")
+        return told.jwks_uri
+
+    async def _get(self, url: str) -> bytes:
+        async with self._http.get(url, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise KeysUnreadable(f"status {answer.status} from {url}")
+            text = b""
+            async for chunk in answer.content.iter_any():
+                text += chunk
+                if len(text) > DOCUMENT_BYTES_MAX:
+                    raise KeysUnreadable(f"more than {DOCUMENT_BYTES_MAX} bytes from {url}")
+            return text
+
+
+class _Discovery(msgspec.Struct):
+    issuer: str
+    jwks_uri: str

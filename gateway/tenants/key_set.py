@@ -1,0 +1,87 @@
+"""KeySet: the public keys of an issuer (JWKS, RFC 7517), and which of them may have signed a token.
+
+A key is good for the algorithms of its own kind only, and less where it says so (`alg`): what a token claims about
+its signature never decides how a key is used (RFC 8725, 3.1). Keys that are secret, weak or not for signatures are
+left out, as are those beyond the bound.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt import PyJWK
+from jwt.exceptions import PyJWTError
+
+KEYS_MAX = 100
+RSA_BITS_MIN = 2048
+"""RFC 7518, 3.3."""
+
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+
+
+class KeysUnreadable(Exception):
+    """This is no set of keys, or there is none in it that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """`key`: as PyJWT takes it. `algorithms`: what it may be used with."""
+
+    id: str | None
+    key: Any
+    algorithms: frozenset[str]
+
+
+class KeySet:
+    """`json`: the document. Raises KeysUnreadable."""
+
+    def __init__(self, json: bytes) -> None:
+        try:
+            entries = msgspec.json.decode(json, type=_Document).keys
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            raise KeysUnreadable(f"not a JWKS: {err}") from err
+        self.keys = tuple(_usable(entries[:KEYS_MAX]))
+        if not self.keys:
+            raise KeysUnreadable("it has no key that can be used")
+
+    def find(self, key_id: str | None, algorithm: str) -> PublicKey | None:
+        """The key of that name for that algorithm; without a name, the only one that fits."""
+        found = [
+            key for key in self.keys if algorithm in key.algorithms and (key_id is None or key.id == key_id)
+        ]
+        return found[0] if len(found) == 1 or (found and key_id is not None) else None
+
+
+class _Document(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+def _usable(entries: Iterable[Mapping[str, Any]]) -> Iterable[PublicKey]:
+    for entry in entries:
+        operations = entry.get("key_ops")
+        if entry.get("use", "sig") != "sig" or (isinstance(operations, list) and "verify" not in operations):
+            continue
+        try:
+            # Without `alg`: it narrows what a key is good for, and says nothing of how to read it.
+            key = PyJWK({name: value for name, value in entry.items() if name != "alg"}).key
+        except (PyJWTError, ValueError, TypeError, AttributeError, KeyError):
+            continue
+        algorithms, named, told = _algorithms(key), entry.get("kid"), entry.get("alg")
+        if told is not None:
+            algorithms = algorithms & {told} if isinstance(told, str) else frozenset()
+        if algorithms:
+            yield PublicKey(named if isinstance(named, str) else None, key, algorithms)
+
+
+def _algorithms(key: object) -> frozenset[str]:
+    """Those of its kind; none of what is no public key."""
+    if isinstance(key, RSAPublicKey):
+        return frozenset(_RSA if key.key_size >= RSA_BITS_MIN else ())
+    if isinstance(key, EllipticCurvePublicKey):
+        return frozenset({_CURVES[key.curve.name]} if key.curve.name in _CURVES else ())
+    return frozenset({"EdDSA"} if isinstance(key, Ed25519PublicKey) else ())

@@ -1,0 +1,149 @@
+"""Chat completions to messages: whole answers, and the values that streams share with them."""
+
+import re
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import orjson
+
+from gateway.errors import GatewayError, WorkerError
+from gateway.telemetry.record import Usage
+from gateway.web.chat_answers import Chat, ToolCall
+
+STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+Json = dict[str, Any]
+
+
+def message(chat: Chat, message_id: str, asked_stops: Collection[str]) -> Json:
+    """The message of a whole answer. Raises WorkerError when there is none."""
+    if not chat.choices or chat.choices[0].message is None:
+        raise WorkerError
+    choice = chat.choices[0]
+    said = choice.message
+    assert said is not None
+    calls = said.tool_calls or []
+    content: list[Json] = []
+    if said.thought:
+        content.append({"type": "thinking", "thinking": said.thought, "signature": ""})
+    if said.text or not calls:
+        content.append({"type": "text", "text": said.text, "citations": None})
+    content += _tool_uses(calls)
+    reason, stop = stopped(choice.finish_reason, choice.stop_text, asked_stops, called=bool(calls))
+    return opening(message_id, chat.model) | {
+        "content": content,
+        "stop_reason": reason,
+        "stop_sequence": stop,
+        "usage": usage(chat.counted or Usage(prompt_tokens=0)),
+    }
+
+
+def opening(message_id: str, model: str) -> Json:
+    """What a message is before anything is said."""
+    return {
+        "id": message_id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _tool_uses(calls: Iterable[ToolCall]) -> Iterable[Json]:
+    for at, call in enumerate(calls):
+        try:
+            given = msgspec.json.decode(call.function.arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            # Cut short by max_tokens, or no JSON at all: the client sees what there is.
+            given = {"arguments": call.function.arguments}
+        if not isinstance(given, dict):
+            given = {"arguments": given}
+        yield {
+            "type": "tool_use",
+            "id": call.id or f"toolu_{at}",
+            "name": call.function.name or "",
+            "input": given,
+        }
+
+
+def stopped(
+    finish: str | None, stop_text: str | None, asked: Collection[str], *, called: bool
+) -> tuple[str | None, str | None]:
+    """`stop_reason` and `stop_sequence`. A worker that stops on its own account does so at no sequence of ours."""
+    if called and finish == "stop":
+        return "tool_use", None  # engines say so of a call that was demanded
+    if finish == "stop" and stop_text in asked:
+        return "stop_sequence", stop_text
+    return STOP_REASONS.get(finish or "", "end_turn"), None
+
+
+def usage(counted: Usage) -> Json:
+    """`input_tokens` are those that were not read from a cache."""
+    cached = counted.cached_tokens or 0
+    return {
+        "input_tokens": counted.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": counted.completion_tokens or 0,
+    }
+
+
+def error(refusal: GatewayError, request_id: str) -> bytes:
+    """An error in Anthropic's shape."""
+    kind = ERROR_TYPES.get(refusal.status)
+    if kind is None:
+        kind = "invalid_request_error" if refusal.status < 500 else "api_error"
+    text = refusal.message.encode("utf-8", "replace").decode()
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
+
+
+LIMITS = {
+    f"x-ratelimit-{what}-{kind}": f"anthropic-ratelimit-{kind}-{what}"
+    for what in ("limit", "remaining", "reset")
+    for kind in ("requests", "tokens", "input-tokens", "output-tokens")
+}
+_PART = re.compile(r"([0-9.]+)(ms|[smhd])")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def headers(headers: dict[str, str], now: datetime) -> dict[str, str]:
+    """Anthropic's names for what stands under OpenAI's: `request-id`, and resets as points in time (RFC 3339)."""
+    renamed = {LIMITS.get(name, name): value for name, value in headers.items()}
+    for name, value in renamed.items():
+        if name.startswith("anthropic-ratelimit") and name.endswith("-reset"):
+            renamed[name] = _instant(now + timedelta(seconds=seconds(value)))
+    renamed.pop("openai-processing-ms", None)
+    if "x-request-id" in renamed:
+        renamed["request-id"] = renamed["x-request-id"]
+    return renamed
+
+
+def seconds(duration: str) -> float:
+    """Of 12ms, 1.5s, 6m0s."""
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(duration))
+
+
+def _instant(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

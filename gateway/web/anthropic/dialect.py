@@ -1,0 +1,73 @@
+"""The Messages API as a dialect, and its error shape for what is refused before there is a request."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from gateway.errors import GatewayError
+from gateway.request import InferenceRequest, Surface
+from gateway.tenants.tenant import Tenant
+from gateway.web import chat_answers
+from gateway.web.anthropic import answers
+from gateway.web.anthropic.events import MessageEvents, error_event
+from gateway.web.anthropic.requests import read_counted, read_message
+
+_STOPS = msgspec.json.Decoder(list[str])
+
+
+class AnthropicDialect:
+    """See Dialect. One exchange."""
+
+    surface = Surface.MESSAGES
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+        self._message_id = f"msg_{request_id.removeprefix('req-')}"
+        self._model = ""
+        self._stops: frozenset[str] = frozenset()
+        self._prompt_tokens = 0
+        self._events: MessageEvents | None = None
+
+    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        read = read_message(body)
+        self._model = read.model
+        self._stops = frozenset(_STOPS.decode(read.fields.get("stop", b"[]")))
+        return read
+
+    def counted(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return answers.headers(dict(headers), datetime.now(UTC))
+
+    def begin(self) -> bytes:
+        self._events = MessageEvents(self._message_id, self._model, self._prompt_tokens, self._stops)
+        return self._events.begin()
+
+    def frames(self, data: bytes) -> bytes:
+        assert self._events is not None
+        return self._events.feed(data)
+
+    async def end(self) -> bytes:
+        assert self._events is not None
+        return self._events.end()
+
+    async def whole(self, body: bytes) -> bytes:
+        return msgspec.json.encode(answers.message(chat_answers.read(body), self._message_id, self._stops))
+
+    def error(self, error: GatewayError) -> bytes:
+        return answers.error(error, self._request_id)
+
+    def error_frame(self, error: GatewayError) -> bytes:
+        return error_event(self.error(error))
+
+
+class CountingDialect(AnthropicDialect):
+    """POST /v1/messages/count_tokens: only the prompt is there."""
+
+    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        return read_counted(body)
+
+    async def whole(self, body: bytes) -> bytes:
+        return body

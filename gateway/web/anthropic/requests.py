@@ -1,0 +1,195 @@
+"""A body of the Messages API to a chat request.
+
+    system, messages[] of blocks                     messages[]
+      system text                          ->          system
+      user [tool_result t1, text]          ->          tool t1, user
+      assistant [thinking, text, tool_use] ->          assistant, with reasoning_content and tool_calls
+      system in the middle                 ->          part of the user's turn: many templates refuse it elsewhere
+      assistant at the end                 ->          the same, with continue_final_message
+
+Turns of one role that follow each other become one, as at Anthropic's. Fields that only an engine knows pass.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.errors import BadRequest
+from gateway.request import InferenceRequest, Surface
+from gateway.web import json_bodies, openai
+from gateway.web.anthropic import wire
+
+BILLING = "x-anthropic-billing-header"
+"""Claude Code begins its system prompt with this, other in each request: nothing after it could ever be cached."""
+
+_MESSAGES = msgspec.json.Decoder(wire.MessagesBody)
+_COUNTED = msgspec.json.Decoder(wire.CountedBody)
+
+Json = dict[str, Any]
+
+
+def read_message(body: bytes) -> InferenceRequest:
+    """The chat request in a body of /v1/messages. Raises BadRequest that names the field."""
+    read, fields = json_bodies.read(body, _MESSAGES)
+    chat = _chat(read, fields) | {"max_tokens": read.max_tokens}
+    if read.stop_sequences:
+        chat["stop"] = read.stop_sequences
+    if read.stream:
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    if read.metadata is not None and read.metadata.user_id is not None:
+        chat["user"] = read.metadata.user_id
+    return openai.decode(Surface.CHAT, msgspec.json.encode(chat))
+
+
+def read_counted(body: bytes) -> InferenceRequest:
+    """The same for /v1/messages/count_tokens, which has no max_tokens."""
+    read, fields = json_bodies.read(body, _COUNTED)
+    return openai.decode(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
+
+
+def _chat(read: wire.CountedBody, fields: Mapping[str, msgspec.Raw]) -> Json:
+    """The fields of a chat request, less those that bound its answer."""
+    chat: Json = {name: value for name, value in fields.items() if name not in wire.OWN}
+    chat |= {"model": read.model, "messages": _messages(read)}
+    if read.messages and read.messages[-1].role == "assistant" and "tool_calls" not in chat["messages"][-1]:
+        chat |= {"continue_final_message": True, "add_generation_prompt": False}
+    if read.mcp_servers:
+        raise BadRequest("mcp_servers are not supported.", param="mcp_servers")
+    if read.tools:
+        chat["tools"] = [_tool(at, tool) for at, tool in enumerate(read.tools)]
+    if read.tool_choice is not None and read.tools:
+        chat["tool_choice"] = _tool_choice(read.tool_choice)
+        if read.tool_choice.disable_parallel_tool_use:
+            chat["parallel_tool_calls"] = False
+    config = read.output_config or wire.OutputConfig()
+    form = config.format or read.output_format
+    if form is not None:
+        chat["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": form.schema, "strict": True},
+        }
+    if config.effort is not None:
+        chat["reasoning_effort"] = config.effort
+    if read.thinking is not None and read.thinking.type != "adaptive" and "chat_template_kwargs" not in chat:
+        # One name is Qwen's, the other DeepSeek's; a template reads the one that it knows.
+        wanted = read.thinking.type == "enabled"
+        chat["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
+    return chat
+
+
+def _tool(at: int, tool: wire.Tool) -> Json:
+    if tool.type not in (None, "custom") or tool.input_schema is None:
+        kind = f"of type {tool.type!r} " if tool.type not in (None, "custom") else "without input_schema "
+        raise BadRequest(f"tools[{at}]: a tool {kind}is not supported.", param=f"tools[{at}]")
+    function: Json = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: wire.ToolChoice) -> str | Json:
+    if choice.type == "tool":
+        if choice.name is None:
+            raise BadRequest("tool_choice must name a tool.", param="tool_choice.name")
+        return {"type": "function", "function": {"name": choice.name}}
+    return {"auto": "auto", "any": "required", "none": "none"}[choice.type]
+
+
+def _messages(read: wire.CountedBody) -> list[Json]:
+    messages: list[Json] = []
+    system = [read.system] if isinstance(read.system, str) else [block.text for block in read.system or ()]
+    system = [text for text in system if text and not text.startswith(BILLING)]
+    if system:
+        messages.append({"role": "system", "content": "\n".join(system)})
+    for at, message in enumerate(read.messages):
+        blocks = _blocks(message.content)
+        if message.role == "assistant":
+            _add_assistant(messages, blocks, f"messages[{at}]")
+        else:
+            if message.role == "system":
+                blocks = [
+                    b for b in blocks if not (isinstance(b, wire.TextBlock) and b.text.startswith(BILLING))
+                ]
+            _add_user(messages, blocks, f"messages[{at}]")
+    return [{**message, "content": _plain(message["content"])} for message in messages]
+
+
+def _add_user(messages: list[Json], blocks: Sequence[wire.Block], where: str) -> None:
+    parts: list[Json] = []
+    for block in blocks:
+        if isinstance(block, wire.ToolResultBlock):
+            inner = [part for b in _blocks(block.content or "") for part in _parts(b, where)]
+            texts = [part["text"] for part in inner if part["type"] == "text"]
+            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": "\n".join(texts)})
+            # A tool's message is text in chat completions; its images are shown beside it.
+            parts += [part for part in inner if part["type"] != "text"]
+        else:
+            parts += _parts(block, where)
+    if not parts and any(isinstance(block, wire.ToolResultBlock) for block in blocks):
+        return
+    if messages and messages[-1]["role"] == "user":
+        messages[-1]["content"] += parts
+    else:
+        messages.append({"role": "user", "content": parts})
+
+
+def _add_assistant(messages: list[Json], blocks: Sequence[wire.Block], where: str) -> None:
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": []})
+    turn = messages[-1]
+    for block in blocks:
+        if isinstance(block, wire.ToolUseBlock):
+            function = {"name": block.name, "arguments": bytes(block.input).decode()}
+            turn.setdefault("tool_calls", []).append(
+                {"id": block.id, "type": "function", "function": function}
+            )
+        elif isinstance(block, wire.ThinkingBlock):
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + block.thinking
+        elif not isinstance(block, wire.RedactedThinkingBlock):
+            turn["content"] += _parts(block, where)
+
+
+def _blocks(content: str | Iterable[Any]) -> list[Any]:
+    if isinstance(content, str):
+        return [wire.TextBlock(text=content)] if content else []
+    return list(content)
+
+
+def _parts(block: wire.Block, where: str) -> list[Json]:
+    """The content parts that say the same in chat completions. Raises BadRequest for a block out of place."""
+    match block:
+        case wire.TextBlock(text=text):
+            return [_text(text)]
+        case wire.ImageBlock(source=wire.UrlSource(url=url)):
+            return [{"type": "image_url", "image_url": {"url": url}}]
+        case wire.ImageBlock(source=wire.Base64Source() as source):
+            return [{"type": "image_url", "image_url": {"url": _data_url(source)}}]
+        case wire.DocumentBlock(source=wire.TextSource(data=data), title=title):
+            return [_text(f"{title}\n{data}" if title else data)]
+        case wire.DocumentBlock(source=wire.Base64Source() as source, title=title):
+            file = {"filename": title or "document", "file_data": _data_url(source)}
+            return [{"type": "file", "file": file}]
+        case wire.SearchResultBlock(source=source, title=title, content=content):
+            return [_text("\n".join([title, source, *(inner.text for inner in content)]))]
+    kind = block.__struct_config__.tag
+    raise BadRequest(f"{where}: a block of type {kind!r} has no place in this role's turn.", param=where)
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _data_url(source: wire.Base64Source) -> str:
+    return f"data:{source.media_type};base64,{source.data}"
+
+
+def _plain(content: str | list[Json] | None) -> str | list[Json] | None:
+    """One text as text, which every template can read."""
+    if not isinstance(content, list):
+        return content
+    if not content:
+        return ""
+    return content[0]["text"] if len(content) == 1 and content[0]["type"] == "text" else content

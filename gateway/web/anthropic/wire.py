@@ -1,0 +1,167 @@
+"""What is read of a body of the Messages API. Shapes: https://platform.claude.com/docs/en/api/messages"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+
+class Base64Source(msgspec.Struct, frozen=True, tag="base64", tag_field="type"):
+    """Bytes of a medium."""
+
+    media_type: str
+    data: str
+
+
+class UrlSource(msgspec.Struct, frozen=True, tag="url", tag_field="type"):
+    """A medium that the worker fetches."""
+
+    url: str
+
+
+class TextSource(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    """A document that is plain text."""
+
+    data: str
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    text: str
+
+
+class ImageBlock(msgspec.Struct, frozen=True, tag="image", tag_field="type"):
+    source: Base64Source | UrlSource
+
+
+class DocumentBlock(msgspec.Struct, frozen=True, tag="document", tag_field="type"):
+    source: Base64Source | TextSource
+    title: str | None = None
+
+
+class SearchResultBlock(msgspec.Struct, frozen=True, tag="search_result", tag_field="type"):
+    """What the client's own search has found."""
+
+    source: str
+    title: str
+    content: list[TextBlock]
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", tag_field="type"):
+    """`input` stays as it came: it goes into the prompt."""
+
+    id: str
+    name: str
+    input: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result", tag_field="type"):
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock] | None = None
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking", tag_field="type"):
+    thinking: str
+
+
+class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag="redacted_thinking", tag_field="type"):
+    """Thinking that only its author can read."""
+
+
+Block = (
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """`system`: a reminder in the middle of a conversation, as Claude Code sends it."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool of the client's own. Those that Anthropic's servers run have another `type`."""
+
+    name: str
+    input_schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    type: str | None = None
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    type: Literal["enabled", "disabled", "adaptive"]
+
+
+class OutputFormat(msgspec.Struct, frozen=True):
+    """A schema that the answer has to follow."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, frozen=True):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    user_id: str | None = None
+
+
+class CountedBody(msgspec.Struct, frozen=True):
+    """POST /v1/messages/count_tokens: what goes into the prompt."""
+
+    model: str
+    messages: list[Message]
+    system: str | list[TextBlock] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    mcp_servers: list[Any] | None = None
+
+
+class MessagesBody(CountedBody, frozen=True, kw_only=True):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    metadata: Metadata | None = None
+
+
+OWN = frozenset(
+    {
+        *(
+            "model",
+            "messages",
+            "system",
+            "tools",
+            "tool_choice",
+            "thinking",
+            "output_config",
+            "output_format",
+        ),
+        *("mcp_servers", "max_tokens", "stop_sequences", "stream", "metadata"),
+        # Of Anthropic's service, and of no meaning to an engine.
+        *("anthropic_beta", "betas", "cache_control", "container", "context_management", "inference_geo"),
+        *("service_tier", "speed", "user_profile_id", "workspace_id", "diagnostics"),
+        # One answer comes, and its usage is counted anyway.
+        *("n", "best_of", "stream_options", "stop", "max_completion_tokens", "logprobs", "top_logprobs"),
+    }
+)
+"""Fields that are translated or have no counterpart. Others (`temperature`, `top_k`, `min_p`) pass as they are."""

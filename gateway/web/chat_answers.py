@@ -1,0 +1,97 @@
+"""Chat completions as workers write them: what is read of an answer, or of a stream's chunk, to say it otherwise.
+
+Reasoning is `reasoning_content` at SGLang and `reasoning` at vLLM; the stop string that ended an answer is
+`matched_stop` at the one and `stop_reason` at the other.
+"""
+
+import msgspec
+
+from gateway.errors import WorkerError
+from gateway.telemetry.record import Usage, read_usage
+
+
+class Function(msgspec.Struct, frozen=True):
+    """A part of a call in a chunk, a whole one in an answer."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    index: int = 0
+    id: str | None = None
+    function: Function = Function()
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A message, or the next piece of one."""
+
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+    @property
+    def thought(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
+
+    @property
+    def text(self) -> str:
+        return self.content or self.refusal or ""
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """Of each token, as OpenAI writes them in both of its APIs."""
+
+    content: list[msgspec.Raw] | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """`delta` in a chunk, `message` in an answer."""
+
+    message: Said | None = None
+    delta: Said | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    matched_stop: str | int | list[int] | None = None
+    logprobs: Logprobs | None = None
+
+    @property
+    def token_logprobs(self) -> list[msgspec.Raw]:
+        return (self.logprobs.content or []) if self.logprobs is not None else []
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop string that ended it; engines also name tokens here."""
+        return next((stop for stop in (self.stop_reason, self.matched_stop) if isinstance(stop, str)), None)
+
+
+class WorkerFailure(msgspec.Struct, frozen=True):
+    """An error in the middle of a stream."""
+
+    message: str = ""
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """An answer, or a chunk of one."""
+
+    model: str = ""
+    choices: list[Choice] = []
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+    error: WorkerFailure | str | None = None
+
+    @property
+    def counted(self) -> Usage | None:
+        return read_usage(self.usage)
+
+
+_DECODER = msgspec.json.Decoder(Chat)
+
+
+def read(body: bytes) -> Chat:
+    """Raises WorkerError for what is no chat completion."""
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise WorkerError from err

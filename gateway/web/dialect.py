@@ -1,0 +1,93 @@
+"""Dialect: what an API's requests and answers look like, where a worker is asked in OpenAI's.
+
+    client's body  -- request -->  fields for a worker
+    client's bytes <-- begin, frames, end (streams) | whole <--  the worker's bytes
+    client's error <-- error, error_frame <--  GatewayError
+
+One is made for each exchange. OpenAI's own passes bytes on as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gateway.errors import GatewayError
+from gateway.request import InferenceRequest, Surface
+from gateway.tenants.tenant import Tenant
+from gateway.web import openai
+
+
+class Dialect(Protocol):
+    @property
+    def surface(self) -> Surface:
+        """The API that was called."""
+        ...
+
+    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        """What a body asks for. Raises BadRequest, and NotFound for what it refers to."""
+        ...
+
+    def counted(self, prompt_tokens: int) -> None:
+        """The prompt has so many tokens, as far as the gateway knows."""
+        ...
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """An answer's headers under this API's names. They come under OpenAI's."""
+        ...
+
+    def begin(self) -> bytes:
+        """What a stream begins with."""
+        ...
+
+    def frames(self, data: bytes) -> bytes:
+        """What the worker has streamed, in pieces that may end anywhere."""
+        ...
+
+    async def end(self) -> bytes:
+        """What a stream ends with; the worker's has ended."""
+        ...
+
+    async def whole(self, body: bytes) -> bytes:
+        """An answer that is no stream. Raises WorkerError for what is none."""
+        ...
+
+    def error(self, error: GatewayError) -> bytes:
+        """The body of a refusal."""
+        ...
+
+    def error_frame(self, error: GatewayError) -> bytes:
+        """The last event of a stream that cannot go on."""
+        ...
+
+
+class OpenAIDialect:
+    """As it comes."""
+
+    def __init__(self, surface: Surface) -> None:
+        self.surface = surface
+
+    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        return openai.decode(self.surface, body)
+
+    def counted(self, prompt_tokens: int) -> None:
+        pass
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return dict(headers)
+
+    def begin(self) -> bytes:
+        return b""
+
+    def frames(self, data: bytes) -> bytes:
+        return data
+
+    async def end(self) -> bytes:
+        return b""
+
+    async def whole(self, body: bytes) -> bytes:
+        return body
+
+    def error(self, error: GatewayError) -> bytes:
+        return error.body()
+
+    def error_frame(self, error: GatewayError) -> bytes:
+        return error.frame()

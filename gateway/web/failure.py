@@ -1,0 +1,23 @@
+"""An error outside of the pipeline, in the shape of the API that was called."""
+
+from aiohttp import web
+
+from gateway.errors import GatewayError
+from gateway.web.anthropic import answers
+from gateway.web.exchange import SERVER, new_request_id
+
+
+def failure(error: GatewayError, http: web.Request | None = None) -> web.Response:
+    """OpenAI's shape, unless the caller is known to speak Anthropic's."""
+    request_id = new_request_id()
+    headers = {"server": SERVER, "x-request-id": request_id, **error.headers()}
+    body = error.body()
+    if http is not None and speaks_anthropic(http):
+        headers["request-id"] = request_id
+        body = answers.error(error, request_id)
+    return web.Response(status=error.status, body=body, content_type="application/json", headers=headers)
+
+
+def speaks_anthropic(http: web.Request) -> bool:
+    """Its SDKs send their API's version with every request."""
+    return "anthropic-version" in http.headers or http.path.startswith(("/v1/messages", "/messages"))

@@ -1,0 +1,77 @@
+"""GET /v1/models and /v1/models/{id}: what a key may call, in OpenAI's shape or in Anthropic's."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.dispatch.catalogue import Catalogue
+from gateway.errors import GatewayError, ModelNotFound
+from gateway.model import Model
+from gateway.tenants.tenant import Tenant
+from gateway.web.exchange import SERVER, new_request_id
+from gateway.web.failure import failure, speaks_anthropic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """One entry, as OpenAI writes it."""
+
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "radixgate"
+
+
+class Models:
+    """`tenant_of`: whose key a request has; raises what Entrance.admit raises."""
+
+    def __init__(self, catalogue: Catalogue, tenant_of: Callable[[web.Request], Awaitable[Tenant]]) -> None:
+        self._catalogue = catalogue
+        self._tenant_of = tenant_of
+
+    async def list_all(self, http: web.Request) -> web.Response:
+        try:
+            cards = self._visible(await self._tenant_of(http))
+        except GatewayError as err:
+            return failure(err, http)
+        if not speaks_anthropic(http):
+            return _json({"object": "list", "data": cards})
+        ids = [card.id for card in cards]
+        return _json(
+            {
+                "data": [_anthropic(card) for card in cards],
+                "has_more": False,
+                "first_id": ids[0] if ids else None,
+                "last_id": ids[-1] if ids else None,
+            }
+        )
+
+    async def show(self, http: web.Request) -> web.Response:
+        name = http.match_info["model"]
+        try:
+            cards = self._visible(await self._tenant_of(http))
+            found = next((card for card in cards if card.id == name), None)
+            if found is None:
+                raise ModelNotFound(name)
+        except GatewayError as err:
+            return failure(err, http)
+        return _json(_anthropic(found) if speaks_anthropic(http) else found)
+
+    def _visible(self, tenant: Tenant) -> list[ModelCard]:
+        models: list[tuple[str, Model]] = sorted(self._catalogue.names().items())
+        return [ModelCard(id=name, created=m.created) for name, m in models if tenant.allows(m.name)]
+
+
+def _anthropic(card: ModelCard) -> dict[str, Any]:
+    created = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": card.id, "display_name": card.id, "created_at": created}
+
+
+def _json(value: object) -> web.Response:
+    request_id = new_request_id()
+    headers = {"server": SERVER, "x-request-id": request_id, "request-id": request_id}
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json", headers=headers)

@@ -1,0 +1,128 @@
+"""Chat completions to responses: whole answers, and the objects that streams share with them."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.errors import GatewayError, WorkerError
+from gateway.telemetry.record import Usage
+from gateway.web.chat_answers import Chat, Choice
+from gateway.web.responses import wire
+from gateway.web.responses.items import new_id
+
+Json = dict[str, Any]
+
+INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def opening(identity: str, created: float, read: wire.Body, *, stored: bool) -> Json:
+    """What a response is before anything is said."""
+    text: Json = {"format": {"type": "text"}}
+    if read.text is not None and read.text.format is not None:
+        form = msgspec.structs.asdict(read.text.format)
+        text["format"] = {name: value for name, value in form.items() if value is not None}
+    return {
+        "id": identity,
+        "object": "response",
+        "created_at": int(created),
+        "status": "in_progress",
+        "background": False,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": read.instructions,
+        "max_output_tokens": read.max_output_tokens,
+        "model": read.model,
+        "output": [],
+        "parallel_tool_calls": read.parallel_tool_calls is not False,
+        "previous_response_id": read.previous_response_id,
+        "reasoning": {
+            "effort": read.reasoning.effort if read.reasoning else None,
+            "summary": read.reasoning.summary if read.reasoning else None,
+        },
+        "store": stored,
+        "temperature": read.temperature,
+        "text": text,
+        "tool_choice": _tool_choice(read),
+        "tools": [{"type": "function", **msgspec.structs.asdict(tool)} for tool in read.tools or ()],
+        "top_p": read.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "metadata": read.metadata or {},
+    }
+
+
+def ended(response: Json, output: list[Json], finish: str | None, counted: Usage | None, now: float) -> Json:
+    """The same response with its output. `finish`: why the chat ended."""
+    reason = INCOMPLETE.get(finish or "")
+    return response | {
+        "output": output,
+        "status": "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
+        "completed_at": None if reason else int(now),
+        "usage": usage(counted) if counted is not None else None,
+    }
+
+
+def failed(response: Json, error: GatewayError) -> Json:
+    """The same response, which will have no output."""
+    return response | {"status": "failed", "error": {"code": "server_error", "message": error.message}}
+
+
+def output_of(chat: Chat) -> tuple[list[Json], Choice]:
+    """The items of a whole answer, and its choice. Raises WorkerError when there is none."""
+    if not chat.choices or chat.choices[0].message is None:
+        raise WorkerError
+    choice = chat.choices[0]
+    said = choice.message
+    assert said is not None
+    output = []
+    if said.thought:
+        output.append(reasoning(new_id("reasoning"), said.thought))
+    if said.text or not said.tool_calls:
+        output.append(message(new_id("message"), [text(said.text, choice.token_logprobs)]))
+    for at, call in enumerate(said.tool_calls or ()):
+        name, arguments = call.function.name or "", call.function.arguments or ""
+        output.append(function_call(new_id("function_call"), call.id or f"call_{at}", name, arguments))
+    return output, choice
+
+
+def message(identity: str, content: list[Json], status: str = "completed") -> Json:
+    return {"id": identity, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def text(said: str, logprobs: list[Any] | None = None) -> Json:
+    return {"type": "output_text", "text": said, "annotations": [], "logprobs": logprobs or []}
+
+
+def reasoning(identity: str, thought: str) -> Json:
+    content = [{"type": "reasoning_text", "text": thought}] if thought else []
+    return {"id": identity, "type": "reasoning", "summary": [], "content": content}
+
+
+def function_call(identity: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Json:
+    return {
+        "id": identity,
+        "type": "function_call",
+        "status": status,
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def usage(counted: Usage) -> Json:
+    output = counted.completion_tokens or 0
+    return {
+        "input_tokens": counted.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": counted.cached_tokens or 0, "cache_write_tokens": 0},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": counted.reasoning_tokens},
+        "total_tokens": counted.prompt_tokens + output,
+    }
+
+
+def _tool_choice(read: wire.Body) -> str | Json:
+    if isinstance(read.tool_choice, wire.FunctionChoice):
+        return {"type": "function", "name": read.tool_choice.name}
+    return read.tool_choice or "auto"

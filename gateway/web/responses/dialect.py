@@ -1,0 +1,137 @@
+"""The Responses API as a dialect.
+
+A conversation goes on from what is stored, and an answer is stored before its end is told: who has read it may go
+on from it at once, at any gateway.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.database.database import DatabaseConflict, DatabaseDown
+from gateway.database.response_store import BYTES_MAX, ResponseStore, StoredResponse
+from gateway.errors import BadRequest, GatewayError, ResponsesUnavailable
+from gateway.request import InferenceRequest, Surface
+from gateway.telemetry.record import Usage
+from gateway.tenants.tenant import Tenant
+from gateway.web import chat_answers
+from gateway.web.responses import answers
+from gateway.web.responses.events import ResponseEvents
+from gateway.web.responses.requests import ResponseRequest, chat_request, read_body
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+_ITEMS = msgspec.json.Decoder(list[dict[str, Any]])
+
+
+class ResponsesDialect:
+    """See Dialect. One exchange. `store`: None where nothing is kept."""
+
+    surface = Surface.RESPONSES
+
+    def __init__(
+        self, request_id: str, store: ResponseStore | None, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._id = f"resp_{request_id.removeprefix('req-')}"
+        self._store = store if store is not None and store.keeps else None
+        self._wall = wall
+        self._tenant = ""
+        self._asked: ResponseRequest | None = None
+        self._response: Json = {}
+        self._events: ResponseEvents | None = None
+
+    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        self._tenant = tenant.id
+        read, fields = read_body(body)
+        before = await self._before(read.previous_response_id) if read.previous_response_id else []
+        self._asked = chat_request(read, fields, before)
+        if read.store is False:
+            self._store = None
+        if self._store is not None and len(msgspec.json.encode(self._asked.context)) > BYTES_MAX:
+            raise BadRequest(
+                f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",
+                param="store",
+            )
+        self._response = answers.opening(self._id, self._wall(), read, stored=self._store is not None)
+        return self._asked.chat
+
+    def counted(self, prompt_tokens: int) -> None:
+        pass
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return dict(headers)
+
+    def begin(self) -> bytes:
+        self._events = ResponseEvents(self._response)
+        return self._events.begin()
+
+    def frames(self, data: bytes) -> bytes:
+        assert self._events is not None
+        return self._events.feed(data)
+
+    async def end(self) -> bytes:
+        events = self._events
+        assert events is not None
+        head, output = events.close()
+        return head + events.last(await self._ended(output, events.finish, events.usage))
+
+    async def whole(self, body: bytes) -> bytes:
+        chat = chat_answers.read(body)
+        output, choice = answers.output_of(chat)
+        return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.counted))
+
+    def error(self, error: GatewayError) -> bytes:
+        return error.body()
+
+    def error_frame(self, error: GatewayError) -> bytes:
+        assert self._events is not None
+        return self._events.last(answers.failed(self._response, error))
+
+    async def _before(self, identity: str) -> list[Json]:
+        """The conversation that a response has ended with."""
+        stored = None
+        if self._store is not None:
+            try:
+                stored = await self._store.get(self._tenant, identity)
+            except DatabaseDown as err:
+                raise ResponsesUnavailable from err
+        if stored is None:
+            raise BadRequest(
+                f"The previous response {identity[:100]!r} does not exist.", param="previous_response_id"
+            )
+        output: list[Json] = msgspec.json.decode(stored.response)["output"]
+        return [*_ITEMS.decode(stored.context), *output]
+
+    async def _ended(self, output: list[Json], finish: str | None, counted: Usage | None) -> Json:
+        """The whole response, which is kept if it is to be."""
+        assert self._asked is not None
+        response = answers.ended(self._response, output, finish, counted, self._wall())
+        if self._store is None:
+            return response
+        stored = StoredResponse(
+            id=self._id,
+            tenant=self._tenant,
+            created=self._wall(),
+            response=msgspec.json.encode(response),
+            context=msgspec.json.encode(self._asked.context),
+            own_from=self._asked.own_from,
+        )
+        try:
+            await self._store.put(stored)
+        except (DatabaseDown, DatabaseConflict) as err:
+            # It has been generated and is charged: the client gets it, and is told that it cannot come back to it.
+            log.warning("response %s is not stored: %s", self._id, err)
+            return response | {"store": False}
+        return response
+
+
+class InputTokensDialect(ResponsesDialect):
+    """POST /v1/responses/input_tokens: the same body, of which the prompt is counted."""
+
+    async def whole(self, body: bytes) -> bytes:
+        return body[:-1] + b',"object":"response.input_tokens"}'

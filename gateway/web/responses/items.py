@@ -1,0 +1,131 @@
+"""Items of a conversation to the messages of a chat.
+
+items                                       messages
+  message user                       ->       user
+  message developer, system          ->       system; leading ones become one, with the instructions before them
+  reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
+  function_call_output               ->       tool
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.errors import BadRequest
+from gateway.web.responses import wire
+
+Json = dict[str, Any]
+
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+def whole(given: str | Sequence[msgspec.Raw]) -> list[Json]:
+    """A request's own input as items that have a type and an id. Raises BadRequest that names the item."""
+    if isinstance(given, str):
+        return [
+            {
+                "type": "message",
+                "id": new_id("message"),
+                "status": "completed",
+                "role": "user",
+                "content": [{"type": "input_text", "text": given}],
+            }
+        ]
+    items = []
+    for at, raw in enumerate(given):
+        try:
+            item = msgspec.json.decode(raw, type=dict[str, Any])
+        except msgspec.ValidationError as err:
+            raise BadRequest(f"input[{at}]: an item is an object.", param=f"input[{at}]") from err
+        # A message may be sent without its type, and needs no id.
+        item.setdefault("type", "message")
+        kind = item["type"]
+        if not isinstance(kind, str) or kind not in _PREFIXES:
+            raise BadRequest(
+                f"input[{at}]: items of type {str(kind)[:50]!r} are not supported.", param=f"input[{at}].type"
+            )
+        if not isinstance(item.get("id"), str):
+            item["id"] = new_id(kind)
+        items.append(item)
+    return items
+
+
+def new_id(kind: str) -> str:
+    """An id for an item of that type."""
+    return f"{_PREFIXES[kind]}_{secrets.token_hex(16)}"
+
+
+def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0) -> list[Json]:
+    """The chat of these items. Raises BadRequest for what cannot be read; the request's own begin at `own_from`."""
+    system = [instructions] if instructions else []
+    turns: list[Json] = []
+    for at, item in enumerate(items):
+        try:
+            read = msgspec.convert(item, wire.Item)
+        except msgspec.ValidationError as err:
+            where = f"input[{at - own_from}]"
+            raise BadRequest(f"{where}: {err}.", param=where) from err
+        match read:
+            case wire.Message(role="system" | "developer", content=content):
+                text = "\n".join(part["text"] for part in _parts(content) if part["type"] == "text")
+                if turns:
+                    turns.append({"role": "system", "content": text})
+                else:
+                    system.append(text)
+            case wire.Message(role="user", content=content):
+                turns.append({"role": "user", "content": _plain(_parts(content))})
+            case wire.Message(content=content):
+                turn = _assistant(turns, anew="content")
+                turn["content"] = _plain(_parts(content))
+            case wire.FunctionCall():
+                call = {"name": read.name, "arguments": read.arguments}
+                _assistant(turns).setdefault("tool_calls", []).append(
+                    {"id": read.call_id, "type": "function", "function": call}
+                )
+            case wire.FunctionCallOutput(call_id=call_id, output=output):
+                texts = [part["text"] for part in _parts(output) if part["type"] == "text"]
+                turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
+            case wire.Reasoning():
+                texts = [part.text for part in read.content or read.summary or ()]
+                if texts:
+                    _assistant(turns, anew="reasoning_content")["reasoning_content"] = "\n".join(texts)
+    first = [{"role": "system", "content": "\n".join(system)}] if system else []
+    return first + [{"content": "", **turn} for turn in turns]
+
+
+def _assistant(turns: list[Json], anew: str = "") -> Json:
+    """The assistant's turn that goes on, or a new one: also where it has said already what comes `anew`."""
+    if (
+        not turns
+        or turns[-1]["role"] != "assistant"
+        or anew in turns[-1]
+        or (anew and "tool_calls" in turns[-1])
+    ):
+        turns.append({"role": "assistant"})
+    return turns[-1]
+
+
+def _parts(content: str | Sequence[wire.Part]) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [_part(part) for part in content]
+
+
+def _part(part: wire.Part) -> Json:
+    match part:
+        case wire.InputText(text=text) | wire.OutputText(text=text) | wire.Refusal(refusal=text):
+            return {"type": "text", "text": text}
+        case wire.InputImage(image_url=str(url), detail=detail):
+            return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
+        case wire.InputFile(file_data=str(data), filename=name):
+            return {"type": "file", "file": {"file_data": data, "filename": name or "file"}}
+    raise BadRequest("Images and files are sent as data or by their URL, not by an id.", param="input")
+
+
+def _plain(parts: list[Json]) -> str | list[Json]:
+    """One text as text, which every template can read."""
+    if not parts:
+        return ""
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts

@@ -1,0 +1,144 @@
+"""What is read of a body of the Responses API. Shapes: https://platform.openai.com/docs/api-reference/responses"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+
+class InputText(msgspec.Struct, frozen=True, tag="input_text", tag_field="type"):
+    text: str
+
+
+class OutputText(msgspec.Struct, frozen=True, tag="output_text", tag_field="type"):
+    text: str
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
+    refusal: str
+
+
+class InputImage(msgspec.Struct, frozen=True, tag="input_image", tag_field="type"):
+    image_url: str | None = None
+    detail: str | None = None
+
+
+class InputFile(msgspec.Struct, frozen=True, tag="input_file", tag_field="type"):
+    file_data: str | None = None
+    filename: str | None = None
+
+
+Part = InputText | OutputText | Refusal | InputImage | InputFile
+
+
+class Message(msgspec.Struct, frozen=True, tag="message", tag_field="type"):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Part]
+
+
+class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", tag_field="type"):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", tag_field="type"):
+    call_id: str
+    output: str | list[Part]
+
+
+class ReasoningText(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True, tag="reasoning", tag_field="type"):
+    content: list[ReasoningText] | None = None
+    summary: list[ReasoningText] | None = None
+
+
+Item = Message | FunctionCall | FunctionCallOutput | Reasoning
+
+
+class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(msgspec.Struct, frozen=True):
+    type: Literal["function"]
+    name: str
+
+
+class Format(msgspec.Struct, frozen=True):
+    """`text.format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True):
+    format: Format | None = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class Body(msgspec.Struct, frozen=True):
+    """POST /v1/responses. `input` is read item by item: see items.py."""
+
+    model: str
+    input: str | list[msgspec.Raw] = ""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    metadata: dict[str, str] | None = None
+    background: bool | None = None
+    conversation: Any = None
+    prompt: Any = None
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+OWN = frozenset(
+    {
+        *(
+            "model",
+            "input",
+            "instructions",
+            "previous_response_id",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+        ),
+        *(
+            "text",
+            "reasoning",
+            "max_output_tokens",
+            "store",
+            "stream",
+            "metadata",
+            "background",
+            "conversation",
+        ),
+        *("prompt", "truncation", "include", "max_tool_calls", "context_management", "stream_options"),
+        # Of chat completions: another answer than this API has.
+        *("n", "best_of", "messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"),
+    }
+)
+"""Fields that are translated or have no counterpart. Others (`temperature`, `top_k`, `user`) pass as they are."""

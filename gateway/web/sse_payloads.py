@@ -1,0 +1,43 @@
+"""Server-sent events to the JSON in them, however the stream was cut."""
+
+import re
+
+from gateway.errors import StreamInterrupted
+
+PAYLOAD_BYTES_MAX = 16 * 1024**2
+
+_END = re.compile(rb"\r?\n\r?\n")
+
+
+class Payloads:
+    """What the data lines of whole events say, less `[DONE]`."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._last = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that are complete now. Raises StreamInterrupted for one without end."""
+        if self._pieces:
+            if _END.search(self._last + data) is None:
+                self._keep(data)
+                return []
+            data = b"".join((*self._pieces, data))
+            self._pieces, self._size = [], 0
+        *events, rest = _END.split(data)
+        if rest:
+            self._keep(rest)
+        return [payload for event in events if (payload := _payload(event)) not in (b"", b"[DONE]")]
+
+    def _keep(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        self._last = (self._last + data[-3:])[-3:] if len(self._pieces) > 1 else data[-3:]
+        if self._size > PAYLOAD_BYTES_MAX:
+            raise StreamInterrupted
+
+
+def _payload(event: bytes) -> bytes:
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)

@@ -1,0 +1,55 @@
+"""Start-time fair queueing: every tenant gets its weight's share of the work, whatever the workers' speed.
+
+    start S = max(v, F)      v: start tag of the turn given last      F: finish tag of the tenant's turn before
+    finish F = S + cost / weight                                      the smallest start goes
+
+A tag is made when the turn is given, so a cost may be an estimate: settling shifts F, and with it the tenant's next
+turn. A tenant that comes back is lifted to v: idleness is not banked. For two tenants that wait all the time,
+
+    |W1/w1 - W2/w2| <= c1/w1 + c2/w2                  of work given out (c: largest cost)
+    |W1/w1 - W2/w2| <= (D + 1) (c1/w1 + c2/w2)        of work settled, D requests at a time with the workers
+
+Goyal, Vin, Cheng: Start-time fair queuing (SIGCOMM 1996); Jin, Chase, Kaur: Interposed proportional sharing for a
+storage service utility (SIGMETRICS 2004), SFQ(D).
+
+gateway/queue/lua/queue.lua repeats this arithmetic in Redis; a property test holds both to the same turns.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from policies.queueing.protocol import QueueCounters, QueueOptions, Ticket, Turn
+
+
+class Sfq:
+    name: ClassVar[str] = "sfq"
+    options_type: ClassVar[type[QueueOptions]] = QueueOptions
+
+    def __init__(self, options: QueueOptions) -> None:
+        self.options = options
+
+    def arrive(self, counters: QueueCounters, ticket: Ticket, waiting: Sequence[Ticket]) -> QueueCounters:
+        finish = counters.tags.get(ticket.tenant)
+        if finish is not None and finish >= counters.virtual_time:
+            return counters
+        if any(other.tenant == ticket.tenant for other in waiting):
+            return counters
+        return counters.moved({ticket.tenant: counters.virtual_time})
+
+    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> Turn | None:
+        if not waiting:
+            return None
+        tags, passed = counters.tags, counters.virtual_time
+        ticket = min(waiting, key=lambda ticket: (tags.get(ticket.tenant, passed), ticket.number))
+        start = tags.get(ticket.tenant, passed)
+        return Turn(
+            ticket=ticket,
+            counters=counters.moved(
+                {ticket.tenant: start + ticket.cost / ticket.weight},
+                virtual_time=max(passed, start),
+            ),
+        )
+
+    def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+        finish = counters.tags.get(ticket.tenant, counters.virtual_time)
+        return counters.moved({ticket.tenant: finish + cost_change / ticket.weight})

@@ -1,0 +1,1 @@
+"""Inside a tenant: which of its tickets goes first. One file each; ../protocol.py has the promise."""

@@ -1,0 +1,62 @@
+"""Sticky sessions: the same worker for all turns of a session, unless that costs too much.
+
+A session's home is the first worker in its own order of all of them, so that every gateway knows it without
+being told, and a worker that comes or goes moves only its own share of the sessions. The home is left for the
+worker with the least estimated TTFT when it is more than `patience_ms` behind it. A request without a session
+goes there at once.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from policies.routing.estimate import matched_tokens, ttft_ms
+from policies.routing.lots import affinity
+from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+
+
+class SessionOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    patience_ms: Annotated[
+        Annotated[float, Meta(ge=0, le=1e9)],
+        Meta(description="Estimated milliseconds that staying at home may cost."),
+    ] = 250.0
+
+
+class Session:
+    name: ClassVar[str] = "session"
+    options_type: ClassVar[type[PolicyOptions]] = SessionOptions
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.options = options
+
+    def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        if not candidates:
+            return ()
+        first = int(query.draw * len(candidates))
+        turned = [*candidates[first:], *candidates[:first]]
+        costs = {candidate.worker.id: ttft_ms(query, candidate) for candidate in turned}
+        ordered = sorted(turned, key=lambda candidate: costs[candidate.worker.id])
+        least = costs[ordered[0].worker.id]
+        home = None
+        if query.session is not None:
+            session = query.session
+            at = max(range(len(ordered)), key=lambda at: affinity(ordered[at].worker.id, session))
+            home = ordered[at].worker.id
+            if costs[home] <= least + self.options.patience_ms:
+                ordered.insert(0, ordered.pop(at))
+        return tuple(
+            Route(
+                worker=candidate.worker.id,
+                # At home a session costs no more than anywhere: that is what the patience says.
+                cost_ms=least if at == 0 else costs[candidate.worker.id],
+                matched_tokens=matched_tokens(query, candidate),
+                reason=_reason(candidate.worker.id == home, home is not None, costs[candidate.worker.id]),
+            )
+            for at, candidate in enumerate(ordered)
+        )
+
+
+def _reason(at_home: bool, sticky: bool, cost: float) -> str:
+    where = "the session's home" if at_home else "not the session's home" if sticky else "no session"
+    return f"{where}, TTFT {cost:.1f} ms"

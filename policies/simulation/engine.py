@@ -1,0 +1,219 @@
+"""A simulated engine: continuous batching, chunked prefill, a block cache with LRU eviction.
+
+One step, as vLLM and SGLang take it: waiting requests are admitted while their blocks fit, prompts get what of
+the token budget running streams leave over, in order of admission, and every running stream gets a token. A
+prompt whose last chunk was computed has its first token at the end of that step.
+
+Steps that only decode are all alike, so they are taken in one go, up to the first stream that ends. A request that
+arrives in between cuts such a run at the end of the step under way:
+
+    |--|--|--|--|--|--|--|--|        a run of eight steps, `ends_at` its end
+             ^ arrives
+    |--|--|--|--|                    cut: admitted here
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Protocol
+
+from policies.simulation.order import ORDERS, Order
+from policies.simulation.step_time import StepTime
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+
+
+class Cache(Protocol):
+    """What an engine asks of its KV memory; see BlockCache."""
+
+    evicted: list[int]
+
+    def match(self, blocks: Sequence[int]) -> int: ...
+
+    def acquire(self, blocks: Sequence[int], total: int) -> int | None: ...
+
+    def publish(self, blocks: Sequence[int]) -> None: ...
+
+    def release(self, blocks: Sequence[int], private: int) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class Job:
+    """One request inside an engine. `number` is the caller's. `computed`: prompt tokens that need not be
+    computed any more, cached ones included."""
+
+    __slots__ = ("arrived_at", "cached_tokens", "computed", "number", "private", "published", "request")
+
+    def __init__(self, number: int, request: TraceRequest, arrived_at: float) -> None:
+        self.number = number
+        self.request = request
+        self.arrived_at = arrived_at
+        self.cached_tokens = 0
+        self.computed = 0
+        self.published = 0
+        self.private = 0
+
+
+class Engine:
+    """Times are seconds. `ends_at`: when what it does now is done; None when idle. Whoever drives it calls `finish`
+    then, takes `first_tokens`, `finished`, `published` and the cache's evictions, and calls `begin`."""
+
+    def __init__(
+        self, *, cache: Cache, capacity_tokens: int, times: StepTime, order: Order = ORDERS["fcfs"]
+    ) -> None:
+        self.cache = cache
+        self.ends_at: float | None = None
+        self.busy_seconds = 0.0
+        self.computed_tokens = 0
+        self.first_tokens: list[Job] = []
+        self.finished: list[Job] = []
+        self.published: list[tuple[Job, int]] = []
+        self._capacity = capacity_tokens
+        self._times = times
+        self._order = order
+        self._waiting: list[Job] = []
+        self._prefilling: list[Job] = []
+        self._ends: list[tuple[int, int, Job]] = []  # streams by the number of the step that ends them
+        self._steps = 0
+        self._kv_tokens = 0
+        self._began_at = 0.0
+        self._run = 0  # decode steps of the run under way
+        self._chunks: list[tuple[Job, int]] = []
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All that is inside, streams last."""
+        return [*self._waiting, *self._prefilling, *(job for _, _, job in self._ends)]
+
+    def submit(self, job: Job, now: float) -> None:
+        """Takes a request; `ends_at` may become earlier."""
+        self._waiting.append(job)
+        if self.ends_at is None:
+            self.begin(now)
+        elif not self._chunks and self._run > 1:
+            self._cut(now)
+
+    def begin(self, now: float) -> None:
+        """Starts the next step, or the next run of steps."""
+        self._admit(now)
+        self._began_at = now
+        streams = len(self._ends)
+        self._chunks = self._budgeted(self._times.chunk_tokens - streams)
+        if self._chunks:
+            tokens = sum(chunk for _, chunk in self._chunks)
+            self.computed_tokens += tokens
+            took = self._times.prefill(tokens)
+            if streams:
+                took += self._times.decode(self._kv_tokens / self._capacity)
+            self._run = 1
+            self.ends_at = now + took / 1000
+        elif streams:
+            self._run = self._ends[0][0] - self._steps
+            self.ends_at = now + self._duration(self._run)
+        else:
+            self.ends_at = None
+
+    def finish(self, now: float) -> None:
+        """What was under way is done."""
+        self.busy_seconds += now - self._began_at
+        self._steps += self._run
+        self._kv_tokens += self._run * len(self._ends)
+        while self._ends and self._ends[0][0] <= self._steps:
+            self._end(heappop(self._ends)[2])
+        for job, chunk in self._chunks:
+            job.computed += chunk
+            self._publish(job)
+            if job.computed >= job.request.prompt_tokens:
+                self._answer(job)
+        self._chunks = []
+
+    def stop(self) -> list[Job]:
+        """Dies: everything inside is lost, the cache too."""
+        lost = self.jobs
+        self._waiting, self._prefilling, self._ends, self._chunks = [], [], [], []
+        self._kv_tokens = 0
+        self.ends_at = None
+        self.cache.clear()
+        return lost
+
+    def _admit(self, now: float) -> None:
+        while self._waiting and len(self._prefilling) + len(self._ends) < self._times.sequences_max:
+            at = self._next(now)
+            job = self._waiting[at]
+            request = job.request
+            total = -(-(request.prompt_tokens + request.output_tokens) // BLOCK_TOKENS)
+            held = self.cache.acquire(request.blocks, total)
+            if held is None:
+                return
+            del self._waiting[at]
+            job.published = held
+            job.private = total - held
+            # The last token is always computed: it brings the first one of the answer.
+            job.cached_tokens = min(held * BLOCK_TOKENS, request.prompt_tokens - 1)
+            job.computed = job.cached_tokens
+            self._prefilling.append(job)
+
+    def _next(self, now: float) -> int:
+        if self._order is ORDERS["fcfs"] or len(self._waiting) == 1:
+            return 0
+        order, match = self._order, self.cache.match
+
+        def rank(at: int) -> float:
+            job = self._waiting[at]
+            uncached = job.request.prompt_tokens - match(job.request.blocks) * BLOCK_TOKENS
+            return order(now - job.arrived_at, uncached, job.arrived_at)
+
+        return min(range(len(self._waiting)), key=rank)
+
+    def _budgeted(self, budget: int) -> list[tuple[Job, int]]:
+        chunks = []
+        for job in self._prefilling:
+            if budget <= 0:
+                break
+            chunk = min(budget, job.request.prompt_tokens - job.computed)
+            chunks.append((job, chunk))
+            budget -= chunk
+        return chunks
+
+    def _publish(self, job: Job) -> None:
+        """Blocks that are complete can be shared from here on; the last one too once the prompt is."""
+        blocks = job.request.blocks
+        done = job.computed >= job.request.prompt_tokens
+        whole = len(blocks) if done else job.computed // BLOCK_TOKENS
+        if whole > job.published:
+            self.cache.publish(blocks[job.published : whole])
+            job.private -= whole - job.published
+            job.published = whole
+            self.published.append((job, whole))
+
+    def _answer(self, job: Job) -> None:
+        self._prefilling.remove(job)
+        self.first_tokens.append(job)
+        if job.request.output_tokens == 1:
+            self._release(job)
+            return
+        self._kv_tokens += job.request.prompt_tokens + 1
+        heappush(self._ends, (self._steps + job.request.output_tokens - 1, job.number, job))
+
+    def _end(self, job: Job) -> None:
+        self._kv_tokens -= job.request.prompt_tokens + job.request.output_tokens
+        self._release(job)
+
+    def _release(self, job: Job) -> None:
+        self.cache.release(job.request.blocks[: job.published], job.private)
+        self.finished.append(job)
+
+    def _cut(self, now: float) -> None:
+        """Ends the run with the step that is under way now."""
+        elapsed = now - self._began_at
+        low, high = 1, self._run
+        while low < high:
+            middle = (low + high) // 2
+            if self._duration(middle) >= elapsed:
+                high = middle
+            else:
+                low = middle + 1
+        self._run = low
+        self.ends_at = self._began_at + self._duration(low)
+
+    def _duration(self, steps: int) -> float:
+        return self._times.decode_run(steps, self._kv_tokens, len(self._ends), self._capacity) / 1000

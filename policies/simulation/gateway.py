@@ -1,0 +1,128 @@
+"""One simulated gateway: ranks with a real policy, and lets requests wait until their best worker has room.
+
+Late binding: a request that is held is ranked again whenever a worker has made room, with the loads and the
+prefixes of that moment; what is sent at once cannot be taken back.
+"""
+
+from collections.abc import Mapping, Sequence
+from heapq import nsmallest
+from random import Random
+
+from xxhash import xxh3_64_intdigest
+
+from policies.admission import has_window
+from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
+from policies.simulation.order import Order
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from policies.simulation.view import GatewayView
+from radix_cache.match import WorkerId
+
+OUTPUT_TOKENS_EXPECTED = 256
+"""Of a tenant's answers before any has been seen."""
+
+SLACK = 0.1
+"""How much dearer than the best a worker may be for a request to go there instead of waiting."""
+
+LOOKED_AT_MAX = 32
+"""Of those who wait, whenever there is room."""
+
+
+class OutputLengths:
+    """Running means of answers' lengths by tenant: what a gateway expects of the next one."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[int]] = {}
+
+    def expected(self, tenant: str) -> int:
+        tokens, answers = self._sums.get(tenant, (OUTPUT_TOKENS_EXPECTED, 1))
+        return max(1, tokens // answers)
+
+    def seen(self, tenant: str, tokens: int) -> None:
+        of = self._sums.setdefault(tenant, [OUTPUT_TOKENS_EXPECTED, 1])
+        of[0] += tokens
+        of[1] += 1
+
+
+class SimulatedGateway:
+    """`window_tokens`, `hold`: see Scenario. Requests that wait here are known by their number."""
+
+    def __init__(
+        self,
+        *,
+        view: GatewayView,
+        policy: RoutingPolicy,
+        window_tokens: int | None,
+        hold: Order,
+        random: Random,
+    ) -> None:
+        self.view = view
+        self._policy = policy
+        self._window_tokens = window_tokens
+        self._hold = hold
+        self._random = random
+        self._lengths = OutputLengths()
+        self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
+        self._sequence = 0
+
+    def query(self, request: TraceRequest) -> RouteQuery:
+        """What the policy is told of a new request."""
+        session = f"{request.tenant} {request.session}".encode() if request.session else None
+        self._sequence += 1
+        return RouteQuery(
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=self._lengths.expected(request.tenant),
+            sequence=self._sequence - 1,
+            draw=self._random.random(),
+            blocks=request.blocks,
+            block_tokens=BLOCK_TOKENS,
+            session=None if session is None else xxh3_64_intdigest(session),
+        )
+
+    def route(
+        self,
+        query: RouteQuery,
+        request: TraceRequest,
+        confirmed: Mapping[int, int],
+        up: Sequence[int],
+        places: Mapping[WorkerId, int],
+        now: float,
+    ) -> Route | None:
+        """Where it goes now; None: it waits. `up`: workers that may get it; `places`: where in the fleet they are.
+
+        A request that is sent at once goes to the first route. One that may wait goes where it fits, but not to a
+        worker that is much worse for it than the best: that one's queue is counted in its cost already.
+        """
+        candidates = self.view.candidates(confirmed, request.blocks, request.prompt_tokens, up, now)
+        ranking = self._policy.rank(query, candidates, now)
+        if self._window_tokens is None:
+            return ranking[0]
+        dearest = ranking[0].cost_ms * (1 + SLACK)
+        for route in ranking:
+            if route.cost_ms > dearest:
+                return None
+            worker, uncached = places[route.worker], request.prompt_tokens - route.matched_tokens
+            window = has_window(self.view.queued(worker), uncached, self._window_tokens)
+            if window and self.view.has_room(worker, uncached + query.output_tokens):
+                return route
+        return None
+
+    def answered(self, request: TraceRequest) -> None:
+        self._lengths.seen(request.tenant, request.output_tokens)
+
+    def wait(self, number: int, uncached_tokens: int, now: float) -> None:
+        """Takes a request into the waiting room."""
+        self._held[number] = (now, uncached_tokens)
+
+    def leave(self, number: int) -> None:
+        del self._held[number]
+
+    def turns(self, now: float) -> list[int]:
+        """Who may go now, if a good place for them is free: the first few in order."""
+        if not self._held:
+            return []
+
+        def order(number: int) -> float:
+            since, uncached = self._held[number]
+            return self._hold(now - since, uncached, since)
+
+        return nsmallest(LOOKED_AT_MAX, self._held, key=order)

@@ -1,0 +1,56 @@
+"""The prefix index of a simulated deployment: the gateway's radix tree, fed by the engines' KV events.
+
+An engine reports what it has computed as a path, and what it has evicted as single blocks. A block's path is
+that of any request that had it, since ids are chained.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from policies.simulation.trace import TraceRequest
+from radix_cache.tree import RadixTree
+
+
+class BlockPaths:
+    """Of every block of a trace: a path that leads to it, and how many blocks stand above it."""
+
+    def __init__(self, requests: Iterable[TraceRequest]) -> None:
+        self._of: dict[int, tuple[array[int], int]] = {}
+        for request in requests:
+            for depth in range(len(request.blocks) - 1, -1, -1):
+                if request.blocks[depth] in self._of:
+                    break
+                self._of[request.blocks[depth]] = (request.blocks, depth)
+
+    def heads(self, blocks: Sequence[int]) -> list[tuple["array[int]", int]]:
+        """The paths that end before these blocks: one for each run of blocks that went tail first."""
+        found: list[tuple[array[int], int]] = []
+        for block in blocks:
+            path, depth = self._of[block]
+            if found and found[-1][1] == depth + 1 and found[-1][0][depth] == block:
+                found[-1] = (found[-1][0], depth)
+            else:
+                found.append((path, depth))
+        return found
+
+
+class KnownBlocks:
+    """Which worker holds which prefix, as far as events have told."""
+
+    def __init__(self, paths: BlockPaths) -> None:
+        self._tree: RadixTree[int] = RadixTree()
+        self._paths = paths
+
+    def match(self, blocks: "array[int]") -> dict[int, int]:
+        """Leading blocks by worker."""
+        return self._tree.match(blocks)
+
+    def stored(self, worker: int, path: "array[int]", now: float) -> None:
+        self._tree.record(path, worker, now)
+
+    def removed(self, worker: int, blocks: Sequence[int]) -> None:
+        for path, depth in self._paths.heads(blocks):
+            self._tree.shorten(path[: depth + 1], worker, depth)
+
+    def forget(self, worker: int) -> None:
+        self._tree.forget(worker)

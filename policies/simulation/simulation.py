@@ -1,0 +1,331 @@
+"""Plays a trace against a fleet of simulated engines, with the real policies deciding. Discrete events.
+
+    arrival --> policy ranks what this gateway knows --> engine --> first token --> end
+                   ^                                       |  stored, evicted     (events, perhaps late or lost)
+                   +---------- loads, predictions ---------+------------------> index
+
+Nothing depends on anything but the arguments: the same seed, the same outcomes.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from random import Random
+from typing import Protocol
+
+from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
+from policies.simulation.block_cache import BlockCache
+from policies.simulation.engine import Cache, Engine, Job
+from policies.simulation.gateway import SimulatedGateway
+from policies.simulation.known_blocks import BlockPaths, KnownBlocks
+from policies.simulation.order import ORDERS
+from policies.simulation.outcome import Outcome, RunResult
+from policies.simulation.scenario import Change, Happening, Scenario
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from policies.simulation.view import GatewayView
+from radix_cache.match import WorkerId
+
+PROGRESS_REQUESTS = 100
+
+
+class Known(Protocol):
+    """What the index tells and is told; see KnownBlocks."""
+
+    def match(self, blocks: "array[int]") -> dict[int, int]: ...
+
+    def stored(self, worker: int, path: "array[int]", now: float) -> None: ...
+
+    def removed(self, worker: int, blocks: Sequence[int]) -> None: ...
+
+    def forget(self, worker: int) -> None: ...
+
+
+class Sent:
+    """A request on a worker: who sent it, and what was counted for it."""
+
+    __slots__ = ("gateway", "kv_tokens", "uncached_tokens", "worker")
+
+    def __init__(self, gateway: int, worker: int, uncached_tokens: int, kv_tokens: int) -> None:
+        self.gateway = gateway
+        self.worker = worker
+        self.uncached_tokens = uncached_tokens
+        self.kv_tokens = kv_tokens
+
+
+class Simulation:
+    """`caches`, `known`: the engines' memories and what the index says, where they are not the plain ones."""
+
+    def __init__(
+        self,
+        trace: Sequence[TraceRequest],
+        policy: RoutingPolicy,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        paths: BlockPaths | None = None,
+        caches: Sequence[Cache] | None = None,
+        known: Known | None = None,
+    ) -> None:
+        self._trace = trace
+        self._scenario = scenario
+        self._random = Random(f"radixgate {seed}")
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._serial = 0
+        blocks = scenario.kv_tokens // BLOCK_TOKENS
+        self._caches = caches or [BlockCache(blocks) for _ in range(scenario.workers)]
+        self._blocks_max = blocks
+        self._engines = [
+            Engine(
+                cache=cache,
+                capacity_tokens=scenario.kv_tokens,
+                times=scenario.times,
+                order=ORDERS[scenario.order],
+            )
+            for cache in self._caches
+        ]
+        self._known = known or KnownBlocks(paths or BlockPaths(trace))
+        self._epochs = [0] * scenario.workers
+        self._ids = [WorkerId(f"w{at:04}") for at in range(scenario.workers)]
+        self._places = {worker: at for at, worker in enumerate(self._ids)}
+        self._up = list(range(scenario.workers))
+        self._shared = scenario.gateways == 1 or scenario.sync_seconds == 0
+        views = [self._view() for _ in range(1 if self._shared else scenario.gateways)]
+        self._gateways = [
+            SimulatedGateway(
+                view=views[at % len(views)],
+                policy=policy,
+                window_tokens=scenario.window_tokens,
+                hold=ORDERS[scenario.hold],
+                random=self._random,
+            )
+            for at in range(scenario.gateways)
+        ]
+        self._queries: dict[int, tuple[int, RouteQuery]] = {}
+        self._sent: dict[int, Sent] = {}
+        self._predicted_tokens = 0
+        self._outcomes = [
+            Outcome(
+                tenant=request.tenant,
+                arrived_at=request.at,
+                prompt_tokens=request.prompt_tokens,
+                output_tokens=request.output_tokens,
+            )
+            for request in trace
+        ]
+
+    def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
+        """Until the last request has ended. `progress` hears now and then of so many more arrivals."""
+        for change in self._scenario.changes:
+            self._at(change.at, partial(self._change, change))
+        events, now = self._events, 0.0
+        for number, request in enumerate(self._trace):
+            while events and events[0][0] <= request.at:
+                now, _, happens = heappop(events)
+                happens(now)
+            self._arrive(number, request.at)
+            if progress is not None and (number + 1) % PROGRESS_REQUESTS == 0:
+                progress(PROGRESS_REQUESTS)
+        while events:
+            now, _, happens = heappop(events)
+            happens(now)
+        if progress is not None:
+            progress(len(self._trace) % PROGRESS_REQUESTS)
+        return RunResult(
+            outcomes=tuple(self._outcomes),
+            seconds=max((o.last_at for o in self._outcomes if o.last_at is not None), default=0.0),
+            computed_tokens=tuple(engine.computed_tokens for engine in self._engines),
+            busy_seconds=tuple(engine.busy_seconds for engine in self._engines),
+            predicted_tokens=self._predicted_tokens,
+        )
+
+    def _view(self) -> GatewayView:
+        return GatewayView(self._ids, kv_tokens=self._scenario.kv_tokens, times=self._scenario.times)
+
+    def _at(self, time: float, happens: Callable[[float], None]) -> None:
+        self._serial += 1
+        heappush(self._events, (time, self._serial, happens))
+
+    # Requests
+
+    def _arrive(self, number: int, now: float) -> None:
+        request = self._trace[number]
+        if -(-(request.prompt_tokens + request.output_tokens) // BLOCK_TOKENS) > self._blocks_max:
+            self._outcomes[number].error = "context_length_exceeded"
+            return
+        at = self._random.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
+        self._queries[number] = (at, self._gateways[at].query(request))
+        self._place(number, now)
+
+    def _place(self, number: int, now: float) -> None:
+        """Sends it, or lets it wait."""
+        if not self._up:
+            self._end(number, "no_worker")
+            return
+        route = self._route(number, now)
+        if route is not None:
+            self._send(number, route, now)
+            return
+        request = self._trace[number]
+        held = max(self._known.match(request.blocks).values(), default=0) * BLOCK_TOKENS
+        self._gateways[self._queries[number][0]].wait(number, max(1, request.prompt_tokens - held), now)
+
+    def _route(self, number: int, now: float) -> Route | None:
+        at, query = self._queries[number]
+        request = self._trace[number]
+        known = self._known.match(request.blocks)
+        return self._gateways[at].route(query, request, known, self._up, self._places, now)
+
+    def _send(self, number: int, route: Route, now: float) -> None:
+        at, query = self._queries[number]
+        request, worker = self._trace[number], self._places[route.worker]
+        tokens = max(1, request.prompt_tokens - route.matched_tokens)
+        kv_tokens = request.prompt_tokens + query.output_tokens
+        sent = self._sent[number] = Sent(at, worker, tokens, kv_tokens)
+        self._predicted_tokens += route.matched_tokens
+        outcome = self._outcomes[number]
+        outcome.worker, outcome.attempts = worker, outcome.attempts + 1
+        self._tell(sent, lambda view, then: view.enter(worker, tokens, kv_tokens, then), now)
+        self._tell(sent, lambda view, then: view.predict(worker, number, request.blocks, then), now)
+        engine = self._engines[worker]
+        before = engine.ends_at
+        engine.submit(Job(number, request, now), now)
+        self._evictions(worker, now)
+        if engine.ends_at is not None and engine.ends_at != before:
+            self._at(engine.ends_at, partial(self._engine_ends, worker))
+
+    def _tell(self, sent: Sent, tells: Callable[[GatewayView, float], None], now: float) -> None:
+        """The gateway that sent it knows at once, the others later."""
+        tells(self._gateways[sent.gateway].view, now)
+        later = self._scenario.sync_seconds
+        if self._shared or later is None:
+            return
+        for at, gateway in enumerate(self._gateways):
+            if at != sent.gateway:
+                self._at(now + later, partial(tells, gateway.view))
+
+    def _end(self, number: int, error: str | None = None) -> None:
+        self._outcomes[number].error = error
+        self._queries.pop(number, None)
+
+    def _room_made(self, now: float) -> None:
+        """Gives out what room there is now."""
+        if not self._up:
+            return
+        for gateway in self._gateways:
+            for number in gateway.turns(now):
+                route = self._route(number, now)
+                if route is not None:
+                    gateway.leave(number)
+                    self._send(number, route, now)
+
+    # Engines
+
+    def _engine_ends(self, worker: int, now: float) -> None:
+        """A step, or a run of steps, is done."""
+        engine = self._engines[worker]
+        if engine.ends_at != now:
+            return  # It was cut in the meantime, or its worker died.
+        engine.finish(now)
+        for job, blocks in engine.published:
+            self._event(worker, partial(self._stored, worker, job.request.blocks[:blocks]), now)
+        engine.published.clear()
+        for job in engine.first_tokens:
+            self._first_token(job, now)
+        for job in engine.finished:
+            self._finished(job, now)
+        room = bool(engine.first_tokens or engine.finished)
+        engine.first_tokens.clear()
+        engine.finished.clear()
+        engine.begin(now)
+        self._evictions(worker, now)
+        if engine.ends_at is not None:
+            self._at(engine.ends_at, partial(self._engine_ends, worker))
+        if room:
+            self._room_made(now)
+
+    def _first_token(self, job: Job, now: float) -> None:
+        outcome, sent, number = self._outcomes[job.number], self._sent[job.number], job.number
+        outcome.first_at = now
+        outcome.cached_tokens = job.cached_tokens
+        worker, tokens = sent.worker, sent.uncached_tokens
+        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
+        sent.uncached_tokens = 0
+        # A prediction stands until the event that confirms it has come.
+        settled = partial(self._tell, sent, lambda view, then: view.settle(worker, number))
+        if self._scenario.event_seconds:
+            self._at(now + self._scenario.event_seconds, settled)
+        else:
+            settled(now)
+
+    def _finished(self, job: Job, now: float) -> None:
+        outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
+        outcome.last_at = now
+        self._tell(sent, lambda view, then: view.leave(sent.worker, sent.kv_tokens), now)
+        gateway = self._gateways[sent.gateway]
+        gateway.answered(job.request)
+        tpot = outcome.tpot
+        if tpot is not None:
+            gateway.view.step(sent.worker, 1000 * tpot)
+        self._end(job.number)
+
+    # The index
+
+    def _evictions(self, worker: int, now: float) -> None:
+        cache = self._caches[worker]
+        if cache.evicted:
+            gone, cache.evicted = cache.evicted, []
+            self._event(worker, partial(self._removed, worker, gone), now)
+
+    def _event(self, worker: int, happens: Callable[[float], None], now: float) -> None:
+        """A KV event: at once, later, or never."""
+        scenario = self._scenario
+        if scenario.event_loss and self._random.random() < scenario.event_loss:
+            return
+        if not scenario.event_seconds:
+            happens(now)
+            return
+        epoch = self._epochs[worker]
+
+        def arrives(then: float) -> None:
+            # What a worker said before it restarted is no news of its new cache.
+            if self._epochs[worker] == epoch:
+                happens(then)
+
+        self._at(now + scenario.event_seconds, arrives)
+
+    def _stored(self, worker: int, path: "array[int]", now: float) -> None:
+        self._known.stored(worker, path, now)
+
+    def _removed(self, worker: int, blocks: Sequence[int], now: float) -> None:
+        self._known.removed(worker, blocks)
+
+    # Workers come and go
+
+    def _change(self, change: Change, now: float) -> None:
+        worker = change.worker
+        if change.what is Happening.JOIN:
+            if worker not in self._up:
+                self._up = sorted([*self._up, worker])
+                self._room_made(now)
+            return
+        self._up = [at for at in self._up if at != worker]
+        if change.what is Happening.KILL:
+            self._epochs[worker] += 1
+            self._known.forget(worker)
+            for job in self._engines[worker].stop():
+                self._lost(job, now)
+
+    def _lost(self, job: Job, now: float) -> None:
+        """Its worker died. What has not begun to answer is sent again."""
+        number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
+        worker, tokens, kv_tokens = sent.worker, sent.uncached_tokens, sent.kv_tokens
+        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
+        self._tell(sent, lambda view, then: view.leave(worker, kv_tokens), now)
+        self._tell(sent, lambda view, then: view.settle(worker, number), now)
+        if outcome.first_at is not None:
+            self._end(number, "stream_interrupted")
+        elif outcome.attempts >= self._scenario.attempts_max:
+            self._end(number, "worker_error")
+        else:
+            self._place(number, now)

@@ -1,0 +1,77 @@
+"""How long a step of an engine takes, in milliseconds: polynomials that a file can replace.
+
+    prefill of t tokens    a0 + a1 t + a2 t^2
+    decode                 b0 + b1 p + b2 p^2      p: tokens of running streams over the KV capacity, at most 1
+    both in one step       the sum
+
+The defaults are those of the mock engine in NVIDIA's Dynamo: a model of 8B class on one GPU. A worker of
+another kind is described by a JSON or YAML file with these fields, fitted to its own steps. A model ranks
+policies; it is no measurement of a GPU.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Polynomial = tuple[float, float, float]
+FILE_BYTES_MAX = 2**20
+
+
+class CalibrationInvalid(ValueError):
+    """A calibration file that cannot be used."""
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`prefill_ms`, `decode_ms`: constant, linear and quadratic term. `chunk_tokens`: prefill and decode tokens of
+    one step. `sequences_max`: sequences at one time."""
+
+    prefill_ms: Polynomial = (16.5, 0.015183, 4.21e-7)
+    decode_ms: Polynomial = (5.74, 54.01, -25.74)
+    chunk_tokens: Count = 8192
+    sequences_max: Count = 256
+
+    def prefill(self, tokens: int) -> float:
+        """One step with so many prompt tokens."""
+        constant, linear, quadratic = self.prefill_ms
+        return constant + tokens * (linear + tokens * quadratic)
+
+    def decode(self, share: float) -> float:
+        """One token for every stream, with KV filled to this share."""
+        constant, linear, quadratic = self.decode_ms
+        share = min(share, 1.0)
+        return constant + share * (linear + share * quadratic)
+
+    def decode_run(self, steps: int, tokens: int, streams: int, capacity: int) -> float:
+        """So many decode steps in a row: `streams` tokens join `tokens` in a KV of `capacity` with each of them."""
+        growing = min(steps, (capacity - tokens) // streams + 1) if tokens <= capacity else 0
+        first = growing * (growing - 1) / 2
+        second = first * (2 * growing - 1) / 3
+        start, rise = tokens / capacity, streams / capacity
+        shares = start * growing + rise * first
+        squares = start * (start * growing + 2 * rise * first) + rise * rise * second
+        constant, linear, quadratic = self.decode_ms
+        run = constant * growing + linear * shares + quadratic * squares
+        return run + (steps - growing) * (constant + linear + quadratic)
+
+    @property
+    def ms_per_token(self) -> float:
+        """Of an uncached token, in a full step: the rated speed that policies start from."""
+        return self.prefill(self.chunk_tokens) / self.chunk_tokens
+
+
+def read_step_time(path: Path) -> StepTime:
+    """Raises CalibrationInvalid with the path of what is wrong."""
+    try:
+        with path.open("rb") as opened:
+            text = opened.read(FILE_BYTES_MAX)
+    except OSError as err:
+        raise CalibrationInvalid(f"{path} cannot be read: {err.strerror}") from err
+    try:
+        if path.suffix == ".json":
+            return msgspec.json.decode(text, type=StepTime)
+        return msgspec.yaml.decode(text, type=StepTime)
+    except msgspec.DecodeError as err:
+        raise CalibrationInvalid(f"{path}: {err}") from err

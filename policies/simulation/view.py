@@ -1,0 +1,129 @@
+"""What one gateway believes of the fleet: loads, speeds, and which prefixes are on their way.
+
+Beliefs are counters and predictions, as in gateway/dispatch: what was sent counts from the moment of dispatch, and
+is taken back at the first token and at the end. Several gateways may share one view (the loads are in Redis and
+exact), or each has its own that hears of the others' dispatches later, or never.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+
+from policies.latency_model import computed_tokens, learn_step
+from policies.routing.protocol import Candidate
+from policies.simulation.step_time import StepTime
+from policies.simulation.trace import BLOCK_TOKENS
+from radix_cache.match import WorkerId
+from radix_cache.tree import RadixTree
+from workers.worker import Speed, WorkerSnapshot
+
+Prediction = tuple[int, int]
+"""Worker and number of the request that brings a path there."""
+
+
+class GatewayView:
+    """Workers are known by their place in the fleet."""
+
+    def __init__(self, workers: Sequence[WorkerId], *, kv_tokens: int, times: StepTime) -> None:
+        self._ids = workers
+        self._kv_tokens_max = kv_tokens
+        self._chunk_tokens = times.chunk_tokens
+        self._speeds = [Speed(ms_per_token=times.ms_per_token)] * len(workers)
+        self._queued = [0] * len(workers)
+        self._since = [0.0] * len(workers)
+        self._streams = [0] * len(workers)
+        self._kv_tokens = [0] * len(workers)
+        self._snapshots: list[WorkerSnapshot | None] = [None] * len(workers)
+        self._bare: list[Candidate | None] = [None] * len(workers)
+        self._predicted: RadixTree[Prediction] = RadixTree()
+
+    def candidates(
+        self,
+        confirmed: Mapping[int, int],
+        blocks: "array[int]",
+        prompt_tokens: int,
+        up: Sequence[int],
+        now: float,
+    ) -> list[Candidate]:
+        """The workers in `up`, each with what it holds of the prompt or is about to hold."""
+        held = dict(confirmed)
+        for (worker, _), count in self._predicted.match(blocks).items():
+            if count > held.get(worker, 0):
+                held[worker] = count
+        found = []
+        for worker in up:
+            blocks_held = held.get(worker)
+            if blocks_held is None:
+                found.append(self._bare[worker] or self._unmatched(worker, now))
+            else:
+                matched = min(blocks_held * BLOCK_TOKENS, prompt_tokens)
+                found.append(Candidate(worker=self.snapshot(worker, now), matched_tokens=matched))
+        return found
+
+    def snapshot(self, worker: int, now: float) -> WorkerSnapshot:
+        found = self._snapshots[worker]
+        if found is None or self._queued[worker]:
+            found = self._snapshots[worker] = WorkerSnapshot(
+                id=self._ids[worker],
+                tokens_queued=self._queued[worker],
+                tokens_computed=self._computed(worker, now),
+                streams=self._streams[worker],
+                kv_tokens=self._kv_tokens[worker],
+                kv_tokens_max=self._kv_tokens_max,
+                chunk_tokens=self._chunk_tokens,
+                speed=self._speeds[worker],
+            )
+        return found
+
+    def has_room(self, worker: int, tokens: int) -> bool:
+        """Does so much fit into its KV, as far as is known?"""
+        return self._streams[worker] == 0 or self._kv_tokens[worker] + tokens <= self._kv_tokens_max
+
+    def queued(self, worker: int) -> int:
+        """Uncached tokens sent there whose first token is still out."""
+        return self._queued[worker]
+
+    def enter(self, worker: int, uncached_tokens: int, kv_tokens: int, now: float) -> None:
+        """A request is sent."""
+        if not self._queued[worker]:
+            self._since[worker] = now
+        self._queued[worker] += uncached_tokens
+        self._kv_tokens[worker] += kv_tokens
+        self._streams[worker] += 1
+        self._changed(worker)
+
+    def predict(self, worker: int, number: int, blocks: "array[int]", now: float) -> None:
+        """It brings this path there."""
+        self._predicted.record(blocks, (worker, number), now)
+
+    def first_token(self, worker: int, uncached_tokens: int, now: float) -> None:
+        self._since[worker] = now
+        self._queued[worker] -= uncached_tokens
+        self._changed(worker)
+
+    def settle(self, worker: int, number: int) -> None:
+        """The prediction has come true, or will not."""
+        self._predicted.forget((worker, number))
+
+    def leave(self, worker: int, kv_tokens: int) -> None:
+        """A request has ended."""
+        self._kv_tokens[worker] -= kv_tokens
+        self._streams[worker] -= 1
+        self._changed(worker)
+
+    def step(self, worker: int, tpot_ms: float) -> None:
+        """A stream's tokens came so far apart."""
+        self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
+        self._changed(worker)
+
+    def _unmatched(self, worker: int, now: float) -> Candidate:
+        bare = Candidate(worker=self.snapshot(worker, now))
+        if not self._queued[worker]:
+            self._bare[worker] = bare
+        return bare
+
+    def _computed(self, worker: int, now: float) -> int:
+        ms = 1000 * (now - self._since[worker])
+        return computed_tokens(ms, self._queued[worker], self._speeds[worker])
+
+    def _changed(self, worker: int) -> None:
+        self._snapshots[worker] = self._bare[worker] = None

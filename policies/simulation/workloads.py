@@ -1,0 +1,186 @@
+"""Generated traces: conversations, agents, retrieval, shared system prompts. Deterministic by seed.
+
+A prompt is a row of segments, each known by a name and so long; two prompts have in common what their first
+segments have. Blocks are cut across segments and chained as everywhere:
+
+    chat      [system of the tenant][question 1]                            turns come after a pause for reading
+              [system of the tenant][question 1][answer 1][question 2]
+    agents    [tools of the tenant][task][call 1][result 1]...              long, growing fast, quick turns
+    rag       [system][document 17][document 3][document 99][question]      documents by popularity, in any order
+    prompts   [one of many system prompts][question]                        an API: nothing comes back
+    mixed     all of them, tenant by tenant
+
+Tenants take shares by Zipf's law with exponent `skew`: 0 is even, 1.2 gives the first of 32 about a third.
+"""
+
+from array import array
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import accumulate, islice
+from math import exp, log
+from random import Random
+
+from xxhash import xxh3_64_intdigest
+
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+
+Segment = tuple[str, int]
+"""A name that tells its text from all others, and its length in tokens."""
+
+PROMPT_TOKENS_MAX = 120_000
+DOCUMENTS = 2000
+SYSTEM_PROMPTS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """`rate`: sessions a second, of all tenants."""
+
+    requests: int = 5000
+    rate: float = 1.0
+    tenants: int = 32
+    skew: float = 1.0
+    seed: int = 0
+
+
+def generated(kind: str, load: Load) -> list[TraceRequest]:
+    """The first `load.requests` requests of a workload. Raises KeyError for one that is not in WORKLOADS."""
+    of_kind = WORKLOADS[kind]
+    random = Random(f"{kind} {load.seed}")
+    shares = _zipf(load.tenants, load.skew)
+    chosen: list[TraceRequest] = []
+    begins = 0.0
+    running: list[TraceRequest] = []
+    for session in range(load.requests):
+        begins += random.expovariate(load.rate)
+        tenant = bisect(shares, random.random())
+        turns = islice(of_kind(random, tenant, session, begins), load.requests)
+        running = list(merge(running, turns, key=lambda request: request.at))
+        done = [request for request in running if request.at < begins]
+        chosen += done
+        running = running[len(done) :]
+        if len(chosen) >= load.requests:
+            break
+    return (chosen + running)[: load.requests]
+
+
+def blocks_of(segments: Sequence[Segment]) -> "array[int]":
+    """Chained ids of the blocks, the last, partial one included."""
+    ids = array("Q")
+    content: list[str] = []
+    filled = chained = 0
+    for name, length in segments:
+        offset = 0
+        while offset < length:
+            taken = min(length - offset, BLOCK_TOKENS - filled)
+            content.append(f"{name}:{offset}+{taken}")
+            offset += taken
+            filled += taken
+            if filled == BLOCK_TOKENS:
+                chained = xxh3_64_intdigest(f"{chained} {content}".encode())
+                ids.append(chained)
+                content, filled = [], 0
+    if content:
+        ids.append(xxh3_64_intdigest(f"{chained} {content}".encode()))
+    return ids
+
+
+Turns = Iterator[TraceRequest]
+
+
+def _chat(random: Random, tenant: int, session: int, at: float) -> Turns:
+    segments: list[Segment] = [(f"chat system {tenant}", 400 + 137 * (tenant % 12))]
+    for turn in range(_geometric(random, 5)):
+        segments.append((f"chat {session} question {turn}", _tokens(random, 150, 1.2)))
+        answer = _tokens(random, 280, 0.8)
+        yield _request(at, tenant, f"chat {session}", segments, answer)
+        segments.append((f"chat {session} answer {turn}", answer))
+        if _length(segments) > PROMPT_TOKENS_MAX:
+            return
+        at += 0.03 * answer + random.expovariate(1 / 30)
+
+
+def _agents(random: Random, tenant: int, session: int, at: float) -> Turns:
+    segments: list[Segment] = [(f"tools {tenant}", 9000 + 500 * (tenant % 10))]
+    segments.append((f"agent {session} task", _tokens(random, 1500, 1.0)))
+    for turn in range(_geometric(random, 15)):
+        call = _tokens(random, 150, 0.7)
+        yield _request(at, tenant, f"agent {session}", segments, call)
+        segments.append((f"agent {session} call {turn}", call))
+        segments.append((f"agent {session} result {turn}", _tokens(random, 1200, 1.0)))
+        if _length(segments) > PROMPT_TOKENS_MAX:
+            return
+        at += 0.03 * call + random.expovariate(1 / 6)
+
+
+def _rag(random: Random, tenant: int, session: int, at: float) -> Turns:
+    documents = [bisect(_POPULARITY, random.random()) for _ in range(random.randint(2, 5))]
+    segments: list[Segment] = [(f"rag system {tenant}", 900)]
+    # The same document is as long for everybody.
+    segments += [(f"document {tenant % 4} {at_}", 600 + at_ * 7919 % 2400) for at_ in documents]
+    segments.append((f"rag {session}", _tokens(random, 60, 0.6)))
+    yield _request(at, tenant, "", segments, _tokens(random, 200, 0.6))
+
+
+def _prompts(random: Random, tenant: int, session: int, at: float) -> Turns:
+    prompt = (tenant * 7 + _geometric(random, 3)) % SYSTEM_PROMPTS
+    segments = [
+        (f"prompt {prompt}", 1500 + prompt * 2741 % 6000),
+        (f"call {session}", _tokens(random, 400, 1.3)),
+    ]
+    yield _request(at, tenant, "", segments, _tokens(random, 120, 1.0))
+
+
+def _mixed(random: Random, tenant: int, session: int, at: float) -> Turns:
+    return (_chat, _agents, _rag, _prompts)[tenant % 4](random, tenant, session, at)
+
+
+WORKLOADS: dict[str, Callable[[Random, int, int, float], Turns]] = {
+    "chat": _chat,
+    "agents": _agents,
+    "rag": _rag,
+    "prompts": _prompts,
+    "mixed": _mixed,
+}
+
+
+def _request(
+    at: float, tenant: int, session: str, segments: Sequence[Segment], output_tokens: int
+) -> TraceRequest:
+    return TraceRequest(
+        at=at,
+        prompt_tokens=_length(segments),
+        output_tokens=output_tokens,
+        blocks=blocks_of(segments),
+        tenant=f"tenant-{tenant:03}",
+        session=session,
+    )
+
+
+def _length(segments: Sequence[Segment]) -> int:
+    return sum(length for _, length in segments)
+
+
+def _tokens(random: Random, median: float, sigma: float) -> int:
+    """Log-normal, as lengths of questions and answers are."""
+    return max(1, min(32_000, round(exp(random.gauss(log(median), sigma)))))
+
+
+def _geometric(random: Random, mean: float) -> int:
+    """At least one; so many on average."""
+    count = 1
+    while random.random() > 1 / mean:
+        count += 1
+    return count
+
+
+def _zipf(count: int, exponent: float) -> list[float]:
+    """Cumulative shares; the last but one, so that a draw below 1 is always in range."""
+    weights = [(place + 1) ** -exponent for place in range(count)]
+    total = sum(weights)
+    return [share / total for share in accumulate(weights)][:-1]
+
+
+_POPULARITY = _zipf(DOCUMENTS, 0.9)

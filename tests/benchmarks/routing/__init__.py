@@ -1,0 +1,1 @@
+"""What routing policies do on traces, in simulated fleets: `make bench-routing`."""

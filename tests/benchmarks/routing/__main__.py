@@ -1,0 +1,51 @@
+"""`make bench-routing`: routing policies on a public trace and on generated ones, beside what none can pass.
+
+    python -m tests.benchmarks.routing [--quick] [--seeds N] [--only TEXT] [--processes N] [--json FILE]
+
+Engines are simulated, so the figures are the same on every machine. They judge nobody: this fails no build.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from gateway.bench.machine import machine, versions
+from gateway.bench.simulated import policies_table
+from gateway.bench.trials import by_subject, cores, run_trials
+from tests.benchmarks.routing.settings import trials
+
+WIDTH = 110
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench-routing", description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a quarter of each trace")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", default="", help="tables whose title has this in it")
+    parser.add_argument("--processes", type=int, default=cores())
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    console = Console(width=WIDTH)
+    console.print(machine(), versions(), soft_wrap=True)
+    groups: dict[str, list[Any]] = {}
+    for trial in trials(given.quick, range(given.seeds)):
+        if given.only in trial.group:
+            groups.setdefault(trial.group, []).append(trial)
+    runs: dict[str, Any] = {}
+    for group, of in groups.items():
+        results = run_trials(of, processes=given.processes, progress=lambda more: None)
+        (figures,) = by_subject(of, results).values()
+        best_first = dict(sorted(figures.items(), key=lambda item: item[1]["all"]["ttft_ms_mean"]))
+        console.print(policies_table(group, best_first))
+        runs |= {f"{name} @ {group}": each for name, each in best_first.items()}
+    if given.json:
+        settings = {"quick": given.quick, "seeds": given.seeds}
+        result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
+        given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

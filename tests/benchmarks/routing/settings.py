@@ -1,0 +1,81 @@
+"""The fleets and traces that are compared. A group is one table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from policies.simulation.contenders import contender_names
+from policies.simulation.scenario import Scenario
+from policies.simulation.trial import LIMITS, Source, Trial
+from policies.simulation.workloads import Load
+
+CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"
+WINDOW_TOKENS = 24_000
+HELD: dict[str, dict[str, Any]] = {
+    "cost, order shortest": {"order": "shortest"},
+    "cost, held, hrrn": {"window_tokens": WINDOW_TOKENS, "hold": "hrrn"},
+    "cost, held, shortest": {"window_tokens": WINDOW_TOKENS, "hold": "shortest"},
+}
+"""`cost` with another order in the engines' queues, and with requests held in the gateway (late binding)."""
+
+FLEETS = {
+    "conversation x3, 4 workers of 2.1M": (3.0, 4, 2_100_000),
+    "conversation x4, 8 workers of 1M": (4.0, 8, 1_000_000),
+    "conversation x8, 8 workers of 2.1M": (8.0, 8, 2_100_000),
+    "conversation x2, 4 workers of 524k": (2.0, 4, 524_288),
+}
+WORKLOADS = {
+    "generated agents, 4 workers of 1M": ("agents", 1.0, 1_000_000),
+    "generated chat, 4 workers of 300k": ("chat", 9.0, 300_000),
+    "generated prompts, 4 workers of 500k": ("prompts", 45.0, 500_000),
+    "generated documents, 4 workers of 1M": ("rag", 12.0, 1_000_000),
+    "generated mixture, 4 workers of 1M": ("mixed", 4.0, 1_000_000),
+}
+GATEWAYS = (1, 2, 4, 8)
+SYNC_SECONDS = 0.05
+AGAINST = ("cost", "product", "least_work")
+
+
+def trials(quick: bool, seeds: Sequence[int]) -> Iterator[Trial]:
+    """All of them, or the first quarter of each trace."""
+    for group, (speed, workers, kv_tokens) in FLEETS.items():
+        source = Source(path=CONVERSATIONS, speed=speed, requests_max=3000 if quick else None)
+        yield from _table(group, source, Scenario(workers=workers, kv_tokens=kv_tokens), seeds)
+    for group, (kind, rate, kv_tokens) in WORKLOADS.items():
+        source = Source(workload=kind, load=Load(requests=1500 if quick else 6000, rate=rate))
+        yield from _table(group, source, Scenario(workers=4, kv_tokens=kv_tokens), seeds)
+    yield from _gateways(quick, seeds)
+
+
+def _table(group: str, source: Source, scenario: Scenario, seeds: Sequence[int]) -> Iterator[Trial]:
+    for subject in (*contender_names(), *LIMITS):
+        for seed in seeds:
+            yield Trial(subject=subject, source=source, scenario=scenario, seed=seed, group=group)
+    for name, changes in HELD.items():
+        for seed in seeds:
+            yield Trial(
+                subject="cost",
+                source=source,
+                scenario=replace(scenario, **changes),
+                seed=seed,
+                group=group,
+                name=name,
+            )
+
+
+def _gateways(quick: bool, seeds: Sequence[int]) -> Iterator[Trial]:
+    """Several gateways: each knows its own dispatches at once, the others' after 50 ms, or never."""
+    source = Source(path=CONVERSATIONS, speed=4.0, requests_max=3000 if quick else None)
+    for sync, known in ((SYNC_SECONDS, "known after 50 ms"), (None, "never known")):
+        for count in GATEWAYS[1:]:
+            scenario = Scenario(workers=8, kv_tokens=1_000_000, gateways=count, sync_seconds=sync)
+            for subject in AGAINST:
+                for seed in seeds:
+                    yield Trial(
+                        subject=subject,
+                        source=source,
+                        scenario=scenario,
+                        seed=seed,
+                        group=f"{count} gateways, x4, 8 workers of 1M, others' loads {known}",
+                    )

@@ -1,0 +1,217 @@
+"""The shared queue as a plain model: what lua/queue.lua does, with the policies' own arithmetic and no Redis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.queue.store import SharedPlace, SharedRoute, SharedTicket
+from policies.admission import has_window
+from policies.queueing.protocol import QueueCounters, Ticket
+from policies.registry import queue_policy
+
+GRANTS_MAX = 8
+
+
+@dataclass
+class Record:
+    ticket: SharedTicket
+    state: str
+    number: int = 0
+    routes: list[SharedRoute] = field(default_factory=list)
+    worker: str = ""
+    tokens: int = 0
+
+    def as_ticket(self) -> Ticket:
+        ticket = self.ticket
+        return Ticket(
+            number=self.number, tenant=ticket.tenant, cost=ticket.cost, weight=ticket.weight, arrived_at=0.0
+        )
+
+
+class QueueModel:
+    def __init__(self, window: int) -> None:
+        self.policy = queue_policy("sfq")
+        self.window = window
+        self.records: dict[str, Record] = {}
+        self.counters: dict[str, QueueCounters] = {}
+        self.numbers: dict[str, int] = {}
+        self.gateways: set[str] = set()
+        self.ended: set[str] = set()
+        self.turns: list[str] = []
+        self.more = False
+
+    # What can be seen.
+
+    def tokens(self, worker: str) -> int:
+        return sum(
+            r.tokens for r in self.records.values() if r.worker == worker and r.state in ("granted", "placed")
+        )
+
+    def streams(self, worker: str) -> int:
+        return sum(r.worker == worker and r.state != "waiting" for r in self.records.values())
+
+    def kv(self, worker: str) -> int:
+        return sum(
+            r.ticket.kv_tokens for r in self.records.values() if r.worker == worker and r.state != "waiting"
+        )
+
+    def waiting(self, queue: str) -> list[str]:
+        ids = [id for id, r in self.records.items() if r.ticket.queue == queue and r.state == "waiting"]
+        return sorted(ids, key=lambda id: self.records[id].number)
+
+    def head(self, queue: str) -> str | None:
+        """Who stands first."""
+        turn = self._turn(queue)
+        return (
+            None
+            if turn is None
+            else next(id for id in self.waiting(queue) if self.records[id].number == turn.ticket.number)
+        )
+
+    def best(self, routes: Sequence[SharedRoute]) -> SharedRoute | None:
+        fitting = [r for r in routes if has_window(self.tokens(r.worker), r.uncached_tokens, self.window)]
+        return min(fitting, key=lambda r: r.fixed_ms + r.ms_per_token * self.tokens(r.worker), default=None)
+
+    # The verbs.
+
+    def admit(self, gateway, ticket, routes):
+        if gateway not in self.gateways:
+            return -2, ""
+        if ticket.id in self.ended:
+            return -1, ""
+        known = self.records.get(ticket.id)
+        if known is None:
+            number = self.numbers[ticket.queue] = self.numbers.get(ticket.queue, 0) + 1
+            record = Record(ticket, "waiting", number, list(routes))
+            others = [self.records[id].as_ticket() for id in self.waiting(ticket.queue)]
+            counters = self.policy.arrive(self._counters(ticket.queue), record.as_ticket(), others)
+            self.records[ticket.id], self.counters[ticket.queue] = record, counters
+            self._grant([ticket.queue], ticket.id)
+        elif known.state == "waiting":
+            known.routes = list(routes)
+            self._grant([ticket.queue], ticket.id)
+        else:
+            self.more = False
+        record = self.records[ticket.id]
+        if record.state == "granted":
+            record.state = "placed"
+        return (1, record.worker) if record.state in ("placed", "answering") else (0, "")
+
+    def claim(self, gateway, queues, id, other, routes):
+        if gateway not in self.gateways:
+            return -2, "", ""
+        record = self.records.get(id)
+        self.more = False
+        if record is not None and record.state == "placed":
+            return 1, id, record.worker
+        if record is None or record.state != "granted":
+            return -1, "", ""
+        queue = record.ticket.queue
+        swapped = self.records.get(other) if other else None
+        if swapped and (
+            swapped.state != "waiting"
+            or (swapped.ticket.tenant, swapped.ticket.queue) != (record.ticket.tenant, queue)
+        ):
+            swapped = None
+        record.state = "waiting"  # its load is free for a moment
+        worker, tokens, record.worker = record.worker, record.tokens, ""
+        route = self.best(routes) if swapped or not other else None
+        goes = id
+        if swapped and route:
+            goes = other
+            record.routes = [SharedRoute(worker, tokens, 0.0, 0.0)]
+            self._charge(queue, record, swapped.ticket.cost - record.ticket.cost)
+            record = swapped
+        record.state = "placed"
+        record.worker, record.tokens = (route.worker, route.uncached_tokens) if route else (worker, tokens)
+        self._grant(queues)
+        return 1, goes, record.worker
+
+    def release(self, gateway, queues, id, what, change):
+        if gateway not in self.gateways:
+            return -2
+        self.more = False
+        if what == "end":
+            self.ended.add(id)
+        record = self.records.get(id)
+        if record is None:
+            return 0
+        if what == "end":
+            self._drop(id, change)
+        elif record.state == "placed":
+            record.state = "answering"
+        self._grant(queues)
+        return 1
+
+    def expire(self, gateway, queues, everything):
+        if gateway not in self.gateways:
+            return -2
+        for id, record in list(self.records.items()):
+            if everything and record.state == "granted":
+                self._drop(id, 0.0)
+        self._grant(queues)
+        return 1
+
+    def reap(self, gateway, queues, dead):
+        if gateway not in self.gateways:
+            return -2
+        for id in [id for id in self.records if id.startswith(f"{dead}:")]:
+            self._drop(id, 0.0)
+        self.gateways.discard(dead)
+        self._grant(queues)
+        return 1
+
+    def join(self, gateway, queues, places: Sequence[SharedPlace], services):
+        self.gateways.add(gateway)
+        for id in [id for id in self.records if id.startswith(f"{gateway}:")]:
+            self._drop(id, 0.0)
+        for place in places:
+            if place.ticket.id not in self.ended:
+                state = "placed" if place.uncached_tokens else "answering"
+                self.records[place.ticket.id] = Record(
+                    place.ticket, state, worker=place.worker, tokens=place.uncached_tokens
+                )
+        for queue, tenant, units in services:
+            counters = self._counters(queue)
+            tag = counters.tags.get(tenant, counters.virtual_time)
+            self.counters[queue] = counters.moved({tenant: tag + units})
+        self._grant(queues)
+        return 1
+
+    # Further down.
+
+    def _counters(self, queue):
+        return self.counters.setdefault(queue, QueueCounters())
+
+    def _turn(self, queue):
+        heads: dict[str, Ticket] = {}
+        for id in self.waiting(queue):
+            ticket = self.records[id].as_ticket()
+            heads.setdefault(ticket.tenant, ticket)
+        return self.policy.next(self._counters(queue), list(heads.values()), 0.0)
+
+    def _grant(self, queues, mine=None):
+        given = 0
+        for queue in queues:
+            while given < GRANTS_MAX:
+                id = self.head(queue)
+                route = self.best(self.records[id].routes) if id else None
+                if route is None:
+                    break
+                self.counters[queue] = self._turn(queue).counters
+                record = self.records[id]
+                record.worker, record.tokens = route.worker, route.uncached_tokens
+                record.state = "placed" if id == mine else "granted"
+                if id != mine:
+                    self.turns.append(id)
+                given += 1
+        self.more = given == GRANTS_MAX
+
+    def _charge(self, queue, record, cost):
+        self.counters[queue] = self.policy.settle(self._counters(queue), record.as_ticket(), cost)
+
+    def _drop(self, id, change):
+        record = self.records.pop(id)
+        if record.state == "granted":
+            change = -record.ticket.cost
+        if record.state != "waiting" and change:
+            self._charge(record.ticket.queue, record, change)

@@ -1,0 +1,39 @@
+"""RedisQuotaStore on a clock of the test's: the same Lua on a real server, but it is told what time it is."""
+
+import redis
+
+from gateway.quotas.events import Events
+from gateway.quotas.redis_store import RedisQuotaStore
+from radix_cache.redis.call import Script, lua
+from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.clock import FakeClock
+
+TIME = "test-time-us"
+FILES = ("windows", "leases", "reserve", "finish", "renew")
+ITS_OWN = """  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+"""
+THE_TESTS = f"  return tonumber(redis.call('GET', '{TIME}'))\n"
+FORGETTING = "redis.call('PEXPIRE', key, ms)"
+
+
+class TimedQuotaStore(RedisQuotaStore):
+    """`clock`: seconds since 1970. Windows are not forgotten by the server's own clock."""
+
+    def __init__(
+        self, scripts: ScriptCaller, client: "redis.Redis", clock: FakeClock, events: Events | None = None
+    ) -> None:
+        super().__init__(scripts, 10.0, clock, events=events)
+        text = lua("gateway.quotas", *FILES)
+        assert ITS_OWN in text
+        assert FORGETTING in text
+        body = text.replace(ITS_OWN, THE_TESTS).replace(FORGETTING, "local _ = ms")
+        verbs = Script.library(body, ["reserve", "finish", "renew"])
+        self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
+        self._client = client
+        self._its_clock = clock
+        self.tell_time()
+
+    def tell_time(self) -> None:
+        """As the clock has it now."""
+        self._client.set(TIME, str(round(self._its_clock.now * 1e6)))

@@ -1,0 +1,155 @@
+"""Media from listed hosts: fetched here, given to the worker as content, and from nowhere else. Real sockets."""
+
+import asyncio
+import socket
+from base64 import b64encode
+
+import pytest
+from aiohttp import web
+
+from gateway.dispatch import media_fetch
+from gateway.dispatch.media_fetch import CannotFetch, MediaFetcher
+from gateway.settings_types import MediaHost
+from tests.fakes.scripted_worker import ScriptedWorker
+
+CAT = b"\x89PNG a cat"
+AS_DATA = "data:image/png;base64," + b64encode(CAT).decode()
+
+
+class Host:
+    """Serves a cat, and what is worse. `asked`: the paths, in order."""
+
+    def __init__(self):
+        self.asked = []
+        self.seen = None
+
+    async def handle(self, http):
+        self.asked.append(http.path_qs)
+        self.seen = http.headers
+        if http.path == "/cat":
+            return web.Response(body=CAT, content_type="image/png")
+        if http.path == "/to":
+            return web.Response(status=302, headers={"location": http.query["at"]})
+        if http.path == "/loop":
+            return web.Response(status=302, headers={"location": "/loop"})
+        if http.path == "/html":
+            return web.Response(text="<b>", content_type="text/html")
+        if http.path == "/packed":
+            return web.Response(body=CAT, content_type="image/png", headers={"content-encoding": "gzip"})
+        if http.path == "/large":
+            return web.Response(body=bytes(5000), content_type="image/png")
+        if http.path == "/silent":
+            await asyncio.sleep(30)
+        return web.Response(status=404)
+
+
+@pytest.fixture
+async def host():
+    made = Host()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", made.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.port = runner.addresses[0][1]
+    made.url = f"http://127.0.0.1:{made.port}"
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def fetcher(host):
+    made = MediaFetcher((MediaHost(f"127.0.0.1:{host.port}"), MediaHost(f"localhost:{host.port}")), 4000)
+    yield made
+    await made.close()
+
+
+async def test_a_listed_host_is_asked_and_its_answer_is_data(host, fetcher):
+    assert await fetcher.fetch([f"{host.url}/cat?a=1", f"{host.url}/cat"]) == [AS_DATA, AS_DATA]
+    assert "/cat?a=1" in host.asked
+    assert not {"Authorization", "Cookie", "Referer"} & set(host.seen)
+
+
+async def test_redirects_are_followed_as_far_as_each_of_them_is_allowed(host, fetcher):
+    assert await fetcher.fetch([f"{host.url}/to?at=/cat"]) == [AS_DATA]
+    for target in (
+        "http://169.254.169.254/",
+        "file:///etc/passwd",
+        "http://127.0.0.1:1/",
+        "//evil.example/x",
+    ):
+        with pytest.raises(CannotFetch) as refused:
+            await fetcher.fetch([f"{host.url}/to?at={target}"])
+        assert isinstance(refused.value.__cause__, ValueError)
+
+
+async def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_followed(host, fetcher):
+    """It is listed, but whoever has the name could point it to the metadata service."""
+    assert socket.getaddrinfo("localhost", host.port)
+    with pytest.raises(CannotFetch):
+        await fetcher.fetch([f"http://localhost:{host.port}/cat"])
+    assert host.asked == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("http://{at}@evil.example/cat", "http://user:pw@{at}/cat", "http://evil.example#@{at}/cat", "{at}/cat"),
+        *("http://evil.example\\@{at}/cat", "ftp://{at}/cat", "http:///cat", "http://[::1/", "http://{at}x/cat"),
+        *("http://2130706433:{port}/cat", "http://127.1:{port}/cat", "http://0x7f.1:{port}/cat", "http://\u2460/"),
+    ],
+)  # fmt: skip
+async def test_no_spelling_leads_anywhere_else(host, fetcher, address):
+    with pytest.raises(CannotFetch):
+        await fetcher.fetch([address.format(at=f"127.0.0.1:{host.port}", port=host.port)])
+    assert host.asked == []
+
+
+@pytest.mark.parametrize("path", ["/loop", "/html", "/packed", "/large", "/nothing"])
+async def test_what_is_no_medium_of_a_decent_size_is_not_taken(host, fetcher, path):
+    with pytest.raises(CannotFetch):
+        await fetcher.fetch([host.url + path])
+    assert len(host.asked) <= media_fetch.REDIRECTS_MAX + 1
+
+
+async def test_the_media_of_a_request_share_one_bound(host):
+    fetcher = MediaFetcher((MediaHost(f"127.0.0.1:{host.port}"),), 2 * len(CAT))
+    assert len(await fetcher.fetch([f"{host.url}/cat"] * 2)) == 2
+    with pytest.raises(CannotFetch):
+        await fetcher.fetch([f"{host.url}/cat"] * 3)
+    await fetcher.close()
+
+
+async def test_a_host_that_does_not_answer_is_not_waited_for(host, monkeypatch):
+    monkeypatch.setattr(media_fetch, "FETCH_SECONDS_MAX", 0.2)
+    fetcher = MediaFetcher((MediaHost(f"127.0.0.1:{host.port}"),), 4000)
+    with pytest.raises(CannotFetch):
+        await asyncio.wait_for(fetcher.fetch([f"{host.url}/silent"]), 5)
+    await fetcher.close()
+
+
+def with_image(address):
+    image = {"type": "image_url", "image_url": {"url": address}}
+    return [{"role": "user", "content": [{"type": "text", "text": "a?"}, image]}]
+
+
+async def test_the_worker_gets_the_content_and_fetches_nothing(gateway, host):
+    settings = {"requests.media_hosts": f'["127.0.0.1:{host.port}"]'}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        async with running.chat(messages=with_image(f"{host.url}/cat")) as response:
+            assert response.status == 200, await response.text()
+        assert worker.seen[0].body["messages"] == with_image(AS_DATA)
+        async with running.chat(messages=with_image(f"{host.url}/html")) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["code"], error["param"]) == (400, "invalid_request", "messages")
+        assert len(worker.seen) == 1
+        assert running.idle
+
+
+async def test_without_listed_hosts_nobody_is_asked(gateway, host):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat(messages=with_image(f"{host.url}/cat")) as response:
+            assert response.status == 400
+        async with running.chat(messages=with_image(AS_DATA)) as response:
+            assert response.status == 200
+        assert (len(worker.seen), host.asked) == (1, [])

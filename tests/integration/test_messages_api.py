@@ -1,0 +1,140 @@
+"""The Messages API through a whole gateway: what the worker is asked, what is charged, headers and refusals."""
+
+import json
+
+from tests.fakes.scripted_worker import ScriptedWorker
+
+BODY = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
+
+
+def post(running, path="/v1/messages", *, key=None, **more):
+    headers = {"x-api-key": key or running.keys["acme"].text, "anthropic-version": "2023-06-01"}
+    return running.http.post(running.url + path, json={**BODY, **more}, headers=headers)
+
+
+async def error_of(response):
+    body = await response.json()
+    assert set(body) == {"type", "error", "request_id"}
+    assert body["request_id"] == response.headers["request-id"]
+    return response.status, body["error"]["type"]
+
+
+def names(text):
+    return [line.removeprefix("event: ") for line in text.split("\n") if line.startswith("event: ")]
+
+
+async def test_a_message_reaches_the_worker_as_a_chat_completion_and_is_charged_like_one(gateway):
+    limits = [{"total_tokens": 1000, "per": "day"}, {"requests": 5, "per": "hour"}]
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
+        for path in ("/v1/messages", "/messages"):
+            async with post(running, path, top_k=3) as response:
+                answer = await response.json()
+                assert response.status == 200
+        asked = worker.seen[-1].body
+        await running.until(lambda: running.idle)
+        async with running.chat(max_tokens=8) as chat:
+            left = int(chat.headers["x-ratelimit-remaining-tokens"])
+    assert (asked["messages"], asked["top_k"], asked["max_tokens"]) == (BODY["messages"], 3, 8)
+    assert asked["cache_salt"]
+    assert answer["content"] == [{"type": "text", "text": "w0 w1 w2 w3 ", "citations": None}]
+    assert (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]) == (10, 4)
+    assert answer["stop_reason"] == "max_tokens"
+    # Two messages of 14 tokens each are settled, and the chat has reserved its own.
+    assert 1000 - 2 * 14 - left in range(8, 40)
+
+
+async def test_a_stream_has_its_events_and_anthropics_headers(gateway):
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, limits=[{"requests": 5, "per": "hour"}]) as running,
+    ):
+        async with post(running, stream=True) as response:
+            text = await response.text()
+    assert response.headers["content-type"] == "text/event-stream"
+    assert response.headers["request-id"] == response.headers["x-request-id"]
+    assert response.headers["anthropic-ratelimit-requests-limit"] == "5"
+    assert response.headers["anthropic-ratelimit-requests-reset"].endswith("Z")
+    assert not [name for name in response.headers if name.lower().startswith("x-ratelimit")]
+    assert names(text)[:3] == ["message_start", "ping", "content_block_start"]
+    assert names(text)[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert '"output_tokens":4' in text
+    assert "[DONE]" not in text
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(break_after=2)
+        async with post(running, stream=True) as response:
+            text = await response.text()
+        await running.until(lambda: running.idle)
+    assert names(text)[-1] == "error"
+    assert "message_stop" not in names(text)
+    last = json.loads(text.split("data: ")[-1])
+    assert last["error"]["type"] == "api_error"
+
+
+async def test_refusals_have_anthropics_shape_wherever_they_come_from(gateway):
+    limits = [{"requests": 2, "per": "hour"}]
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits) as running:
+        async with post(running, key="wrong") as response:
+            assert await error_of(response) == (401, "authentication_error")
+        async with post(running, model="none") as response:
+            assert await error_of(response) == (404, "not_found_error")
+        async with post(running, messages=[]) as response:
+            assert await error_of(response) == (400, "invalid_request_error")
+        async with running.http.get(running.url + "/v1/messages") as response:
+            assert await error_of(response) == (405, "invalid_request_error")
+        async with running.http.get(
+            running.url + "/v1/models", headers={"anthropic-version": "1"}
+        ) as response:
+            assert await error_of(response) == (401, "authentication_error")
+        worker.then(status=400, body={"error": {"message": "no such thing"}})
+        async with post(running) as response:
+            assert await error_of(response) == (400, "invalid_request_error")
+        worker.then(status=200, body=None)
+        for _ in range(2):
+            async with post(running) as response:
+                last = response
+                if response.status != 200:
+                    assert await error_of(response) == (429, "rate_limit_error")
+    assert last.status == 429
+    assert last.headers["retry-after"]
+    assert last.headers["anthropic-ratelimit-requests-remaining"] == "0"
+
+
+async def test_a_client_that_leaves_frees_the_worker(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(tokens=1000, gap=0.05)
+        async with post(running, stream=True) as response:
+            await response.content.readline()
+        await running.until(lambda: running.idle and worker.seen[-1].ended == "aborted")
+
+
+async def test_counting_asks_no_worker_and_costs_nothing(gateway):
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, limits=[{"requests": 1, "per": "hour"}]) as running,
+    ):
+        counts = []
+        for text in ("hello", "hello " * 50):
+            turn = [{"role": "user", "content": text}]
+            async with post(running, "/v1/messages/count_tokens", messages=turn) as response:
+                counts.append((await response.json())["input_tokens"])
+        async with post(running, "/v1/messages/count_tokens", key="wrong") as response:
+            assert await error_of(response) == (401, "authentication_error")
+        assert not worker.seen
+        async with post(running) as response:
+            assert response.status == 200
+    assert 0 < counts[0] < counts[1]
+
+
+async def test_a_conversation_has_the_same_blocks_whichever_api_it_came_by(gateway):
+    text = "a prefix that is long enough for some blocks " * 40
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        async with running.chat(text) as response:
+            await response.read()
+        first = one if one.seen else other
+        for _ in range(3):
+            async with post(running, messages=[{"role": "user", "content": text}]) as response:
+                await response.read()
+    assert len(first.seen) == 4

@@ -1,0 +1,80 @@
+"""The usage ledger on real requests: journal, database, what is asked of it. SQLite and PostgreSQL."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.database.database import Database
+from gateway.database.usage_query import UsageQuery, UsageReader
+from tests.fakes.scripted_worker import ScriptedWorker
+
+
+@pytest.fixture
+async def worker():
+    async with ScriptedWorker() as made:
+        yield made
+
+
+def ledger_settings(url):
+    return {"database.url": url, "database.upgrade": "always"}
+
+
+async def rows_of(url):
+    database = Database(url, Path())
+    try:
+        return [row async for page in UsageReader(database).rows(UsageQuery()) for row in page]
+    finally:
+        await database.close()
+
+
+async def test_a_request_becomes_a_row(gateway, worker, database_url):
+    worker.then(tokens=4, prompt_tokens=10, cached_tokens=6)
+    async with gateway(worker, **ledger_settings(database_url)) as running:
+        async with running.chat(stream=True, user="ada", metadata={"team": "red"}) as response:
+            await response.read()
+            request_id = response.headers["x-request-id"]
+        await running.here.gateway.ledger.shipper.ship()
+        (row,) = await rows_of(database_url)
+    assert row["request_id"] == request_id
+    assert (row["attempt"], row["tenant"], row["key_id"]) == (1, "acme", running.keys["acme"].id)
+    assert (row["asked"], row["model"], row["worker"]) == ("m", "m", "w0")
+    assert (row["prompt_tokens"], row["cached_tokens"], row["output_tokens"]) == (10, 6, 4)
+    assert (row["status"], row["code"], row["user"], row["tags"]) == (200, "ok", "ada", {"team": "red"})
+    assert 0 <= row["ttft_ms"] <= row["duration_ms"]
+
+
+async def test_a_client_that_leaves_is_billed_once_for_what_was_produced(gateway, worker, database_url):
+    worker.then(tokens=1000, gap=0.02)
+    async with gateway(worker, **ledger_settings(database_url)) as running:
+        async with running.chat(stream=True) as response:
+            await response.content.readany()
+        await running.until(lambda: running.idle)
+        await running.here.gateway.ledger.shipper.ship()
+        (row,) = await rows_of(database_url)
+    assert (row["status"], row["code"]) == (499, "client_closed")
+    assert 1 <= row["output_tokens"] <= worker.seen[0].frames < 1000
+    assert row["prompt_tokens"] > 0
+
+
+async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(gateway, worker, database_url):
+    async with gateway(worker, **ledger_settings(database_url)) as running:
+        worker.then(status=500)
+        async with running.chat() as response:
+            assert response.status == 502
+        async with running.chat(model="none") as response:
+            assert response.status == 404
+        async with running.http.post(f"{running.url}/v1/chat/completions", json={}) as response:
+            assert response.status == 401
+        await running.here.gateway.ledger.shipper.ship()
+        failed, unknown = await rows_of(database_url)
+    assert (failed["code"], failed["prompt_tokens"], failed["output_tokens"]) == ("worker_error", 0, 0)
+    assert (unknown["code"], unknown["asked"], unknown["model"]) == ("model_not_found", "none", "")
+
+
+async def test_what_is_in_the_journal_when_a_gateway_ends_is_in_the_database_after(
+    gateway, worker, database_url
+):
+    async with gateway(worker, **ledger_settings(database_url)) as running:
+        async with running.chat() as response:
+            assert response.status == 200
+    assert len(await rows_of(database_url)) == 1

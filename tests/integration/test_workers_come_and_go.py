@@ -1,0 +1,99 @@
+"""Workers that join and leave while a gateway runs, and the commands for it: scripted workers, real Valkey."""
+
+import asyncio
+import sys
+
+from gateway.discovery.registry import WorkerRegistry
+from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.scripted_worker import ScriptedWorker
+
+
+async def workers(running, *arguments):
+    """`radixgate workers ...` beside this gateway: its exit code and both its outputs."""
+    settings = running.here.gateway.settings
+    chosen = [
+        *("--set", f"redis.url={settings.redis.url}", "--set", f"redis.prefix={settings.redis.prefix}"),
+        *("--set", "discovery=[{kind: redis}]"),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "workers", *arguments, *chosen),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, out.decode(), err.decode()
+
+
+def up(running, name):
+    fleet = running.here.gateway.fleet
+    return name in fleet and fleet[name].health.health.value == "up"
+
+
+async def served(running, count=4):
+    for number in range(count):
+        async with running.chat(f"question {number}") as response:
+            assert response.status == 200, await response.text()
+
+
+async def test_a_worker_that_is_added_serves_and_one_that_is_removed_loses_no_stream(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        settings = {"discovery": "[{kind: redis}]", "routing.policy": "round_robin"}
+        async with gateway(one, **settings) as running:
+            code, _, err = await workers(running, "add", "late", two.url, "--kind", "sglang")
+            assert (code, err) == (0, "")
+            await running.until(lambda: up(running, "late"), 20)
+            await served(running)
+            assert len(two.seen) == 2
+
+            two.then(gap=0.3, tokens=6)
+            one.then(gap=0.3, tokens=6)
+            streams = [running.chat("long", stream=True) for _ in range(2)]
+            answers = [await stream for stream in streams]
+            code, _, err = await workers(running, "remove", "late")
+            assert (code, err) == (0, "")
+            for answer in answers:
+                assert (await answer.text()).rstrip().endswith("[DONE]")
+            await running.until(lambda: "late" not in running.here.gateway.fleet, 20)
+            await served(running, 2)
+            assert len(two.seen) == 3
+            await running.until(lambda: running.idle)
+
+
+async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_it_is_resumed(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two, gateway(one, two) as running:
+        assert (await workers(running, "drain", "w1"))[0] == 0
+        fleet = running.here.gateway.fleet
+        await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
+        await served(running)
+        assert two.seen == []
+        _, out, _ = await workers(running, "list")
+        assert "w1" not in out  # it is of the gateway's settings, not of this command's
+        assert (await workers(running, "resume", "w1"))[0] == 0
+        await running.until(lambda: up(running, "w1"), 20)
+
+
+async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            settings = running.here.gateway.settings
+            redis = ScriptCaller(settings.redis.url)
+            registry = WorkerRegistry(redis, settings.redis.prefix)
+            lent = {"id": "lent", "kind": "sglang", "url": two.url}
+            await registry.put(lent, lease_seconds=2)
+            await running.until(lambda: up(running, "lent"), 20)
+            await running.until(lambda: "lent" not in running.here.gateway.fleet, 20)
+            assert await registry.registered() == []
+            await redis.close()
+
+
+async def test_what_cannot_be_a_worker_is_refused(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        for arguments, says in (
+            (("add", "bad id", "http://h:1", "--kind", "vllm"), "id"),
+            (("add", "w", "http://h:1", "--kind", "none"), "there is no kind 'none'"),
+            (("remove", "nobody"), "nobody is not registered"),
+        ):
+            code, _, err = await workers(running, *arguments)
+            assert code != 0
+            assert says in err
+            assert "Traceback" not in err

@@ -1,0 +1,242 @@
+"""The shared queue in Redis against a plain model: the same turns under any interleaving, lost gateways and repeats
+included; never over the window, nobody in front kept waiting who has room, no ticket lost."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from gateway.queue.keys import QueueKeys
+from gateway.queue.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
+from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.queue_model import QueueModel
+
+WINDOW = 100
+LEASE_MS, LATER_MS = 10_000_000, 100_000_000
+GATEWAYS = tuple(f"{number:016x}" for number in range(3))
+WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n")
+
+runs = itertools.count()
+
+gateway = st.sampled_from(GATEWAYS)
+routes = st.lists(
+    st.builds(
+        SharedRoute,
+        st.sampled_from(WORKERS),
+        st.integers(1, 150),
+        st.floats(0, 10),
+        st.sampled_from([0.0, 0.1]),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda route: route.worker,
+)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    run: Callable[[Any], Any]
+    scripts: ScriptCaller
+
+    @initialize()
+    def begin(self):
+        prefix = f"queue{next(runs)}"
+        self.stores = {name: QueueStore(self.scripts, QueueKeys(prefix), name, WINDOW) for name in GATEWAYS}
+        self.model = QueueModel(WINDOW)
+        self.tickets: dict[str, SharedTicket] = {}
+        self.said: list[Callable[[], None]] = []
+        self.gone: set[str] = set()
+        for name in GATEWAYS:
+            self.joined(name, [], [])
+
+    def do(self, call):
+        """What Redis says; -2 for a gateway that it does not know."""
+        try:
+            return type(self).run(call)
+        except NotJoined:
+            return None
+
+    def finished(self, name, queues=QUEUES):
+        """A verb gives at most so many turns; its caller asks for the rest at once."""
+        while self.model.more:
+            told = self.do(self.stores[name].expire(queues))
+            assert told is not None
+            assert told.due_seconds is not None
+            self.model.expire(name, queues, everything=False)
+
+    def known(self):
+        return sorted(self.tickets)
+
+    @rule(
+        name=gateway,
+        tenant=st.sampled_from(TENANTS),
+        queue=st.sampled_from(QUEUES),
+        cost=st.floats(1, 500),
+        weight=st.sampled_from([0.5, 1.0, 3.0]),
+        routes=routes,
+    )
+    def admit(self, name, tenant, queue, cost, weight, routes):
+        id = f"{name}:{len(self.tickets)}"
+        self.tickets[id] = SharedTicket(
+            id=id, queue=queue, tenant=tenant, weight=weight, cost=cost, kv_tokens=10
+        )
+        self.admitted(name, id, routes)
+
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data(), routes=routes)
+    def admit_again(self, data, routes):
+        """A repeat, or other routes for one that waits, or much too late."""
+        id = data.draw(st.sampled_from(self.known()))
+        self.admitted(id.split(":")[0], id, routes)
+
+    def admitted(self, name, id, routes):
+        told = self.do(self.stores[name].admit(self.tickets[id], routes))
+        expected = self.model.admit(name, self.tickets[id], routes)
+        assert expected == (-2, "") if told is None else (told.outcome, told.worker or "") == expected
+        if told is not None:
+            self.finished(name, [self.tickets[id].queue])
+
+    @precondition(lambda self: self.model.turns)
+    @rule(data=st.data(), routes=routes, for_another=st.booleans())
+    def claim(self, data, routes, for_another):
+        id = data.draw(st.sampled_from(sorted(set(self.model.turns))))
+        name, queue = id.split(":")[0], self.tickets[id].queue
+        mine = [other for other in self.model.waiting(queue) if other.startswith(name)]
+        other = data.draw(st.sampled_from(mine)) if for_another and mine else None
+        told = self.do(self.stores[name].claim(QUEUES, id, other, routes))
+        expected = self.model.claim(name, QUEUES, id, other, routes)
+        if told is None:
+            assert expected == (-2, "", "")
+        else:
+            assert (told.outcome, told.id, told.worker or "") == expected
+            self.finished(name)
+
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data(), first=st.booleans(), change=st.floats(-300, 300), times=st.integers(1, 2))
+    def release(self, data, first, change, times):
+        id = data.draw(st.sampled_from(self.known()))
+        name, queue = id.split(":")[0], self.tickets[id].queue
+        queues = [queue, *(other for other in QUEUES if other != queue)]
+        for _ in range(times):
+            store = self.stores[name]
+            call = store.first_token(queues, id) if first else store.end(queues, id, change)
+            told = self.do(call)
+            expected = self.model.release(name, queues, id, "first" if first else "end", change)
+            assert expected == (-2 if told is None else told.outcome)
+            if told is not None:
+                self.finished(name, queues)
+
+    @rule(name=gateway, everything=st.booleans())
+    def expire(self, name, everything):
+        told = self.do(self.stores[name].expire(QUEUES, ahead_ms=LATER_MS if everything else -LATER_MS))
+        assert self.model.expire(name, QUEUES, everything) == (-2 if told is None else told.outcome)
+        if told is not None:
+            self.finished(name)
+
+    @rule(name=gateway, dead=gateway)
+    def reap(self, name, dead):
+        """Its lease runs on until it is looked at from far in the future."""
+        if name == dead:
+            return
+        if name in self.model.gateways and dead in self.model.gateways:
+            assert self.do(self.stores[name].reap(QUEUES, dead)).outcome == 0
+        told = self.do(self.stores[name].reap(QUEUES, dead, ahead_ms=LATER_MS))
+        assert self.model.reap(name, QUEUES, dead) == (-2 if told is None else told.outcome)
+        if told is not None:
+            self.finished(name)
+
+    @rule(
+        name=gateway, data=st.data(), units=st.lists(st.floats(0, 300), max_size=2), times=st.integers(1, 2)
+    )
+    def join(self, name, data, units, times):
+        """Again, with a part of what it holds, and with what it gave while Redis was away."""
+        places = [
+            SharedPlace(
+                ticket=record.ticket,
+                worker=record.worker,
+                uncached_tokens=record.tokens if record.state == "placed" else 0,
+            )
+            for id, record in self.model.records.items()
+            if id.startswith(f"{name}:") and record.state in ("placed", "answering")
+        ]
+        kept = [place for place in places if data.draw(st.booleans())]
+        self.joined(
+            name, kept, [("m", tenant, given) for tenant, given in zip(TENANTS, units, strict=False)], times
+        )
+
+    def joined(self, name, places, services, times=1):
+        id = f"join{next(runs)}"
+        for number in range(times):
+            self.do(lambda: self.stores[name].join(QUEUES, LEASE_MS, id, places, services))
+            # The same call once more counts no service.
+            self.model.join(name, QUEUES, places, services if number == 0 else [])
+        self.finished(name)
+
+    @invariant()
+    def redis_stands_as_the_model_does(self):
+        some = sorted(self.model.gateways)
+        if not some:
+            return
+        told = self.do(self.stores[some[0]].beat(QUEUES, LEASE_MS))
+        assert told.gateways == len(some)
+        for worker in WORKERS:
+            load = told.loads.get(worker)
+            seen = (load.tokens_queued, load.streams, load.kv_tokens) if load else (0, 0, 0)
+            assert seen == (self.model.tokens(worker), self.model.streams(worker), self.model.kv(worker))
+
+    @invariant()
+    def the_same_turns_were_told(self):
+        if self.model.gateways:
+            entries = type(self).run(
+                lambda: self.scripts.ask("XRANGE", self.stores[GATEWAYS[0]].keys.turns, "-", "+")
+            )
+            turns = [fields[1].decode() for _, fields in entries if fields[0] == b"turn"]
+            assert turns == self.model.turns
+
+    @invariant()
+    def no_worker_has_more_than_its_window(self):
+        for worker in WORKERS:
+            inside = [
+                r
+                for r in self.model.records.values()
+                if r.worker == worker and r.state in ("granted", "placed")
+            ]
+            assert len(inside) <= 1 or self.model.tokens(worker) <= WINDOW
+
+    @invariant()
+    def who_stands_first_has_no_room(self):
+        if self.model.gateways:
+            for queue in QUEUES:
+                first = self.model.head(queue)
+                routes = self.model.records[first].routes if first else []
+                assert self.model.best(routes) is None
+
+
+def test_redis_and_the_model_give_the_same_turns(valkey):
+    with asyncio.Runner() as runner:
+
+        async def open_scripts():
+            return ScriptCaller(valkey.url)
+
+        def run(call):
+            async def wait():
+                return await (call() if callable(call) else call)
+
+            return runner.run(wait())
+
+        scripts = runner.run(open_scripts())
+        machine = type("Machine", (QueueMachine,), {"run": staticmethod(run), "scripts": scripts})
+        run_machine(
+            machine,
+            settings=settings(
+                max_examples=25,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        runner.run(scripts.close())

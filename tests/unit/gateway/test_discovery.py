@@ -1,0 +1,283 @@
+"""Discovery: what becomes of the fleet when sources say this and that, and when they say nothing."""
+
+import logging
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from gateway.discovery import kubernetes
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.dns import DnsSource
+from gateway.discovery.file import FileSource
+from gateway.discovery.source import SourceAway
+from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.loads import Place
+from gateway.settings import Discovery as Settings
+from gateway.settings import Worker as WorkerSettings
+from radix_cache.match import WorkerId
+from tests.fakes.clock import FakeClock
+from workers.worker import Health
+
+
+class Told:
+    """A source that says what it is told to say."""
+
+    def __init__(self, *names, name="told"):
+        self.name, self.seconds = name, 5.0
+        self.says = [settings(one) for one in names]
+
+    async def find(self):
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+
+class Adapter:
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+def settings(name, url="http://10.0.0.1:8000"):
+    return WorkerSettings(id=name, kind="vllm", url=url)
+
+
+def made(one):
+    return Worker(
+        id=WorkerId(one.id), kind=one.kind, adapter=Adapter(), models=frozenset("m"), models_fixed=True
+    )
+
+
+@pytest.fixture
+def gone():
+    return []
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def discovered(gone, clock):
+    """A discovery over some sources, with one worker of the settings, `s`."""
+
+    def make(*sources):
+        events = FleetEvents(
+            room=lambda: None, emptied=lambda w: None, reported=lambda w: None, gone=gone.append
+        )
+        fleet = Fleet([made(settings("s"))], events)
+        found = Discovery(fleet, [settings("s")], sources, None, made, drain_seconds=60, clock=clock)
+        return found, fleet
+
+    return make
+
+
+def names(fleet):
+    return sorted(worker.id for worker in fleet)
+
+
+def busy(fleet, name):
+    return Place(fleet[WorkerId(name)].load, uncached_tokens=1, kv_tokens=1)
+
+
+async def test_workers_that_are_found_join_and_those_that_vanish_leave(discovered, gone):
+    source = Told("a", "b")
+    discovery, fleet = discovered(source)
+    await discovery.look()
+    assert names(fleet) == ["a", "b", "s"]
+    leaving = fleet[WorkerId("a")]
+    source.says = [settings("b")]
+    await discovery.look()
+    assert names(fleet) == ["b", "s"]
+    assert gone == ["a"]
+    assert leaving.adapter.closed
+
+
+async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered, gone):
+    source = Told("a")
+    discovery, fleet = discovered(source)
+    await discovery.look()
+    stream = busy(fleet, "a")
+    source.says = []
+    await discovery.look()
+    assert fleet[WorkerId("a")].health.health is Health.DRAINING
+    assert [worker.id for worker in fleet.serving("m")] == ["s"]
+    stream.leave()
+    await discovery.look()
+    assert (names(fleet), gone) == (["s"], ["a"])
+
+
+async def test_a_stream_that_never_ends_keeps_nobody_for_ever(discovered, clock):
+    source = Told("a")
+    discovery, fleet = discovered(source)
+    await discovery.look()
+    busy(fleet, "a")
+    source.says = []
+    await discovery.look()
+    clock.advance(61)
+    await discovery.look()
+    assert names(fleet) == ["s"]
+
+
+async def test_one_that_is_back_before_it_was_gone_goes_on(discovered):
+    source = Told("a")
+    discovery, fleet = discovered(source)
+    await discovery.look()
+    busy(fleet, "a")
+    source.says = []
+    await discovery.look()
+    source.says = [settings("a")]
+    await discovery.look()
+    assert fleet[WorkerId("a")].health.health is Health.SUSPECT
+
+
+async def test_other_settings_are_another_worker(discovered, gone):
+    source = Told("a")
+    discovery, fleet = discovered(source)
+    await discovery.look()
+    first = fleet[WorkerId("a")]
+    source.says = [settings("a", "http://10.0.0.2:8000")]
+    await discovery.look()
+    await discovery.look()
+    assert gone == ["a"]
+    assert fleet[WorkerId("a")] is not first
+
+
+async def test_a_source_that_is_away_takes_nobody_away_and_says_so_once(discovered, caplog):
+    source = Told("a")
+    discovery, fleet = discovered(source)
+    await discovery.look()
+    source.says = SourceAway("no such name")
+    with caplog.at_level(logging.INFO):
+        await discovery.look()
+        await discovery.look()
+    assert names(fleet) == ["a", "s"]
+    assert discovery.away == {"told": "no such name"}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_the_settings_word_counts_before_a_sources_and_the_first_sources_before_the_second(discovered):
+    one, two = Told("a", "s", name="one"), Told("a", name="two")
+    two.says = [settings("a", "http://10.0.0.9:1")]
+    discovery, fleet = discovered(one, two)
+    of_settings = fleet[WorkerId("s")]
+    await discovery.look()
+    one.says = []
+    await discovery.look()
+    assert fleet[WorkerId("s")] is of_settings
+
+
+async def test_a_file_is_read_when_it_changes(tmp_path):
+    file = tmp_path / "workers.yaml"
+    source = FileSource(file, 1.0)
+    with pytest.raises(SourceAway, match="cannot be read"):
+        await source.find()
+    file.write_text("- {id: a, kind: vllm, url: 'http://a:1', api_key: sk-1}")
+    assert [(w.id, w.api_key.reveal()) for w in await source.find()] == [("a", "sk-1")]
+    file.write_text("- {id: b, kind: vllm, url: 'http://b:1'}\n")
+    assert [worker.id for worker in await source.find()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{id: a}", "- {id: a}", "- {id: a, kind: vllm, url: sk-secret}", "[", "\x00"]
+)
+async def test_a_file_that_is_wrong_is_a_source_that_is_away_and_quotes_no_values(tmp_path, text):
+    file = tmp_path / "workers.yaml"
+    file.write_text(text)
+    with pytest.raises(SourceAway) as refusal:
+        await FileSource(file, 1.0).find()
+    assert "sk-secret" not in str(refusal.value)
+
+
+async def test_every_address_of_a_name_is_a_worker():
+    source = DnsSource(Settings(kind="dns", name="localhost", port=8123, models=("m",)))
+    found = await source.find()
+    assert "http://127.0.0.1:8123" in [worker.url for worker in found]
+    assert all(worker.models == ("m",) for worker in found)
+    assert len({worker.id for worker in found}) == len(found)
+    with pytest.raises(SourceAway, match="not resolved"):
+        await DnsSource(Settings(kind="dns", name="nowhere.invalid")).find()
+
+
+@pytest.fixture
+async def api(tmp_path):
+    """An API server that lists `pages` of EndpointSlices, one after the other, to who has the token."""
+    (tmp_path / "token").write_text("t0ken\n")
+    (tmp_path / "namespace").write_text("inference")
+    pages, asked = [], []
+
+    async def slices(request):
+        asked.append((request.path, dict(request.query)))
+        if request.headers["Authorization"] != "Bearer t0ken":
+            return web.json_response({}, status=403)
+        at = int(request.query.get("continue", 0))
+        more = {"continue": str(at + 1)} if at + 1 < len(pages) else {}
+        return web.json_response({"items": pages[at], "metadata": more})
+
+    app = web.Application()
+    app.router.add_get("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", slices)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    def source(**more):
+        return kubernetes.KubernetesSource(Settings(kind="kubernetes", name="vllm", **more), url, tmp_path)
+
+    yield source, pages, asked
+    await runner.cleanup()
+
+
+def endpoint(address, pod, **conditions):
+    return {"addresses": [address], "targetRef": {"name": pod}, "conditions": conditions}
+
+
+async def test_ready_endpoints_of_a_service_are_workers_by_the_names_of_their_pods(api):
+    source, pages, asked = api
+    ports = [{"name": "metrics", "port": 9}, {"name": "http", "port": 8000}]
+    pages += [
+        [
+            {
+                "ports": ports,
+                "endpoints": [endpoint("10.0.0.2", "vllm-1", ready=True), endpoint("10.0.0.3", "vllm-2")],
+            }
+        ],
+        [
+            {"ports": ports, "endpoints": [endpoint("10.0.0.4", "vllm-3", ready=False)]},
+            {"ports": ports, "endpoints": [endpoint("fd00::5", "vllm-4", ready=True, terminating=True)]},
+            {"ports": ports, "endpoints": [endpoint("fd00::6", "vllm-5", ready=None)]},
+            {"ports": None, "endpoints": None},
+        ],
+    ]
+    found = await source(port_name="http").find()
+    assert {worker.id: worker.url for worker in found} == {
+        "vllm-1": "http://10.0.0.2:8000",
+        "vllm-2": "http://10.0.0.3:8000",
+        "vllm-5": "http://[fd00::6]:8000",
+    }
+    assert "/namespaces/inference/" in asked[0][0]
+    assert asked[0][1]["labelSelector"] == "kubernetes.io/service-name=vllm"
+
+
+async def test_an_api_server_that_refuses_is_a_source_that_is_away(api, tmp_path):
+    source, pages, _ = api
+    pages.append([])
+    assert await source(namespace="other").find() == []
+    (tmp_path / "token").write_text("stolen")
+    with pytest.raises(SourceAway, match="403: the service account may not list endpointslices"):
+        await source().find()
+
+
+async def test_outside_of_kubernetes_there_is_nothing_to_ask(tmp_path):
+    source = kubernetes.KubernetesSource(Settings(kind="kubernetes", name="vllm"), account=tmp_path)
+    with pytest.raises(SourceAway, match="the service account cannot be read"):
+        await source.find()
+
+
+def test_a_workers_id_is_one_that_settings_allow():
+    for address, name in (("10.0.0.1", None), ("fd00::1", None), ("10.0.0.1", "x" * 200)):
+        one = Settings(kind="dns", name="workers.example.com").worker(address, 8000, name=name)
+        assert msgspec.convert(msgspec.to_builtins(one.id), WorkerSettings.__annotations__["id"]) == one.id

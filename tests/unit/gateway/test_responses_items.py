@@ -1,0 +1,111 @@
+"""Items of the Responses API to chat messages and back; a stream's events wherever it was cut."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import StreamInterrupted
+from gateway.web import chat_answers
+from gateway.web.responses import answers, items
+from gateway.web.responses.events import ResponseEvents
+
+USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
+CALLS = [
+    {"index": 0, "id": "c0", "function": {"name": "f", "arguments": '{"a":1}'}},
+    {"index": 1, "id": "c1", "function": {"name": "g", "arguments": "{}"}},
+]
+
+
+def chunk(delta=None, finish=None, usage=None):
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return b"data: " + json.dumps({"model": "m", "choices": choices, "usage": usage}).encode() + b"\n\n"
+
+
+STREAM = [
+    chunk({"role": "assistant", "content": ""}),
+    chunk({"reasoning": "hm"}),
+    chunk({"content": "Let me "}),
+    chunk({"content": "look."}),
+    *(chunk({"tool_calls": [call]}) for call in CALLS),
+    chunk({}, "tool_calls"),
+    chunk(usage=USAGE),
+    b"data: [DONE]\n\n",
+]
+
+
+def translated(*pieces):
+    stream = ResponseEvents({"id": "resp_1"})
+    text = stream.begin() + b"".join(map(stream.feed, pieces))
+    closing, output = stream.close()
+    text += closing + stream.last(answers.ended(stream.response, output, stream.finish, stream.usage, 0))
+    found = [part.split("\n") for part in text.decode().split("\n\n")[:-1]]
+    return [json.loads(data.removeprefix("data: ")) for _, data in found]
+
+
+def without_ids(value):
+    """The same without what is drawn anew."""
+    if isinstance(value, dict):
+        return {k: without_ids(v) for k, v in value.items() if k not in ("id", "item_id")}
+    return [without_ids(v) for v in value] if isinstance(value, list) else value
+
+
+def test_a_stream_and_a_whole_answer_have_the_same_output():
+    said = {"reasoning": "hm", "content": "Let me look.", "tool_calls": CALLS}
+    body = {"choices": [{"message": said, "finish_reason": "tool_calls"}], "usage": USAGE}
+    output, _ = answers.output_of(chat_answers.read(json.dumps(body).encode()))
+    last = translated(*STREAM)[-1]
+    assert last["type"] == "response.completed"
+    assert without_ids(last["response"]["output"]) == without_ids(output)
+    assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
+    assert last["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 6
+
+
+def test_each_item_is_added_said_and_done_at_its_place():
+    events = translated(*STREAM)
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    added = [e["output_index"] for e in events if e["type"] == "response.output_item.added"]
+    done = [(e["output_index"], e["item"]) for e in events if e["type"] == "response.output_item.done"]
+    assert added == [at for at, _ in done] == [0, 1, 2, 3]
+    assert [item for _, item in done] == events[-1]["response"]["output"]
+    ids = {item["id"] for _, item in done}
+    assert all(e["item_id"] in ids for e in events if "item_id" in e)
+
+
+@given(cuts=st.lists(st.integers(0, sum(map(len, STREAM))), max_size=12))
+def test_where_a_stream_is_cut_makes_no_difference(cuts):
+    whole = b"".join(STREAM)
+    pieces = [whole[a:b] for a, b in pairwise([0, *sorted(cuts), len(whole)])]
+    assert without_ids(translated(*pieces)) == without_ids(translated(*STREAM))
+
+
+def test_a_stream_without_an_end_is_interrupted():
+    with pytest.raises(StreamInterrupted):
+        translated(*STREAM[:4])
+
+
+def test_an_output_goes_back_as_one_turn():
+    output = translated(*STREAM)[-1]["response"]["output"]
+    told = {"type": "function_call_output", "call_id": "c0", "output": "rain"}
+    chat = items.messages([*items.whole("Oslo?"), *output, told], "Be brief.")
+    assert [message["role"] for message in chat] == ["system", "user", "assistant", "tool"]
+    turn = chat[2]
+    assert (turn["reasoning_content"], turn["content"]) == ("hm", "Let me look.")
+    assert [call["id"] for call in turn["tool_calls"]] == ["c0", "c1"]
+    assert chat[3] == {"role": "tool", "tool_call_id": "c0", "content": "rain"}
+
+
+def test_leading_developers_join_the_instructions_and_later_ones_stay_where_they_are():
+    given_items = [
+        {"type": "message", "role": "developer", "content": "One."},
+        {"type": "message", "role": "user", "content": "a"},
+        {"type": "message", "role": "system", "content": "Two."},
+    ]
+    chat = items.messages(given_items, "Zero.")
+    assert [(m["role"], m["content"]) for m in chat] == [
+        ("system", "Zero.\nOne."),
+        ("user", "a"),
+        ("system", "Two."),
+    ]

@@ -1,0 +1,102 @@
+"""`radixgate simulate`: what it prints, writes and refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.bench.trials import by_subject, run_trials
+from gateway.cli.failure import Failure
+from gateway.cli.main import app
+from policies.simulation.scenario import Scenario
+from policies.simulation.trial import Source, Trial
+from policies.simulation.workloads import Load
+
+CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"
+
+
+def simulate(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["simulate", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def refused(*arguments: object) -> str:
+    with pytest.raises(Failure) as caught:
+        CliRunner().invoke(
+            app, ["simulate", *map(str, arguments)], catch_exceptions=False, standalone_mode=False
+        )
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_policies_and_limits_stand_side_by_side_on_a_trace(tmp_path):
+    file, drawing = tmp_path / "out.json", tmp_path / "out.svg"
+    output = simulate(
+        *(CONVERSATIONS, "--requests", 60, "--speed", 3, "--limits", "--processes", 1),
+        *("--policy", "cost:harm=0.03", "--policy", "round_robin", "--gateways", 1, "--gateways", 2),
+        *("--sync-ms", 20, "--json", file, "--plot", drawing),
+    )
+    assert output.count("round_robin") >= 2
+    assert "60 requests on 4 workers of 1,000,000 tokens, 2 gateways" in output
+    result = json.loads(file.read_text())
+    assert set(result) == {"machine", "versions", "settings", "runs"}
+    assert set(result["runs"]) == {
+        *(f"{name} @ 1 gateway" for name in ("cost:harm=0.03", "round_robin", "pooled", "infinite")),
+        *(f"{name} @ 2 gateways" for name in ("cost:harm=0.03", "round_robin")),
+    }
+    for run in result["runs"].values():
+        assert (run["all"]["requests"], run["all"]["errors"]) == (60, 0)
+        assert run["all"]["ttft_ms_mean"] > 0
+    assert drawing.read_text().lstrip().startswith("<?xml")
+
+
+def test_a_generated_workload_is_shown_by_tenant_and_the_same_every_time(tmp_path):
+    given = ("--workload", "chat", "--requests", 40, "--tenants", 5, "--policy", "cost", "--processes", 1)
+    runs = []
+    for name in ("one", "two"):
+        output = simulate(*given, "--restart-every", 5, "--seeds", 2, "--json", tmp_path / name)
+        assert "busiest of" in output
+        runs.append(json.loads((tmp_path / name).read_text())["runs"])
+    assert runs[0] == runs[1]
+    (run,) = runs[0].values()
+    assert sum(tenant["requests"] for tenant in run["tenants"].values()) >= run["all"]["requests"] == 40
+
+
+def test_processes_change_no_figure():
+    source = Source(workload="chat", load=Load(requests=40))
+    trials = [
+        Trial(subject=name, source=source, scenario=Scenario(workers=2, kv_tokens=100_000), seed=seed)
+        for name in ("cost", "p2c")
+        for seed in (0, 1)
+    ]
+    arrived: list[int] = []
+    apart = run_trials(trials, processes=2, progress=arrived.append)
+    assert apart == run_trials(trials, processes=1, progress=lambda more: None)
+    assert sum(arrived) == 160
+    (runs,) = by_subject(trials, apart).values()
+    assert list(runs) == ["cost", "p2c"]
+    assert runs["p2c"]["all"]["ttft_ms_mean"] == pytest.approx(
+        sum(run["all"]["ttft_ms_mean"] for run in apart[2:]) / 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--policy", "nearest"), "there is no policy 'nearest'"),
+        (("--policy", "cost:harm"), "not OPTION=VALUE"),
+        (("--policy", "cost:harm=much"), "harm"),
+        (("--workload", "poems"), "--workload: 'poems' is not one of"),
+        (("--order", "last"), "--order: 'last' is not one of"),
+        (("--hold", "last"), "--hold: 'last' is not one of"),
+        (("--plot", "x.bmp"), "must end in .png, .svg, .pdf"),
+        (("/nowhere/trace.jsonl",), "cannot be read"),
+        (("--calibration", "/nowhere.json"), "cannot be read"),
+    ],
+)
+def test_wrong_use_is_refused_in_one_line(arguments, says):
+    line = refused("--requests", 10, *arguments)
+    assert says in line
+    assert "\n" not in line

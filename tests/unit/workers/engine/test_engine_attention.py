@@ -1,0 +1,90 @@
+"""Spans that are attended to together give what each gives alone: short and long, with and without a window."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from workers.engine.attention.base import Span
+from workers.engine.attention.sdpa import SHORT, SdpaBackend
+from workers.engine.kv.codec import kv_codec
+from workers.engine.kv.store import KVStore
+from workers.engine.model.spec import ModelSpec
+
+SIZE, BLOCKS = 4, 200
+CONFIG: dict[str, Any] = {
+    "model_type": "mistral",
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "head_dim": 8,
+    "vocab_size": 64,
+    "max_position_embeddings": 512,
+    "torch_dtype": "float32",
+}
+
+
+def backend(kv_heads: int, window: int | None) -> SdpaBackend:
+    spec = ModelSpec.from_config(CONFIG | {"num_key_value_heads": kv_heads, "sliding_window": window}, {})
+    codec = kv_codec("auto", torch.float32)
+    store = KVStore(
+        spec,
+        blocks=BLOCKS,
+        block_size=SIZE,
+        codec=codec,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    noise = torch.Generator().manual_seed(1)
+    for part in (*store.keys, *store.values):
+        part.normal_(generator=noise)
+    return SdpaBackend(store, spec)
+
+
+def spans(shapes: list[tuple[int, int]]) -> list[Span]:
+    """Of (start, count), each in blocks of its own, in no order."""
+    free = list(range(1, BLOCKS))
+    random.Random(2).shuffle(free)
+    made = []
+    for start, count in shapes:
+        blocks = [free.pop() for _ in range(-(-(start + count) // SIZE))]
+        made.append(Span(start=start, count=count, blocks=blocks))
+    return made
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("window", [None, 1, 6])
+def test_together_they_see_what_each_sees_alone(kv_heads: int, window: int | None) -> None:
+    shapes = [
+        (9, 1),
+        (1, 1),
+        (30, 1),
+        (7, 3),
+        (40, 3),
+        (4, 5),
+        (8, 3),
+        (11, SHORT),
+        (2, SHORT),
+        (5, SHORT + 1),
+        (0, 6),
+    ]
+    given = spans(shapes)
+    tokens = sum(count for _, count in shapes)
+    noise = torch.Generator().manual_seed(3)
+    query, key, value = (torch.randn(tokens, heads, 8, generator=noise) for heads in (4, kv_heads, kv_heads))
+    together = backend(kv_heads, window).begin(given).attend(0, query, key, value)
+    alone: list[Tensor] = []
+    first = 0
+    for span in given:
+        rows = slice(first, first + span.count)
+        # One token after the other, so that nothing is batched or masked but by position.
+        apart = backend(kv_heads, window)
+        for offset in range(span.count):
+            one = Span(start=span.start + offset, count=1, blocks=span.blocks)
+            at = slice(rows.start + offset, rows.start + offset + 1)
+            alone.append(apart.begin([one]).attend(0, query[at], key[at], value[at]))
+        first = rows.stop
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=1e-5)
