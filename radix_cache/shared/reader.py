@@ -78,6 +78,8 @@ class Reader:
         self._inbox: deque[tuple[int, int, bytes]] = deque()
         self._heard = 0
         self._read_after: dict[int, int] = {}
+        self._behind: dict[int, tuple[tuple[bytes, int], int]] = {}
+        """How a shard stood in Redis when the copy was found behind, and how many messages had been heard then."""
         self._bell = asyncio.Event()
 
     @property
@@ -101,7 +103,7 @@ class Reader:
         """Until nothing can be heard any more."""
         self._inbox.clear()
         loop = asyncio.get_running_loop()
-        due = True
+        due = at_once = True
 
         def check() -> None:
             nonlocal due
@@ -122,8 +124,10 @@ class Reader:
                     due = False
                     check_in(self._check_seconds)
                     ears.check()
+                    at_once = at_once or bool(ears.astray)
                     await ears.place()
-                    unread = await self._compare()
+                    unread = await self._compare(at_once=at_once)
+                    at_once = bool(ears.astray or unread)
                     self._report({self._numbers[channel] for channel in ears.astray}, unread)
                     self.ready.set()
                     self._checked(self.lost)
@@ -174,9 +178,13 @@ class Reader:
         except Gap:
             await self._recover(number)
 
-    async def _compare(self) -> list[int]:
+    async def _compare(self, *, at_once: bool) -> list[int]:
         """Reads anew what differs, and gives the shards that cannot be read. The registry first: without it nobody
-        holds anything. Raises RedisDown if nothing can be read."""
+        holds anything. Raises RedisDown if nothing can be read.
+
+        `at_once`: something may have been missed. Else a shard that differs has most likely changed a moment ago,
+        and the message is under way: only if it has not come by the next time is it read.
+        """
         seconds, microseconds = await self._redis.ask("TIME")
         self._copy.server_ahead = int(seconds) + int(microseconds) / 1e6 - self._clock()
         asked = [
@@ -188,21 +196,36 @@ class Reader:
             try:
                 if isinstance(stands, BaseException):
                     raise stands
-                await self._compare_one(shard, *stands)
+                await self._compare_one(shard, *stands, at_once=at_once)
             except RedisDown:
                 unread.append(shard)
                 if len(unread) == len(self._shards):
                     raise
         return unread
 
-    async def _compare_one(self, shard: int, tip: bytes | None, sequence: bytes | None) -> None:
+    async def _compare_one(
+        self, shard: int, tip: bytes | None, sequence: bytes | None, *, at_once: bool
+    ) -> None:
         if shard == REGISTRY:
             if (tip or NONE) != self._registry_tip:
                 await self._read_registry()
+            return
+        stands, known = (tip or NONE, int(sequence or 0)), self._copy.shards.get(shard)
+        before = self._behind.pop(shard, None)
+        if known is None or not known.loaded:
+            await self._recover(shard, stands)
+        elif stands[0] == known.tip:
+            return
+        elif at_once:
+            await self._recover(shard, stands)
+        elif before is None:
+            self._behind[shard] = stands, self._heard
+        elif self._inbox and self._inbox[0][0] <= before[1]:
+            self._behind[shard] = before  # What had been heard by then has not been looked at yet.
+        elif stands == before[0] or known.sequence < before[0][1]:
+            await self._recover(shard, stands)
         else:
-            known = self._copy.shards.get(shard)
-            if known is None or not known.loaded or (tip or NONE) != known.tip:
-                await self._recover(shard, (tip or NONE, int(sequence or 0)))
+            self._behind[shard] = stands, self._heard
 
     async def _read_registry(self) -> None:
         # The tip first: a change in between is then met again, and changes nothing.

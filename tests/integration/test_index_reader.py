@@ -107,6 +107,27 @@ async def test_what_the_copy_shows_is_said_also_while_changes_go_on_coming(pair,
     assert rounds > 20
 
 
+@pytest.mark.parametrize("pair", [3600.0], indirect=True)
+@pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
+async def test_only_a_message_that_does_not_come_by_the_next_look_is_read_from_the_log(pair, comes):
+    """Else every look at a busy index would read all of it: slower than its messages, which wait meanwhile."""
+    teller, listener, state = pair
+    reader, state["held_back"] = listener.reader, []
+    teller.index.hold(SPACE, path(1), W)
+    await teller.arrived()
+    async with asyncio.timeout(5):
+        while not state["held_back"]:
+            await asyncio.sleep(0.01)
+    await reader._compare(at_once=False)
+    assert (reader.gaps, listener.index.copy.blocks) == (0, 0)
+    (message,), state["held_back"] = state["held_back"], None
+    if comes:
+        reader._hear(*message)
+        await listener.arrived()
+    await reader._compare(at_once=False)
+    assert (reader.gaps, listener.index.copy.blocks) == (0 if comes else 1, 2)
+
+
 class Asking:
     """A caller of which each question is noted."""
 
