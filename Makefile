@@ -5,6 +5,7 @@ DEMO_ARGS ?=
 CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
+TEST_PROCESSES ?= 2
 REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py tests/conformance/test_prefix_index.py \
 	tests/conformance/test_quota_store.py tests/property/test_quota_windows.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
 	tests/integration/test_shared_index.py
@@ -20,7 +21,7 @@ demo: .venv/.engine ## Run the whole product here: workers, gateway, traffic, a 
 	$(BIN)/radixgate demo $(DEMO_ARGS)
 
 test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done ## Run all tests that need nothing but this machine
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 test-redis: .venv/.dev ## Run what Redis decides against Debian's Redis 7.0, the oldest that is served
 	@if tests/debian_redis .tools/redis-7; then \

@@ -407,7 +407,7 @@ async def test_a_bug_in_any_handler_is_answered_in_the_listeners_own_shape(gatew
         raise RuntimeError("a bug")
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        monkeypatch.setattr("gateway.web.handlers._visible", broken)
+        monkeypatch.setattr("gateway.web.models.Models._visible", broken)
         monkeypatch.setattr("gateway.web.admin.shown", broken)
         async with running.http.get(running.url + "/v1/models", headers=running.headers()) as response:
             error = (await response.json())["error"]
