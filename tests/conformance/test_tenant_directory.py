@@ -137,6 +137,10 @@ async def test_a_key_from_elsewhere_is_found_by_its_digest(directory):
         *(None, "", "rg-x", new_key(PEPPER).text, KEYS["acme"].hash, "x" * 10_000, "rg-\udcff", "elsewhere"),
         *(KEYS["ended"].text, KEYS["off"].text, sha256(ELSEWHERE.encode()).hexdigest(), ELSEWHERE[:-1]),
     ],
+    ids=[
+        *("none", "empty", "short", "unknown", "a hash", "long", "no text", "an id"),
+        *("ended", "off", "a digest", "cut"),
+    ],
 )
 async def test_everything_else_is_unknown_in_the_same_way(directory, presented):
     with pytest.raises(UnknownKey) as unknown:

@@ -87,6 +87,7 @@ def test_a_key_opens_its_tenant_and_no_other():
         " " + KEY.text,
         "rg-é-é",
     ],
+    ids=["none", "empty", "no more", "other", "id alone", "cut", "longer", "capitals", "space", "accents"],
 )
 def test_anything_else_opens_nothing(presented):
     with pytest.raises(UnknownKey):
