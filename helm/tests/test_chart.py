@@ -221,6 +221,13 @@ def test_workers_get_their_model_gpu_and_options() -> None:
     )
 
 
+def test_options_of_a_worker_that_are_yes_or_no_are_flags() -> None:
+    options = {"prefix-caching": False, "chunked-prefill": True, "ageing-seconds": 1.5}
+    worker = template(render({"workers": {"embedded": {"options": options}}}), "StatefulSet", "-worker")
+    given = set(worker["spec"]["containers"][0]["args"])
+    assert {"--no-prefix-caching", "--chunked-prefill", "--ageing-seconds=1.5"} <= given
+
+
 def test_autoscaling_takes_over_the_number_of_replicas() -> None:
     autoscaling = {"enabled": True, "memoryPercent": 80, "metrics": [{"type": "Pods", "pods": {}}]}
     objects = render({"deploymentSecret": {"existingSecret": "a"}, "gateway": {"autoscaling": autoscaling}})
