@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import asyncpg
-import hypothesis  # noqa: F401  its plugin would load it in the summary, where CPython 3.11 may fail to parse it
+import hypothesis  # its plugin would load it in the summary, where CPython 3.11 may fail to parse it
 import pytest
 import uvloop
 
@@ -27,6 +27,12 @@ from tests.stage.postgres import PostgresMissing, PostgresServer
 from tests.stage.valkey import ValkeyServer
 
 SECRET = "a secret of the tests"
+
+# How long a machine under load takes to draw an example says nothing about the example.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
