@@ -75,7 +75,7 @@ def test_a_body_of_very_many_values_is_refused_at_once(value):
         body = f'{{"model":"m","{field}":{value}}}'.encode()
         started = time.process_time()
         assert refused(body, surface) is None
-        # As objects they take the loop for half a minute; counting them takes a tenth of a second where it is quiet.
+        # As objects they take the loop for half a minute; counting them takes a tenth of a second if all is quiet.
         assert time.process_time() - started < 10.0
 
 
