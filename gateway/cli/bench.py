@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import orjson
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.bench.callers import Caller, read_callers
 from gateway.bench.client import Endpoint
@@ -17,6 +16,7 @@ from gateway.bench.replay import Replayed, Target, replay
 from gateway.bench.report import as_csv, as_page, table, write
 from gateway.bench.results import Objectives, by_tenant, percentile
 from gateway.bench.simulated import CannotDraw
+from gateway.cli.bar import bar
 from gateway.cli.failure import Failure
 from gateway.cli.serve import run_loop
 from gateway.urls import url_problem
@@ -163,19 +163,10 @@ def _watched(
     callers: Sequence[Caller],
     prompts: Prompts,
 ) -> Replayed:
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("requests", total=len(requests))
+    with bar(console) as shown:
+        task = shown.add_task("requests", total=len(requests))
         try:
-            return run_loop(replay(requests, target, callers, prompts, lambda: bar.advance(task)))
+            return run_loop(replay(requests, target, callers, prompts, lambda: shown.advance(task)))
         except KeyboardInterrupt as err:
             raise typer.Exit(130) from err
 

@@ -9,11 +9,11 @@ import msgspec
 import orjson
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.bench.machine import machine, versions
 from gateway.bench.simulated import CannotDraw, plot, policies_table, tenants_table
 from gateway.bench.trials import by_subject, cores, run_trials
+from gateway.cli.bar import bar
 from gateway.cli.failure import Failure
 from policies.registry import PolicyError
 from policies.simulation.contenders import contender_names
@@ -177,18 +177,9 @@ def _watched(
     console: Console, trials: Sequence[Trial], processes: int, requests: int
 ) -> list[dict[str, Any]]:
     """Runs them under a progress bar, which counts requests."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("requests", total=len(trials) * requests)
-        return run_trials(trials, processes=processes, progress=lambda more: bar.advance(task, more))
+    with bar(console) as shown:
+        task = shown.add_task("requests", total=len(trials) * requests)
+        return run_trials(trials, processes=processes, progress=lambda more: shown.advance(task, more))
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
