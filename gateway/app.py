@@ -84,6 +84,7 @@ from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import WorkerTarget
 from workers.adapters.registry import adapters
+from workers.worker import Role
 
 if TYPE_CHECKING:
     from gateway.tenants.issuer import Issuer
@@ -346,6 +347,7 @@ def _dispatch(
             policy=routing_policy(settings.routing.policy, settings.routing.options),
             random=random.Random(),
             shadow=_shadow(settings.routing.shadow),
+            prefill_tokens_min=settings.routing.prefill_tokens_min,
         ),
         fleet=fleet,
         index=index,
@@ -385,6 +387,7 @@ def _worker(settings: WorkerSettings) -> Worker:
         adapter=adapters()[settings.kind](target),
         models=frozenset(settings.models),
         models_fixed=bool(settings.models),
+        role=Role(settings.role),
         told=event_sources(settings),
     )
 

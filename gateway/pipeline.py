@@ -75,7 +75,7 @@ async def serve(exchange: Exchange, at: Services) -> None:
             while True:
                 async with held.place() as placed:
                     try:
-                        async with placed.worker.adapter.stream(call(ctx, prompt, at, progress)) as answer:
+                        async with placed.through.stream(call(ctx, prompt, at, progress)) as answer:
                             held.answered(placed, answer.status)
                             own = placed.worker.adapter.isolates or not tenant.group
                             return await relay(answer, exchange, ctx.request, progress, held.headers, own)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.dispatch.loads import WorkerLoad
+from gateway.queue.store import NOTHING
 from policies.latency_model import PrefillFit, learn_step
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
+from workers.disaggregation import half_of
 from workers.health import HealthState
 from workers.kv_events.source import EventSource
-from workers.worker import Health, Speed, WorkerSnapshot
+from workers.worker import Half, Health, Role, Speed, WorkerSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,7 @@ class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
 
     `speed`: as learnt so far; `fit`: what its prefill was learnt with. `told`: where it publishes its KV events, if
-    the settings say; else it says so itself.
+    the settings say; else it says so itself. `role`: as the settings have it; with `both`, as it says itself.
     """
 
     id: WorkerId
@@ -33,6 +35,7 @@ class Worker:
     adapter: WorkerAdapter
     models: frozenset[str]
     models_fixed: bool
+    role: Role = Role.BOTH
     told: tuple[EventSource, ...] | None = None
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
@@ -46,16 +49,25 @@ class Worker:
     def __post_init__(self) -> None:
         self.fit = PrefillFit.seeded(self.speed)
 
+    @property
+    def half(self) -> Half | None:
+        """None where it serves whole requests."""
+        return half_of(self.kind, self.report.role if self.role is Role.BOTH else self.role)
+
     def snapshot(self) -> WorkerSnapshot:
+        half = self.half
+        # Elsewhere a handed-over prompt keeps its place until its answer has ended, here it is gone by then.
+        others = NOTHING if half is not None and half.role is Role.PREFILL else self.load.others
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
             tokens_queued=self.load.all_tokens_queued,
-            streams=self.load.streams + self.load.others.streams,
-            kv_tokens=self.load.kv_tokens + self.load.others.kv_tokens,
+            streams=self.load.streams + others.streams,
+            kv_tokens=self.load.kv_tokens + others.kv_tokens,
             kv_tokens_max=self.report.kv_tokens_max,
             chunk_tokens=self.report.chunk_tokens or CHUNK_TOKENS,
             speed=self.speed,
+            half=half,
         )
 
 

@@ -132,6 +132,8 @@ class Reservations:
         """Gives a place back. False if nobody else has to know what it cost: see SharedQueue.leave."""
         placed.place.leave()
         told = self.queue.leave(placed.shared, cost_change)
+        if placed.answering is not None:
+            self.queue.leave(placed.answering, 0.0)
         self.room_made()
         return told
 
@@ -201,26 +203,30 @@ class Held:
             raise self._nobody_left()
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
-        predicted_ms = predicted_ttft_ms(placed.worker.speed, placed.tokens_ahead)
+        predicted_ms = predicted_ttft_ms(placed.computes.speed, placed.tokens_ahead)
         progress.sent_to(
             placed.worker.id,
             by_shadow=self._by_shadow,
             reason=placed.route.reason,
             predicted_tokens=placed.route.matched_tokens,
             predicted_ttft_seconds=predicted_ms / 1000,
+            prefill_worker=placed.computes.id if placed.computes is not placed.worker else None,
         )
-        expected = self._by.feedback.sent(placed.worker.id, self._prompt)
+        expected = self._by.feedback.sent(placed.computes.id, self._prompt)
         self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
         if self._recorded:
-            index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+            for worker in placed.holders:
+                index.record(self._prompt.namespace, self._prompt.hashes, worker, self._ctx.id)
         try:
             yield placed
         finally:
+            progress.usage = placed.cached(progress.usage)
             if progress.usage is not None and self._prompt.exact:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
             self._by.feedback.left(expected)
             self._learn(placed)
-            index.withdraw(placed.worker.id, self._ctx.id)
+            for worker in placed.holders:
+                index.withdraw(worker, self._ctx.id)
             change = self._turn.cost_change(costs.used(self._ctx, progress))
             if not self._by.leave(placed, change):
                 self._turn.settle(change)
@@ -238,7 +244,8 @@ class Held:
             if cause.failure is Failure.UNCLEAR and worker in by.fleet:
                 by.fleet.at_fault(by.fleet[worker], cause)
         if self._recorded:
-            by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+            for holder in placed.holders:
+                by.index.confirm(self._prompt.namespace, self._prompt.hashes, holder, self._ctx.id)
         if self._ctx.request.stream:
             progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
@@ -249,8 +256,9 @@ class Held:
         """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
         self._progress.mark("failed_attempt")
         self._progress.dispatched = False
-        self._tried[placed.worker.id] = cause
-        self._by.fleet.failed(placed.worker, cause)
+        worker = placed.computes if cause.worker == placed.computes.id else placed.worker
+        self._tried[worker.id] = cause
+        self._by.fleet.failed(worker, cause)
         if cause.timed_out:
             # Whoever has waited that long will not wait that long again.
             raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
@@ -278,7 +286,7 @@ class Held:
         if usage is not None and usage.cached_tokens is not None:
             tokens += min(placed.route.matched_tokens, self._prompt.prompt_tokens) - usage.cached_tokens
         self._by.fleet.first_token(
-            placed.worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
+            placed.computes, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
         )
 
     def _nobody_left(self) -> WorkerError | Overloaded:

@@ -18,6 +18,7 @@ from gateway.settings.workers import KvEventsAt
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.registry import adapters
+from workers.disaggregation import WAYS
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
 PORT_MAX = 65535
@@ -78,6 +79,8 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
             yield f"$.workers[{at}].kind: there is no kind {worker.kind!r}; there are {there}"
         if (problem := url_problem(worker.url)) is not None:
             yield f"$.workers[{at}].url: {problem}"
+        if worker.role != "both" and worker.kind not in WAYS:
+            yield f"$.workers[{at}].role: {worker.kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
         if isinstance(worker.kv_events, KvEventsAt):
             yield from _event_ports(worker.kv_events, f"$.workers[{at}].kv_events")
     collector = settings.telemetry.otlp_endpoint
@@ -107,6 +110,8 @@ def _discovery(settings: Settings) -> Iterator[str]:
         if one.worker_kind not in adapters():
             there = ", ".join(sorted(adapters()))
             yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
+        if one.role != "both" and one.worker_kind not in WAYS:
+            yield f"{path}.role: {one.worker_kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
         if (one.kind, one.name) in seen:
             yield f"{path}: is named twice"
         seen.add((one.kind, one.name))

@@ -105,7 +105,6 @@ UNBUILT = {
     "listen.processes": "several processes on one machine",
     "listen.tls": "TLS",
     "models.fallbacks": "fallback models",
-    "workers.role": "prefill and decode workers",
     "plans.classes": "service classes",
     "classes": "service classes",
     "telemetry.record_content": "content recording",

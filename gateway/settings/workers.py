@@ -53,6 +53,13 @@ class Worker(Branch, frozen=True, kw_only=True):
     models: Annotated[
         tuple[Name, ...], Meta(description="Models it serves; by default those it reports.")
     ] = ()
+    role: Annotated[
+        Literal["both", "prefill", "decode"],
+        Meta(
+            description="`prefill`, `decode`: it computes prompts for the others, or answers with them; `both`: "
+            "whole requests, or what its engine says that it was started as."
+        ),
+    ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
     kv_events: Annotated[
         Literal["auto", "off"] | KvEventsAt,
@@ -85,6 +92,10 @@ class Discovery(Branch, frozen=True, kw_only=True):
     models: Annotated[
         tuple[Name, ...], Meta(description="Models they serve; by default those they report.")
     ] = ()
+    role: Annotated[
+        Literal["both", "prefill", "decode"],
+        Meta(description="What they do of a request; see `workers` (dns, kubernetes)."),
+    ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
     every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
 
@@ -97,5 +108,6 @@ class Discovery(Branch, frozen=True, kw_only=True):
             kind=self.worker_kind,
             url=f"http://{host}:{port}",
             models=self.models,
+            role=self.role,
             api_key=self.api_key,
         )

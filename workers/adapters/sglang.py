@@ -11,6 +11,7 @@ import msgspec
 from workers.adapter import WorkerCall, WorkerReport
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.kv_events.source import EventSource, reachable
+from workers.worker import Role
 
 
 class KvEvents(msgspec.Struct):
@@ -31,6 +32,12 @@ class ServerInfo(msgspec.Struct):
     chunked_prefill_size: int | None = None
     instance_id: str | None = None
     kv_events: KvEvents | None = None
+    disaggregation_mode: str | None = None
+    disaggregation_bootstrap_port: int | None = None
+    dp_size: int | None = None
+
+
+_ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
 
 class SglangAdapter(OpenAIAdapter):
@@ -54,6 +61,9 @@ class SglangAdapter(OpenAIAdapter):
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
             instance=info.instance_id,
             events=tuple(_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
+            role=_ROLES.get(info.disaggregation_mode or "", Role.BOTH),
+            handoff=(self.http.host, info.disaggregation_bootstrap_port),
+            ranks=max(1, info.dp_size or 1),
         )
 
 
