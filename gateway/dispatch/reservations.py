@@ -215,8 +215,8 @@ class Held:
         expected = self._by.feedback.sent(placed.computes.id, self._prompt)
         self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
         if self._recorded:
-            for worker in placed.holders:
-                index.record(self._prompt.namespace, self._prompt.hashes, worker, self._ctx.id)
+            # Not where it is only handed over: whoever comes next would have to compute it there.
+            index.record(self._prompt.namespace, self._prompt.hashes, placed.computes.id, self._ctx.id)
         try:
             yield placed
         finally:
@@ -225,8 +225,7 @@ class Held:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
             self._by.feedback.left(expected)
             self._learn(placed)
-            for worker in placed.holders:
-                index.withdraw(worker, self._ctx.id)
+            index.withdraw(placed.computes.id, self._ctx.id)
             change = self._turn.cost_change(costs.used(self._ctx, progress))
             if not self._by.leave(placed, change):
                 self._turn.settle(change)

@@ -184,7 +184,9 @@ async def test_when_prefill_fails_another_worker_computes_the_prompt(gateway, ki
         decode.then(first_after=0.2)
         prefill.then(more={"kv_transfer_params": {}})
         roles = ("prefill", "prefill", "decode")
-        async with gateway(broken, prefill, decode, kind=kind, roles=roles, **SPLIT) as running:
+        async with gateway(
+            broken, prefill, decode, kind=kind, roles=roles, **{"routing.policy": "round_robin"}
+        ) as running:
             for at in range(3):
                 async with running.chat(f"{at} {LONG}") as response:
                     assert response.status == 200
