@@ -69,8 +69,9 @@ class Router:
     ) -> Decision:
         """Routes for this request at this moment, best first; `without` those that were tried."""
         match, blocks = self._index.match(prompt.namespace, prompt.hashes), self._feedback.blocks
+        now = self._clock()
         candidates = [
-            _candidate(worker.snapshot(), prompt, match.tiers(worker.id), blocks(match, worker.id))
+            _candidate(worker.snapshot(now), prompt, match.tiers(worker.id), blocks(match, worker.id))
             for worker in self._fleet.serving(ctx.model.name)
             if worker.id not in without
         ]
@@ -84,7 +85,7 @@ class Router:
             session=_session(ctx),
         )
         policy = self.shadow.policy if by_shadow and self.shadow is not None else self._policy
-        routes = policy.rank(query, candidates, self._clock())
+        routes = policy.rank(query, candidates, now)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
 
     def for_shadow(self) -> bool:
