@@ -61,10 +61,12 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.secret_store import deployment_secret
-from gateway.settings import Settings, ShadowPolicy, is_loopback
-from gateway.settings import Worker as WorkerSettings
-from gateway.settings_tokens import OperatorIssuer
-from gateway.settings_types import SettingsProblem
+from gateway.settings.listeners import is_loopback
+from gateway.settings.routing import ShadowPolicy
+from gateway.settings.tokens import OperatorIssuer
+from gateway.settings.tree import Settings
+from gateway.settings.types import SettingsProblem
+from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
 from gateway.telemetry.overview import Overview

@@ -17,7 +17,7 @@ from gateway.errors import (
     TooManyFailures,
     Unauthenticated,
 )
-from gateway.settings_types import Address
+from gateway.settings.types import Address
 from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.penalties import Penalties
 from gateway.tenants.tenant import INFERENCE, Tenant

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.request import InferenceRequest, Surface
-from gateway.settings_types import Address
+from gateway.settings.types import Address
 from gateway.tenants.tenant import Tenant
 
 

@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from gateway.web.admin import admin_app, admin_failure
 from gateway.web.client_address import finder
 from gateway.web.connections import Connections

@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from gateway.server import Serving, serving
-from gateway.settings_sources import load
+from gateway.settings.sources import load
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker

@@ -11,8 +11,8 @@ from aiohttp import web
 from gateway.adminapi.gate import Asker
 from gateway.adminapi.problems import HEADERS, Problem
 from gateway.database.tenant_store import TenantStore
-from gateway.settings_messages import explained
-from gateway.settings_tokens import Role
+from gateway.settings.messages import explained
+from gateway.settings.tokens import Role
 from gateway.tenants.key_life import KeyLife
 
 BODY_BYTES_MAX = 256 * 1024

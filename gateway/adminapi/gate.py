@@ -19,9 +19,9 @@ from aiohttp import web
 from gateway.adminapi.problems import Problem
 from gateway.database.operators import ROLES
 from gateway.database.tenant_store import TenantStore
-from gateway.settings import Admin, is_loopback
-from gateway.settings_tokens import Role
-from gateway.settings_types import address_of
+from gateway.settings.listeners import Admin, is_loopback
+from gateway.settings.tokens import Role
+from gateway.settings.types import address_of
 from gateway.tenants.keys import HASH_PREFIX, OPERATOR_PREFIX, claimed_id, key_digest
 from gateway.tenants.penalties import Penalties
 from gateway.tenants.token_failures import IssuerAway

@@ -8,7 +8,7 @@ from jwt.exceptions import PyJWTError
 
 from gateway.adminapi.gate import Asker
 from gateway.database.operators import ROLES
-from gateway.settings_tokens import OperatorIssuer, Role
+from gateway.settings.tokens import OperatorIssuer, Role
 from gateway.tenants.issuer import Issuer
 from gateway.tenants.token_failures import TokenInvalid
 from gateway.tenants.tokens import TOKEN_LENGTH_MAX, claim, words_of

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.adminapi.call import Operation
 from gateway.adminapi.problems import TITLES
-from gateway.settings_types import Moment, Network, Secret
+from gateway.settings.types import Moment, Network, Secret
 
 BASE = "/admin/v1"
 ALWAYS = (401, 403, 429, 503)

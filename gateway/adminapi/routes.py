@@ -16,7 +16,7 @@ from gateway.database.audit_log import AuditLog
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
-from gateway.settings import Admin
+from gateway.settings.listeners import Admin
 from gateway.tenants.key_life import KeyLife, KeyProblem
 from gateway.tenants.operator_life import OperatorLife
 from gateway.tenants.penalties import Penalties

@@ -29,7 +29,7 @@ from gateway.database.rows import (
     row_of,
     tenant_of,
 )
-from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
 
 NOBODY = "gateway"
 """Who changes something where nobody else does."""

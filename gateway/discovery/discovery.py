@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gateway.discovery.registry import LOOK_SECONDS, WorkerRegistry
 from gateway.discovery.source import Source, SourceAway
 from gateway.dispatch.fleet import Fleet, Worker
-from gateway.settings import Worker as WorkerSettings
+from gateway.settings.workers import Worker as WorkerSettings
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
 from workers.worker import Health

@@ -7,8 +7,8 @@ import msgspec
 import yaml
 
 from gateway.discovery.source import SourceAway
-from gateway.settings import Worker
-from gateway.settings_types import Secret
+from gateway.settings.types import Secret
+from gateway.settings.workers import Worker
 
 FILE_BYTES_MAX = 4 * 2**20
 

@@ -9,7 +9,7 @@ Every implementation passes tests/conformance/test_tenant_directory.py.
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.settings_tenants import ApiKey
+from gateway.settings.tenants import ApiKey
 from gateway.tenants.tenant import Tenant
 
 

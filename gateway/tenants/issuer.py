@@ -19,7 +19,7 @@ import jwt
 import msgspec
 from jwt import exceptions as wrong
 
-from gateway.settings_tokens import IssuerRules
+from gateway.settings.tokens import IssuerRules
 from gateway.tenants.key_set import KeySet, KeysUnreadable, PublicKey
 from gateway.tenants.token_failures import IssuerAway, TokenInvalid
 

@@ -16,14 +16,14 @@ from math import inf
 import msgspec
 
 from gateway.quotas.limit import Scope
-from gateway.settings_tenants import (
+from gateway.settings.tenants import (
     ApiKey,
     Isolation,
     ModelAccess,
     OrganisationSettings,
     TenantSettings,
 )
-from gateway.settings_tenants import Plan as PlanSettings
+from gateway.settings.tenants import Plan as PlanSettings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.limits import in_place_of, limits_at, next_end

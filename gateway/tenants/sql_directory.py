@@ -17,7 +17,7 @@ from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
-from gateway.settings_tenants import ApiKey
+from gateway.settings.tenants import ApiKey
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.register import Register
 from gateway.tenants.tenant import Tenant

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from gateway.quotas.limit import Limit, Scope
-from gateway.settings_types import Address, Network
+from gateway.settings.types import Address, Network
 
 INFERENCE, USAGE, ADMIN = "inference", "usage", "admin"
 """What a key may be used for."""

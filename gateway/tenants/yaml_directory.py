@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.settings import Settings
-from gateway.settings_tenants import ApiKey
+from gateway.settings.tenants import ApiKey
+from gateway.settings.tree import Settings
 from gateway.tenants.directory import TenantDirectory, UnknownKey
 from gateway.tenants.register import Register
 from gateway.tenants.tenant import Plan, Tenant

@@ -18,7 +18,7 @@ from gateway.adminapi.routes import mount
 from gateway.app import Gateway
 from gateway.dispatch.fleet import Worker
 from gateway.errors import GatewayError
-from gateway.settings import is_loopback
+from gateway.settings.listeners import is_loopback
 from gateway.telemetry.exposition import exposition
 from gateway.web.boundary import Handler, boundary
 

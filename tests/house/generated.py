@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway import errors
 from gateway.gauges import gauges
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from gateway.telemetry.metrics import RequestMetrics
 from policies.registry import BUILT_IN_QUEUEING, BUILT_IN_ROUTING
 

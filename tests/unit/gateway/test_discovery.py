@@ -13,8 +13,8 @@ from gateway.discovery.file import FileSource
 from gateway.discovery.source import SourceAway
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.loads import Place
-from gateway.settings import Discovery as Settings
-from gateway.settings import Worker as WorkerSettings
+from gateway.settings.workers import Discovery as Settings
+from gateway.settings.workers import Worker as WorkerSettings
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
 from workers.worker import Health

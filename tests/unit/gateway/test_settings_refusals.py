@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.settings_sources import load
-from gateway.settings_types import Secret, SettingsProblem
+from gateway.settings.sources import load
+from gateway.settings.types import Secret, SettingsProblem
 
 WORKER = "{id: a, kind: openai, url: 'http://localhost:1'}"
 SMALLEST = f"workers: [{WORKER}]\n"

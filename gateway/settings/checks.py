@@ -9,10 +9,12 @@ from typing import Any
 
 from gateway.database_address import NONE, database_url_problem, sqlite_file
 from gateway.redis_address import redis_url_problem
-from gateway.settings import KvEventsAt, Settings, is_loopback
-from gateway.settings_ledger import webhook_secret
-from gateway.settings_messages import explained, names
-from gateway.settings_tokens import IssuerRules
+from gateway.settings.listeners import is_loopback
+from gateway.settings.messages import explained, names
+from gateway.settings.tokens import IssuerRules
+from gateway.settings.tree import Settings
+from gateway.settings.usage import webhook_secret
+from gateway.settings.workers import KvEventsAt
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.registry import adapters

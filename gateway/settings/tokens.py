@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings_tenants import KeyScope
-from gateway.settings_types import Branch, HttpUrl, Identifier, Name, NotNegativeSeconds, Seconds
+from gateway.settings.tenants import KeyScope
+from gateway.settings.types import Branch, HttpUrl, Identifier, Name, NotNegativeSeconds, Seconds
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures with a private key only. `none` and HMAC (whose key would be everybody's) cannot be named."""

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 
 def form(words: str) -> dict[str, str]:
-    """What a refusal says is accepted here; see settings_messages.py."""
+    """What a refusal says is accepted here; see messages.py."""
     return {"form": words}
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.settings import UNBUILT, Settings
-from gateway.settings_checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
-from gateway.settings_messages import explained, not_text, type_at
-from gateway.settings_references import References
-from gateway.settings_types import MediaHost, Moment, Network, Secret, SettingsProblem
-from gateway.settings_yaml import Location, parse, path
+from gateway.settings.checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
+from gateway.settings.messages import explained, not_text, type_at
+from gateway.settings.references import References
+from gateway.settings.tree import UNBUILT, Settings
+from gateway.settings.types import MediaHost, Moment, Network, Secret, SettingsProblem
+from gateway.settings.yaml import Location, parse, path
 
 DEFAULT = "default"
 WORDS_FOR_TOKENIZERS = ("text", "worker")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.settings_types import Branch, HttpUrl, Identifier, Positive, Secret
+from gateway.settings.types import Branch, HttpUrl, Identifier, Positive, Secret
 
 SIGNING_PREFIX = "whsec_"
 SIGNING_BYTES = (24, 64)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.settings_types import SettingsProblem
+from gateway.settings.types import SettingsProblem
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{env:(?P<env>\w+)\}|\$\{file:(?P<file>[^{}]+)\}|\$\{")
 

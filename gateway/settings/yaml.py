@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from gateway.settings_types import SettingsProblem
+from gateway.settings.types import SettingsProblem
 
 DEPTH_MAX = 32
 NODES_MAX = 500_000

@@ -1,0 +1,53 @@
+"""What tenants can ask for."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from gateway.settings.types import (
+    Branch,
+    FilePath,
+    Money,
+    Name,
+    Positive,
+)
+
+
+class Prices(Branch, frozen=True, kw_only=True):
+    """What a model costs, in money per million tokens."""
+
+    input: Annotated[Money, Meta(description="For a million prompt tokens.")]
+    cached_input: Annotated[
+        Money | None,
+        Meta(description="For a million of those that the worker's cache had; by default `input`."),
+    ] = None
+    output: Annotated[Money, Meta(description="For a million output tokens.")]
+
+
+class Model(Branch, frozen=True, kw_only=True):
+    """A model that tenants can ask for."""
+
+    name: Annotated[Name, Meta(description="Name in requests, and at the workers.")]
+    aliases: Annotated[tuple[Name, ...], Meta(description="Further names for the same model.")] = ()
+    tokenizer: Annotated[
+        FilePath,
+        Meta(
+            description="Directory with tokenizer.json (and chat template), or `text`: no tokenizer, "
+            "four bytes of canonical text count as a token, and bounds by tokens are estimates."
+        ),
+    ] = "text"
+    block_size: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)],
+        Meta(description="Tokens per index block; a multiple of each worker's page size."),
+    ] = 64
+    context_length: Annotated[
+        Positive | None,
+        Meta(description="Longest prompt and answer together; by default the worker decides."),
+    ] = None
+    prices: Annotated[
+        Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
+    ] = None
+    tokenizer_memory_bytes_max: Annotated[
+        Positive,
+        Meta(description="Memory for the tokens of messages that the tokenizer has seen before."),
+    ] = 64 * 1024**2
