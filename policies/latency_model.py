@@ -13,11 +13,11 @@ chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Thre
   request does not turn the ranking over, while a worker that has really changed is believed within a few answers.
 * The matrix is bounded: a day of equal prompts, which teach nothing of the slope, does not wind it up.
 
-Few samples say more of the moment than of the worker: a first answer is slow because kernels are compiled and weights
-paged in, and would make the one worker that was tried look worse than those that never were. So all workers of the
-same models teach one more fit, the fleet's, and each is held for equal to it as long as little is known of it: with n
-samples its own fit has the weight n / (n + 16) (James and Stein's shrinkage; the mean is geometric, as speeds are
-ratios). A worker that joins starts where its fellows are.
+Few samples say more of the moment than of the worker: a first answer is slow because kernels are compiled and
+weights paged in, and would make the one worker that was tried look worse than those that never were. So all workers
+of the same models teach one more fit, the fleet's, and each is held for equal to it as long as little is known of
+it: with n samples its own fit has the weight n / (n + 16) (James and Stein's shrinkage; the mean is geometric, as
+speeds are ratios). A worker that joins starts where its fellows are.
 """
 
 import msgspec

@@ -12,11 +12,11 @@ A worker starts as suspect. A suspect worker still serves: one lost connection i
 is down gets nothing but probes. An answer of any kind, a refusal included, proves that it lives; what a client
 did wrong (4xx) is therefore never a failure.
 
-Probes can be fine while requests fail; that is what the circuit is for (*open* shows as down, *on trial* as suspect).
-A request that fails adds 1 to the worker's `strain`, and each one that ends takes a fifth of it away: three failures
-in a row are too much, and so is about half of many. The circuit is open for OPEN_SECONDS then, and after them the
-worker is on trial: it is given one request at a time, until it has begun to answer one. A probe that fails closes
-the circuit: the worker is simply down, and back when a probe is answered.
+Probes can be fine while requests fail; that is what the circuit is for (*open* shows as down, *on trial* as
+suspect). A request that fails adds 1 to the worker's `strain`, and each one that ends takes a fifth of it away:
+three failures in a row are too much, and so is about half of many. The circuit is open for OPEN_SECONDS then, and
+after them the worker is on trial: it is given one request at a time, until it has begun to answer one. A probe that
+fails closes the circuit: the worker is simply down, and back when a probe is answered.
 """
 
 from dataclasses import dataclass, replace
@@ -93,7 +93,9 @@ class HealthState:
         if not self.strain:
             return self
         strain = self.strain * STRAIN_KEPT
-        return replace(self, strain=strain) if strain >= STRAIN_OVER else replace(self, strain=0.0, openings=0)
+        return (
+            replace(self, strain=strain) if strain >= STRAIN_OVER else replace(self, strain=0.0, openings=0)
+        )
 
     def failed(self, now: float) -> "HealthState":
         """A request could not reach it, was hung up on, before its answer or within, or failed by its fault."""

@@ -27,9 +27,8 @@ YOUNG_SECONDS = 3600.0
 class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
-
-    `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so itself.
-    `began_at`: when it joined, came back or started anew; None: it has not been up yet.
+    `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
+    itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
     """
 
     id: WorkerId
@@ -275,7 +274,11 @@ class Fleet:
         if state.health is Health.DOWN and worker.report.instance is None:
             # It may come back with an empty cache, and its kind does not say so.
             self._events.emptied(worker.id)
-        if state.health is Health.DOWN and not state.open and all(self.serving(model) for model in worker.models):
+        if (
+            state.health is Health.DOWN
+            and not state.open
+            and all(self.serving(model) for model in worker.models)
+        ):
             # Others can answer what it has not begun to answer. Where nobody can, it may yet come back.
             worker.adapter.abandon()
         # A worker that is back has room; one that is gone may leave nothing to wait for.

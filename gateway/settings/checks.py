@@ -13,8 +13,8 @@ from gateway.settings.listeners import is_loopback
 from gateway.settings.messages import explained, names
 from gateway.settings.tokens import IssuerRules
 from gateway.settings.tree import Settings
-from gateway.settings.usage import webhook_secret
 from gateway.settings.types import Secret
+from gateway.settings.usage import webhook_secret
 from gateway.settings.workers import KvEventsAt, Worker, WorkerTls
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
@@ -26,8 +26,19 @@ SOCKET_PATH_BYTES_MAX = 103
 """What every system takes: macOS 103, Linux 107."""
 
 OWN_HEADERS = frozenset(
-    "host authorization content-type content-length transfer-encoding connection accept-encoding expect upgrade "
-    "x-request-id traceparent te trailer keep-alive".split()
+    [
+        *("host", "authorization", "content-type", "content-length", "transfer-encoding", "connection"),
+        *(
+            "accept-encoding",
+            "expect",
+            "upgrade",
+            "x-request-id",
+            "traceparent",
+            "te",
+            "trailer",
+            "keep-alive",
+        ),
+    ]
 )
 """What the gateway says to workers itself."""
 
@@ -94,10 +105,20 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
             for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
                 if url is not None and (problem := url_problem(url)) is not None:
                     yield f"$.{place}[{at}].{name}: {problem}"
+    yield from _other_models(settings)
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:
             yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
+
+
+def _other_models(settings: Settings) -> Iterator[str]:
+    """Names may be those of models that are only found at workers later; of those known here some are wrong."""
+    for at, model in enumerate(settings.models):
+        if model.splits and not sum(model.splits.values()) > 0:
+            yield f"$.models[{at}].splits: at least one weight has to be above 0"
+        if model.name in model.fallbacks or set(model.aliases) & set(model.fallbacks):
+            yield f"$.models[{at}].fallbacks: a model cannot stand in for itself"
 
 
 def worker_problems(worker: Worker, path: str) -> Iterator[str]:

@@ -111,7 +111,8 @@ class Discovery(Branch, frozen=True, kw_only=True):
         Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
     ] = field(default_factory=dict)
     tls: Annotated[
-        WorkerTls | None, Meta(description="They are reached by https://, with this (dns, kubernetes); {} will do.")
+        WorkerTls | None,
+        Meta(description="They are reached by https://, with this (dns, kubernetes); {} will do."),
     ] = None
     every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
 

@@ -76,10 +76,10 @@ class CostOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_field
     ] = 30.0
     stay: Annotated[
         Share, Meta(description="Cheaper by this share is the worker that a session's longest prefix is on.")
-    ] = 0.0
+    ] = 0.02
     copy_price: Annotated[
         Weight, Meta(description="Price of computing a prefix once more than its demand asks for.")
-    ] = 0.0
+    ] = 1.0
 
 
 class Cost:

@@ -26,7 +26,8 @@ def best(workers, matched):
     """Where the policy sends a prompt of 600 tokens, of which the first worker holds so many."""
     candidates = [
         Candidate(
-            worker=WorkerSnapshot(id=WorkerId(f"w{at}"), speed=worker.speed), matched_tokens=0 if at else matched
+            worker=WorkerSnapshot(id=WorkerId(f"w{at}"), speed=worker.speed),
+            matched_tokens=0 if at else matched,
         )
         for at, worker in enumerate(workers)
     ]

@@ -102,7 +102,9 @@ def test_a_probe_that_fails_closes_the_circuit_for_then_the_probes_know_best():
     assert back.failed(0.6).open  # it is not trusted far
 
 
-@pytest.mark.parametrize("state", [UP, NEW, opened(), opened().probed(OPEN_SECONDS)], ids="up new open trial".split())
+@pytest.mark.parametrize(
+    "state", [UP, NEW, opened(), opened().probed(OPEN_SECONDS)], ids=["up", "new", "open", "trial"]
+)
 def test_draining_is_left_by_nothing_but_resuming(state):
     draining = state.drained()
     after = draining.probed(1.0).answered().failed(1.0).probe_failed().ended()

@@ -86,7 +86,7 @@ async def test_headers_of_a_worker_go_with_every_request_and_stand_in_no_repr(wo
 
 
 def test_certificates_that_change_are_read_again_and_broken_ones_leave_the_old(tmp_path, pems):
-    (cert, key), (other, other_key) = pems
+    (cert, key), (other, _) = pems
     ca = tmp_path / "ca.pem"
     ca.write_bytes(cert.read_bytes())
     tls = ClientTls(TlsFiles(ca=str(ca), certificate=str(cert), key=str(key)))
