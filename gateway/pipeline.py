@@ -139,8 +139,11 @@ def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRe
 
 
 async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
-    """Whose key is it? Raises what Entrance.admit raises."""
-    tenant = await at.entrance.admit(exchange.key, lambda: exchange.address)
+    """Whose key is it? Raises what Entrance.admit and admit_again raise."""
+    if exchange.caller is not None:
+        tenant = at.entrance.admit_again(*exchange.caller)
+    else:
+        tenant = await at.entrance.admit(exchange.key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.organisation = tenant.organisation
     progress.mark("authenticate")
