@@ -157,16 +157,18 @@ class Login:
             "redirect_uri": self._callback(http),
             "code_verifier": self._verifier(begun.state),
         }
-        client, secret, auth = self._rules.client_id, self._rules.client_secret, None
+        client, secret = self._rules.client_id, self._rules.client_secret
+        headers = {}
         if secret is None:
             fields["client_id"] = client
         else:
             # RFC 6749, 2.3.1: both are form-encoded first.
-            auth = aiohttp.BasicAuth(quote(client, safe=""), quote(secret.reveal(), safe=""))
+            known = aiohttp.encode_basic_auth(quote(client, safe=""), quote(secret.reveal(), safe=""))
+            headers["authorization"] = known
         try:
             async with asyncio.timeout(EXCHANGE_SECONDS_MAX):
                 async with self._issuer.http.post(
-                    str(told.token_endpoint), data=fields, auth=auth, allow_redirects=False
+                    str(told.token_endpoint), data=fields, headers=headers, allow_redirects=False
                 ) as answer:
                     status, text = answer.status, await bounded(answer)
         except AWAY as err:

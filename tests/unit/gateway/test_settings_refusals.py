@@ -497,6 +497,5 @@ def test_issuers_of_tokens_are_refused_with_their_path(issuers, said):
 )
 def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good):
     assert msgspec.convert(good, kind) == good
-    for text in (f"{good}\n", f"{good}\x00"):
-        with pytest.raises(msgspec.ValidationError):
-            msgspec.convert(text, kind)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(f"{good}\n", kind)
