@@ -53,7 +53,7 @@ def office_of(gateway: Gateway) -> Office:
 
 
 def _records(gateway: Gateway, secret: bytes) -> Records | None:
-    ledger, directory = gateway.ledger, gateway.database
+    ledger, directory = gateway.records.ledger, gateway.records.directory
     if ledger is None or directory is None:
         return None
     return Records(

@@ -33,6 +33,7 @@ from gateway.errors import (
     RepeatRefused,
     RepeatRunning,
     RequestExceedsLimit,
+    StreamInterrupted,
     WorkerError,
     WorkerTimeout,
 )
@@ -215,6 +216,12 @@ class Held:
             index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
             yield placed
+        except StreamInterrupted:
+            self._by.fleet.broke(placed.worker)
+            raise
+        else:
+            if progress.answered:
+                self._by.fleet.ended(placed.worker)
         finally:
             if progress.usage is not None and self._prompt.exact:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
@@ -272,6 +279,9 @@ class Held:
     def _learn(self, placed: Placed) -> None:
         """How long the first token took for so many tokens; what was cached is known best at the end."""
         progress = self._progress
+        tpot = progress.tpot_seconds()
+        if tpot is not None and progress.worker == placed.worker.id:
+            self._by.fleet.step(placed.worker, tpot * 1000)
         if progress.worker_ttft_seconds is None:
             return
         tokens, usage = placed.tokens_ahead, progress.usage

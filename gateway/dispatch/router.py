@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection
 from random import Random
 
 import msgspec
-from xxhash import xxh3_64_intdigest
 
 from gateway.context import RequestContext
+from gateway.dispatch.choices import session_of
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
@@ -69,8 +69,9 @@ class Router:
     ) -> Decision:
         """Routes for this request at this moment, best first; `without` those that were tried."""
         match, blocks = self._index.match(prompt.namespace, prompt.hashes), self._feedback.blocks
+        now = self._clock()
         candidates = [
-            _candidate(worker.snapshot(), prompt, match.tiers(worker.id), blocks(match, worker.id))
+            _candidate(worker.snapshot(now), prompt, match.tiers(worker.id), blocks(match, worker.id))
             for worker in self._fleet.serving(ctx.model.name)
             if worker.id not in without
         ]
@@ -81,10 +82,10 @@ class Router:
             draw=self._random.random(),
             blocks=prompt.hashes,
             block_tokens=prompt.namespace.block_size,
-            session=_session(ctx),
+            session=session_of(ctx.request, ctx.tenant),
         )
         policy = self.shadow.policy if by_shadow and self.shadow is not None else self._policy
-        routes = policy.rank(query, candidates, self._clock())
+        routes = policy.rank(query, candidates, now)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
 
     def for_shadow(self) -> bool:
@@ -100,15 +101,6 @@ class Router:
         others = other.rank(decision.query, decision.candidates, self._clock())
         primary, second = (others, decision.routes) if decision.by_shadow else (decision.routes, others)
         shadow.compare(decision.query.prompt_tokens, decision.candidates, primary, second)
-
-
-def _session(ctx: RequestContext) -> int | None:
-    """What the client says the turns of a conversation have in common, among those of its tenant."""
-    fields = ctx.request.fields
-    named = fields.get("prompt_cache_key") or fields.get("user")
-    if named is None:
-        return None
-    return xxh3_64_intdigest(bytes(named), seed=xxh3_64_intdigest(ctx.tenant.id.encode()))
 
 
 def _candidate(worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, counted: int) -> Candidate:

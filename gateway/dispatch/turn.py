@@ -215,7 +215,7 @@ class Turn:
         return Placed(
             worker=worker,
             route=route,
-            tokens_ahead=worker.load.all_tokens_queued + uncached,
+            tokens_ahead=worker.load.all_tokens_queued - worker.load.computed(worker.speed) + uncached,
             since=self._by.clock(),
             place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
             shared=shared,

@@ -33,6 +33,7 @@ not, within noise: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -40,6 +41,7 @@ from msgspec import Meta
 from policies.routing.estimate import kv_wait_ms, matched_tokens, own_ms, uncached_tokens, wait_ms
 from policies.routing.lots import two_of
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
 
 DECODE_SLOWDOWN_MS = 54.0
@@ -66,6 +68,18 @@ class CostOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_field
         0.25
     )
     tie: Annotated[Weight, Meta(description="Costs within this share of the best are equal.")] = 0.0
+    slow_start: Annotated[
+        Weight, Meta(description="Dearer by so much is a worker that has just joined or come back.")
+    ] = 1.0
+    slow_start_seconds: Annotated[
+        Weight, Meta(description="Time in which that fades; 0: it gets its whole load at once.")
+    ] = 30.0
+    stay: Annotated[
+        Share, Meta(description="Cheaper by this share is the worker that a session's longest prefix is on.")
+    ] = 0.02
+    copy_price: Annotated[
+        Weight, Meta(description="Price of computing a prefix once more than its demand asks for.")
+    ] = 1.0
 
 
 class Cost:
@@ -81,7 +95,12 @@ class Cost:
         options = self.options
         backlog = sum(c.worker.tokens_queued * c.worker.speed.ms_per_token for c in candidates)
         price = min(options.price_max, backlog / len(candidates) / options.backlog_ms)
-        routes = [self._route(query, candidate, price) for candidate in candidates]
+        home = self._home(query, candidates)
+        crowded = options.copy_price > 0 and _copies_suffice(query, candidates)
+        routes = [
+            self._route(query, candidate, price, candidate.worker.id == home, crowded)
+            for candidate in candidates
+        ]
         best_first = sorted(range(len(routes)), key=lambda at: routes[at].cost_ms)
         limit = routes[best_first[0]].cost_ms * (1 + options.tie)
         equal = sum(route.cost_ms <= limit for route in routes)
@@ -92,7 +111,16 @@ class Cost:
             best_first.insert(0, best_first.pop(lead))
         return tuple(routes[at] for at in best_first)
 
-    def _route(self, query: RouteQuery, candidate: Candidate, price: float) -> Route:
+    def _home(self, query: RouteQuery, candidates: Sequence[Candidate]) -> WorkerId | None:
+        """Where a session's longest prefix is."""
+        if query.session is None or not self.options.stay:
+            return None
+        most = max(candidates, key=lambda candidate: candidate.matched_tokens)
+        return most.worker.id if most.matched_tokens else None
+
+    def _route(
+        self, query: RouteQuery, candidate: Candidate, price: float, at_home: bool, crowded: bool
+    ) -> Route:
         worker, options = candidate.worker, self.options
         matched = matched_tokens(query, candidate)
         uncached = uncached_tokens(
@@ -103,6 +131,12 @@ class Cost:
         cost = wait + own * (1 + price + options.harm * worker.streams)
         tokens_new = max(1, query.prompt_tokens - matched + elsewhere) + query.output_tokens
         cost += self._memory_cost(worker, tokens_new, query.output_tokens)
+        if crowded and 2 * matched < query.prompt_tokens:
+            cost += options.copy_price * own
+        if worker.age_seconds is not None and worker.age_seconds < options.slow_start_seconds:
+            cost *= 1 + options.slow_start * (1 - worker.age_seconds / options.slow_start_seconds)
+        if at_home:
+            cost *= 1 - options.stay
         off = f" ({elsewhere} off the GPU)" if elsewhere else ""
         return Route(
             worker=worker.id,
@@ -120,3 +154,13 @@ class Cost:
         full = min(1.0, worker.kv_tokens / worker.kv_tokens_max)
         cost = self.options.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * full
         return cost + kv_wait_ms(worker, tokens_new, output_tokens)
+
+
+def _copies_suffice(query: RouteQuery, candidates: Sequence[Candidate]) -> bool:
+    """Do the workers that hold most of this prompt have no more than their part of all streams, and one spare?"""
+    holders = [c.worker for c in candidates if 2 * c.matched_tokens >= query.prompt_tokens]
+    if not holders:
+        return False
+    streams = sum(c.worker.streams for c in candidates)
+    share = sum(worker.streams for worker in holders) / streams if streams else 0.0
+    return len(holders) >= ceil(share * len(candidates)) + 1
