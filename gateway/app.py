@@ -19,6 +19,7 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.sources import sources_of
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.choices import Choices
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.media_fetch import MediaFetcher
@@ -134,6 +135,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
+            choices=Choices(catalogue, reservations.fleet),
             media=_media(settings, stack),
             prefixes=prefixes,
             reservations=reservations,

@@ -91,6 +91,9 @@ def worker(
         int,
         typer.Option(help="Port for that, the next one for its replay; 0 takes free ones.", min=0, max=65534),
     ] = 0,
+    kv_events_buffer_steps: Annotated[
+        int, typer.Option(help="Batches of events kept for replay, each of one step.", min=1)
+    ] = 10_000,
 ) -> int:
     """Run one embedded worker: a real engine on CPU or CUDA, with paged KV and a prefix cache."""
     if not (model / "config.json").is_file():
@@ -134,6 +137,7 @@ def worker(
         "speculative_disable_by_batch_size": speculative_disable_by_batch_size,
         "tool_call_parser": tool_call_parser,
         "kv_events_port": kv_events_port if kv_events else None,
+        "kv_events_buffer_steps": kv_events_buffer_steps,
     }
     try:
         options = WorkerOptions(**chosen)

@@ -6,7 +6,6 @@ kept, how large one is, how many a tenant has and how much they take; the oldest
 """
 
 import asyncio
-import importlib
 import logging
 import time
 from collections.abc import Callable
@@ -103,7 +102,7 @@ class ResponseStore:
             .where(responses.c.tenant == stored.tenant)
             .order_by(responses.c.created_ms.desc(), responses.c.id)
         )
-        await self._made()
+        await schema.made(self._database)
         async with self._database.begin() as connection:
             await connection.execute(insert(responses).values(row))
             held = (await connection.execute(sizes)).all()
@@ -139,13 +138,6 @@ class ResponseStore:
             except DatabaseDown as err:
                 log.warning("old responses cannot be removed: %s", err)
             await asyncio.sleep(SWEEP_SECONDS)
-
-    async def _made(self) -> None:
-        """A SQLite file is made by the first who has something to keep."""
-        if not self._database.exists:
-            # Loading what makes tables takes long enough to be felt by everybody else's streams.
-            await asyncio.to_thread(importlib.import_module, "alembic.command")
-            await schema.upgrade(self._database)
 
     def _now_ms(self) -> int:
         return int(self._wall() * 1000)

@@ -63,6 +63,7 @@ class Discovery:
         self._joined: dict[WorkerId, WorkerSettings] = {}
         self._leaving: dict[WorkerId, float] = {}
         self._drained: frozenset[str] = frozenset()
+        self._refused: dict[WorkerId, str] = {}
 
     @property
     def away(self) -> dict[str, str]:
@@ -132,6 +133,7 @@ class Discovery:
                 del self._leaving[worker]
                 if worker not in self._drained:
                     self._fleet.resume(worker)
+        self._refused = {worker: why for worker, why in self._refused.items() if worker in wanted}
         for worker, settings in self._joined.items():
             if worker not in self._leaving and wanted.get(worker) != settings:
                 self._leaving[worker] = self._clock()
@@ -143,7 +145,16 @@ class Discovery:
                 self._fleet.remove(worker)
 
     def _join(self, worker: WorkerId, settings: WorkerSettings) -> None:
+        try:
+            made = self._worker(settings)
+        except (OSError, ValueError) as err:
+            # Certificates may come later than the worker: it is tried again with every look.
+            if self._refused.get(worker) != str(err):
+                log.warning("worker %s cannot join: %s", worker, err)
+                self._refused[worker] = str(err)
+            return
+        self._refused.pop(worker, None)
         self._joined[worker] = settings
-        self._fleet.add(self._worker(settings))
+        self._fleet.add(made)
         if worker in self._drained:
             self._fleet.drain(worker)

@@ -33,6 +33,7 @@ from gateway.errors import (
     RepeatRefused,
     RepeatRunning,
     RequestExceedsLimit,
+    StreamInterrupted,
     WorkerError,
     WorkerTimeout,
 )
@@ -219,6 +220,13 @@ class Held:
             index.record(self._prompt.namespace, self._prompt.hashes, placed.computes.id, self._ctx.id)
         try:
             yield placed
+        except StreamInterrupted:
+            self._by.fleet.broke(placed.worker)
+            raise
+        else:
+            if progress.answered:
+                for worker in {placed.worker.id: placed.worker, placed.computes.id: placed.computes}.values():
+                    self._by.fleet.ended(worker)
         finally:
             progress.usage = placed.cached(progress.usage)
             if progress.usage is not None and self._prompt.exact:
@@ -238,6 +246,8 @@ class Held:
         if status >= 400:
             return
         progress.answered = True
+        if placed.computes is not placed.worker:
+            by.fleet.answered(placed.computes)
         for worker, cause in self._tried.items():
             # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
             if cause.failure is Failure.UNCLEAR and worker in by.fleet:
@@ -279,6 +289,9 @@ class Held:
     def _learn(self, placed: Placed) -> None:
         """How long the first token took for so many tokens; what was cached is known best at the end."""
         progress = self._progress
+        tpot = progress.tpot_seconds()
+        if tpot is not None and progress.worker == placed.worker.id:
+            self._by.fleet.step(placed.worker, tpot * 1000)
         if progress.worker_ttft_seconds is None:
             return
         tokens, usage = placed.tokens_ahead, progress.usage

@@ -14,11 +14,12 @@ from typing import Protocol
 import msgspec
 
 from gateway.context import RequestContext
+from gateway.dispatch.choices import session_of
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.pairs import PairPlace, Through, pair
 from gateway.dispatch.prefixes import PromptBlocks
-from gateway.dispatch.router import Decision, Router, session_of
+from gateway.dispatch.router import Decision, Router
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import NoWorker
 from gateway.queue.places import Placed as SharedPlaced
@@ -240,7 +241,8 @@ class Turn:
 
     def _placed(self, route: Route, uncached: int, shared: SharedTicket) -> Placed:
         by, worker, computes = self._by, self._by.fleet[route.worker], self._by.fleet[_computes(route)]
-        since, tokens_ahead = by.clock(), computes.load.all_tokens_queued + uncached
+        ahead = computes.load.all_tokens_queued - computes.load.computed(computes.speed)
+        since, tokens_ahead = by.clock(), ahead + uncached
         if computes is worker:
             return Placed(
                 worker=worker,
@@ -258,7 +260,7 @@ class Turn:
         return Placed(
             worker=worker,
             computes=computes,
-            through=pair(computes, worker, self._ctx, session_of(self._ctx)),
+            through=pair(computes, worker, self._ctx, session_of(self._ctx.request, self._ctx.tenant)),
             route=route,
             tokens_ahead=tokens_ahead,
             since=since,
