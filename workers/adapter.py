@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from radix_cache.match import WorkerId
+from workers.engine_loads import EngineLoad
 from workers.kv_events.source import EventSource
 from workers.worker import Role
 
@@ -104,6 +105,7 @@ class WorkerReport:
     budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
     publishes what its cache holds, one source for each data-parallel rank. `role`: which half of a pair it was
     started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks.
+    `load`: how busy it is.
     """
 
     models: tuple[str, ...] = ()
@@ -114,6 +116,7 @@ class WorkerReport:
     role: Role = Role.BOTH
     handoff: tuple[str, int | None] | None = None
     ranks: int = 1
+    load: EngineLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

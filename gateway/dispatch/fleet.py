@@ -70,13 +70,14 @@ class Worker:
         half = self.half
         # Elsewhere a handed-over prompt keeps its place until its answer has ended, here it is gone by then.
         others = NOTHING if half is not None and half.role is Role.PREFILL else self.load.others
+        foreign = self.load.foreign
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
-            tokens_queued=self.load.all_tokens_queued,
+            tokens_queued=self.load.all_tokens_queued + foreign.tokens_queued,
             tokens_computed=self.load.computed(self.speed),
-            streams=self.load.streams + others.streams,
-            kv_tokens=self.load.kv_tokens + others.kv_tokens,
+            streams=self.load.streams + others.streams + foreign.streams,
+            kv_tokens=self.load.kv_tokens + others.kv_tokens + foreign.kv_tokens,
             kv_tokens_max=self.report.kv_tokens_max,
             chunk_tokens=self.report.chunk_tokens or CHUNK_TOKENS,
             speed=self.speed,
@@ -245,6 +246,7 @@ class Fleet:
             log.warning("worker %s has restarted, or emptied its cache", worker.id)
             worker.began_at = self._clock()
         worker.report, worker.reported = report, True
+        worker.load.reported(report.load)
         if not worker.models_fixed:
             worker.models = frozenset(report.models)
         self._speeds.joined(worker.models, worker.learnt)
