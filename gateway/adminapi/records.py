@@ -3,6 +3,7 @@
 import time
 from typing import TYPE_CHECKING
 
+from gateway.adminapi.route import Decode
 from gateway.adminapi.routes import Records
 from gateway.app import Gateway
 from gateway.database.audit_log import AuditLog, chain_key
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from gateway.adminapi.issuers import OperatorTokens
 
 
-def records_of(gateway: Gateway) -> Records | None:
-    """None where there is no database."""
+def records_of(gateway: Gateway, decode: Decode) -> Records | None:
+    """None where there is no database. `decode`: a body to what it asks for."""
     ledger, directory = gateway.records.ledger, gateway.records.directory
     if ledger is None or directory is None:
         return None
@@ -32,6 +33,10 @@ def records_of(gateway: Gateway) -> Records | None:
         upgrades=ledger.upgrades,
         version=gateway.version,
         changed=directory.ring,
+        services=gateway.services,
+        discovery=gateway.discovery,
+        registry=gateway.discovery.registry,
+        decode=decode,
     )
 
 

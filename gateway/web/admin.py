@@ -20,6 +20,7 @@ from gateway.dispatch.fleet import Worker
 from gateway.errors import GatewayError
 from gateway.settings.listeners import is_loopback
 from gateway.telemetry.exposition import exposition
+from gateway.web import openai
 from gateway.web.boundary import Handler, boundary
 
 COOKIE = "radixgate_admin"
@@ -104,7 +105,7 @@ def admin_app(gateway: Gateway) -> web.Application:
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/admin/v1/overview", guarded(overview))
-    records = records_of(gateway)
+    records = records_of(gateway, openai.decode)
     if records is not None:
         mount(app, records)
     else:
