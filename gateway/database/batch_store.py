@@ -24,6 +24,7 @@ from gateway.database import pages, schema
 from gateway.database.database import Database
 from gateway.database.kept_tables import batch_rows, batches
 from gateway.database.pages import Page
+from gateway.database.usage_store import insert_of
 
 Json = dict[str, Any]
 
@@ -210,12 +211,14 @@ class BatchStore:
             return dict(found.tuples().all())
 
     async def add(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
-        """Results of rows that had none. Raises LeaseLost, and nothing is added then."""
+        """Results of rows; a row that has one keeps that. Raises LeaseLost, and nothing is added then."""
         rows = [{"batch": batch.id, "row": r.row, "good": r.good, "line": r.line} for r in results]
-        good = sum(result.good for result in results)
-        counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(results) - good}
         async with self._owned(batch) as (connection, _):
-            await connection.execute(insert(batch_rows), rows)
+            adding = insert_of(connection, batch_rows).on_conflict_do_nothing()
+            # What is added again was added before, by a transaction whose end nobody heard of.
+            new = (await connection.execute(adding.returning(batch_rows.c.good), rows)).scalars().all()
+            good = sum(new)
+            counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
             await connection.execute(update(batches).where(self._own(batch)).values(counts))
 
     async def lines(self, batch: StoredBatch, *, good: bool) -> AsyncIterator[str]:
