@@ -49,6 +49,7 @@ class Router:
         self._random = random
         self.shadow = shadow
         self._clock = clock
+        self.policy_name = policy.name
         self._sequence: dict[str, int] = {}
 
     def arrival(self, model: str) -> int:
