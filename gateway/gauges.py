@@ -86,6 +86,17 @@ def gauges(
         worker("worker_kv_tokens", "Tokens of requests under way.", lambda w: w.load.kv_tokens),
         worker("worker_failures", "Requests that it did not answer.", lambda w: w.failures, counter=True),
         worker(
+            "worker_circuit_open",
+            "1: it gets no requests, as too many of them failed, though its probes are fine.",
+            lambda w: w.health.open,
+        ),
+        worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),
+        worker(
+            "worker_step_seconds",
+            "Learnt gap between the tokens of a stream.",
+            lambda w: w.speed.step_ms / 1000,
+        ),
+        worker(
             "worker_prefill_seconds_per_token",
             "Learnt prefill time of an uncached token.",
             lambda w: w.speed.ms_per_token / 1000,

@@ -106,6 +106,12 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
                 if url is not None and (problem := url_problem(url)) is not None:
                     yield f"$.{place}[{at}].{name}: {problem}"
     yield from _other_models(settings)
+    logins = [(at, rules.login) for at, rules in enumerate(settings.admin.issuers) if rules.login is not None]
+    for at, login in logins:
+        if login.url is not None and (problem := url_problem(login.url)) is not None:
+            yield f"$.admin.issuers[{at}].login.url: {problem}"
+    for at, _ in logins[1:]:
+        yield f"$.admin.issuers[{at}].login: only one issuer can have the login of /ui"
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:

@@ -3,10 +3,22 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from gateway.settings.sources import load
-from gateway.settings.types import Secret, SettingsProblem
+from gateway.settings.types import (
+    DatabaseUrl,
+    FilePath,
+    HttpUrl,
+    Identifier,
+    KeyHash,
+    Name,
+    RedisUrl,
+    Secret,
+    SettingsProblem,
+    ZmqUrl,
+)
 
 WORKER = "{id: a, kind: openai, url: 'http://localhost:1'}"
 SMALLEST = f"workers: [{WORKER}]\n"
@@ -467,6 +479,26 @@ def test_issuers_of_tokens_are_refused_with_their_path(issuers, said):
         load(None, {}, [f"authentication.tokens={json.dumps(issuers)}", A_WORKER])
     assert str(problem.value).startswith("$.authentication.tokens")
     assert said in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good"),
+    [
+        (Identifier, "acme"),
+        (Name, "a plan"),
+        (HttpUrl, "http://host:8000/path"),
+        (ZmqUrl, "tcp://host:5557"),
+        (FilePath, "/run/socket"),
+        (KeyHash, HASH),
+        (RedisUrl, "embedded"),
+        (DatabaseUrl, "none"),
+    ],
+    ids=["identifier", "name", "http", "zmq", "path", "hash", "redis", "database"],
+)
+def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good):
+    assert msgspec.convert(good, kind) == good
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(f"{good}\n", kind)
 
 
 @pytest.mark.parametrize(
