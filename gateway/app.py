@@ -168,7 +168,14 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         registry.register(
             StateCollector(
                 gauges(
-                    gateway.fleet, reservations, index, feeds, quotas.store, records.directory, records.ledger
+                    gateway.fleet,
+                    reservations,
+                    index,
+                    feeds,
+                    quotas.store,
+                    records.directory,
+                    records.ledger,
+                    records.batch_counts,
                 )
             )
         )

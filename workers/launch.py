@@ -102,12 +102,20 @@ class EngineLife:
 
     up: bool = False
     restarts: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: list["asyncio.Future[None]"] = field(default_factory=list)
 
     def move(self, up: bool) -> None:
-        if up is not self.up:
-            self.up = up
-            self.changed.set()
+        self.up = up
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+
+    async def until(self, *, up: bool) -> None:
+        """It is, or is not, up."""
+        while self.up is not up:
+            self._waiting.append(asyncio.get_running_loop().create_future())
+            await self._waiting[-1]
 
 
 class LaunchedEngine:

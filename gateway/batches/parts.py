@@ -25,18 +25,18 @@ class Memory:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held = 0
-        self._changed = asyncio.Condition()
+        self._freed = asyncio.Event()
 
     async def hold(self, size: int) -> None:
         """Waits until there is room for so many."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._held or self._held + size <= self._bytes_max)
-            self._held += size
+        while self._held and self._held + size > self._bytes_max:
+            self._freed.clear()
+            await self._freed.wait()
+        self._held += size
 
-    async def release(self, size: int) -> None:
-        async with self._changed:
-            self._held -= size
-            self._changed.notify_all()
+    def release(self, size: int) -> None:
+        self._held -= size
+        self._freed.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

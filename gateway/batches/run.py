@@ -9,6 +9,7 @@ What ends it is known by a name: the status that it ends in, or LEFT where anoth
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gateway import errors
@@ -176,27 +177,23 @@ class BatchRun:
         async for row in self._remaining(done):
             await self._room.acquire()
             await self._at.memory.hold(len(row.body))
-            task = asyncio.create_task(self._held(row))
+            task = asyncio.create_task(self._answered(row))
             self._rows.add(task)
+            task.add_done_callback(partial(self._row_ended, len(row.body)))
             if self._leaving:
                 task.cancel()
                 break
-            task.add_done_callback(self._row_ended)
         if self._rows:
             await asyncio.wait(self._rows)
 
-    def _row_ended(self, task: "asyncio.Task[None]") -> None:
+    def _row_ended(self, size: int, task: "asyncio.Task[None]") -> None:
+        # Here and not in the task, which may be cancelled before it has begun.
+        self._at.memory.release(size)
         self._rows.discard(task)
         self._asking.discard(task)
         self._room.release()
         if not task.cancelled() and (err := task.exception()) is not None and not self._stop.done():
             self._stop.set_exception(err)
-
-    async def _held(self, row: Row) -> None:
-        try:
-            await self._answered(row)
-        finally:
-            await self._at.memory.release(len(row.body))
 
     async def _answered(self, row: Row) -> None:
         """A row, until it has its result and that is kept."""

@@ -6,20 +6,18 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.failure import Failure
-from gateway.cli.options import Assignments, ConfigFile, refuse
+from gateway.cli.options import refuse
 
 ENGINE_MISSING = (
     "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
 )
 
 
-OF_LAUNCHED = (
-    *("python", "worker_id", "advertise_url", "start_seconds", "silent_seconds", "drain_seconds"),
-    *("config", "set_", "redis_url"),
-)
+OF_LAUNCHED = ("python", "start_seconds", "silent_seconds", "drain_seconds")
 OF_BOTH = (
     *("engine", "model", "host", "port", "served_model_name", "page_size", "kv_events", "kv_events_port"),
     *("disaggregation_mode", "disaggregation_bootstrap_port"),
+    *("register", "register_id", "register_url", "register_prefix"),
 )
 CONTEXT = {"allow_extra_args": True}
 
@@ -108,6 +106,22 @@ def worker(
             help="How the model writes tool calls: hermes, llama3_json or mistral; auto reads the template."
         ),
     ] = "auto",
+    register: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REDIS_URL",
+            envvar="RADIXGATE_REGISTER",
+            help="Register there, for gateways with `discovery: [{kind: redis}]`, and leave when it ends.",
+            show_default=False,
+        ),
+    ] = None,
+    register_id: Annotated[
+        str | None, typer.Option(help="Its id there.", show_default="the host's name and the port")
+    ] = None,
+    register_url: Annotated[
+        str | None, typer.Option(help="Where gateways reach it.", show_default="where it listens")
+    ] = None,
+    register_prefix: Annotated[str, typer.Option(help="As redis.prefix of the gateways.")] = "rg",
     kv_events: Annotated[bool, typer.Option(help="Publish what the prefix cache holds, on ZMQ.")] = True,
     kv_events_port: Annotated[
         int,
@@ -122,14 +136,6 @@ def worker(
             help="Launched: the interpreter that has the engine; by default ours.", show_default=False
         ),
     ] = None,
-    worker_id: Annotated[
-        str | None,
-        typer.Option(help="Launched: its id; by default of model, host and port.", show_default=False),
-    ] = None,
-    advertise_url: Annotated[
-        str | None,
-        typer.Option(help="Launched: where gateways reach it; by default host and port.", show_default=False),
-    ] = None,
     start_seconds: Annotated[float, typer.Option(help="Launched: until it has to answer.", min=1)] = 1800.0,
     silent_seconds: Annotated[
         float, typer.Option(help="Launched: silence after which it is started anew.", min=1)
@@ -137,19 +143,16 @@ def worker(
     drain_seconds: Annotated[
         float, typer.Option(help="Launched: how long running requests may go on after SIGTERM.", min=0)
     ] = 120.0,
-    config: ConfigFile = None,
-    set_: Assignments = None,
-    redis_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Launched: Redis to register in; or that of --config. Gateways need discovery of kind redis.",
-            show_default=False,
-        ),
-    ] = None,
 ) -> int:
     """Run one worker: embedded, a real engine on CPU or CUDA with paged KV and a prefix cache; or SGLang or vLLM
     with the flags that a gateway makes use of, started again when it dies.
     """
+    registering = None
+    if register is not None:
+        from gateway.cli.registering import Registering
+
+        registering = Registering(redis=register, id=register_id, url=register_url, prefix=register_prefix)
+        registering.check(host)
     if engine != "embedded":
         from gateway.cli import worker_engine as launching
 
@@ -166,12 +169,8 @@ def worker(
             role=disaggregation_mode,
             bootstrap_port=disaggregation_bootstrap_port,
             python=python,
-            place=launching.Place(
-                id=worker_id,
-                url=advertise_url,
-                register=launching.settings_of(config, set_ or (), redis_url),
-                drain_seconds=drain_seconds,
-            ),
+            registering=registering,
+            drain_seconds=drain_seconds,
             start_seconds=start_seconds,
             silent_seconds=silent_seconds,
         )
@@ -226,4 +225,4 @@ def worker(
         options.engine_config()
     except ConfigInvalid as err:
         raise Failure(str(err), 2) from err
-    return main.run(options)
+    return main.run(options, beside=registering.beside) if registering is not None else main.run(options)

@@ -2,62 +2,31 @@
 
 import asyncio
 import logging
-import re
 import shlex
 import signal
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from contextlib import suppress
 
 import typer
 
 from gateway.cli.failure import Failure
-from gateway.cli.index_access import opened
 from gateway.cli.options import is_given, refuse
+from gateway.cli.registering import EVERYWHERE, Registering
 from gateway.cli.serve import run_loop
-from gateway.discovery.registration import Registration
-from gateway.discovery.registry import WorkerRegistry
-from gateway.settings.sources import load
-from gateway.settings.tree import Settings
 from gateway.telemetry import logs
-from gateway.urls import url_problem
 from radix_cache.match import WorkerId
-from radix_cache.redis.call import RedisDown
 from workers.adapter import WorkerAdapter, WorkerTarget, WorkerUnreachable
 from workers.adapters.registry import BUILT_IN
-from workers.launch import ENGINES, Launch, LaunchedEngine, Patience, command_line
+from workers.launch import ENGINES, EngineLife, Launch, LaunchedEngine, Patience, command_line
 from workers.worker import Role
 
 log = logging.getLogger(__name__)
 
-ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104  # to recognise them
 LOOK_SECONDS = 0.5
 NOTICE_SECONDS = 2.0
 """Gateways look at the registry every second."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """How the worker is known to gateways. `register`: in which settings' Redis; None: nowhere."""
-
-    id: str | None
-    url: str | None
-    register: Settings | None
-    drain_seconds: float
-
-
-def settings_of(config: Path | None, assignments: Sequence[str], redis_url: str | None) -> Settings | None:
-    """The settings whose Redis it is registered in; None if none are given. Raises SettingsProblem."""
-    given = list(assignments)
-    if redis_url is not None:
-        given.append(f"redis.url={redis_url}")
-    if config is None and not given:
-        return None
-    return load(config, assignments=given, complete=False).settings
 
 
 def launched(
@@ -74,7 +43,8 @@ def launched(
     role: str,
     bootstrap_port: int,
     python: str | None,
-    place: Place,
+    registering: Registering | None,
+    drain_seconds: float,
     start_seconds: float,
     silent_seconds: float,
 ) -> int:
@@ -100,7 +70,9 @@ def launched(
         bootstrap_port=bootstrap_port if is_given(context, "disaggregation_bootstrap_port") else None,
         more=tuple(context.args),
     )
-    return run(launch, place, Patience(start=start_seconds, silent=silent_seconds))
+    logs.set_up("info")
+    run_loop(_run(launch, Patience(start=start_seconds, silent=silent_seconds), registering, drain_seconds))
+    return 0
 
 
 def free_port(host: str, port: int) -> int:
@@ -113,68 +85,48 @@ def free_port(host: str, port: int) -> int:
         return int(trial.getsockname()[1])
 
 
-def run(launch: Launch, place: Place, patience: Patience) -> int:
-    """Until SIGTERM or SIGINT. Raises Failure."""
-    logs.set_up("info")
-    url = place.url or _own_url(launch)
-    if problem := url_problem(url):
-        raise Failure(f"--advertise-url: {problem}", 2)
-    name = launch.served_model_name or Path(launch.model).name
-    worker: dict[str, Any] = {
-        "id": place.id
-        or re.sub(r"[^A-Za-z0-9._-]", "-", f"{name}-{socket.gethostname()}-{launch.port}")[-64:],
-        "kind": launch.engine,
-        "url": url,
-        "role": launch.role.value,
-    }
-    run_loop(_run(launch, place, patience, worker))
-    return 0
-
-
-async def _run(launch: Launch, place: Place, patience: Patience, worker: dict[str, Any]) -> None:
+async def _run(
+    launch: Launch, patience: Patience, registering: Registering | None, drain_seconds: float
+) -> None:
     """Raises Failure."""
-    command = command_line(launch)
+    command, url = command_line(launch), _url(launch.host, launch.port)
     log.info("launching %s", shlex.join(command))
-    adapter = BUILT_IN[launch.engine](WorkerTarget(id=WorkerId(worker["id"]), url=_loopback_url(launch)))
-    engine = LaunchedEngine(command, adapter.probe, patience=patience)
-    stop = asyncio.Event()
+    answers_at = _url(EVERYWHERE.get(launch.host, launch.host), launch.port)
+    adapter = BUILT_IN[launch.engine](WorkerTarget(id=WorkerId("launched"), url=answers_at))
+    engine, stop = LaunchedEngine(command, adapter.probe, patience=patience), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with AsyncExitStack() as stack:
-        stack.callback(adapter.close)
-        tasks = [asyncio.create_task(engine.run()), asyncio.create_task(stop.wait())]
-        registration = None
-        if place.register is not None:
-            access = await stack.enter_async_context(opened(place.register))
-            registry = WorkerRegistry(access.redis, place.register.redis.prefix)
-            registration = Registration(registry, worker, engine.life)
-            tasks.append(asyncio.create_task(registration.run()))
-        try:
-            await _announced(engine, worker, tasks)
-            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
-            if tasks[0].done():
-                await tasks[0]
-            if registration is not None:
-                tasks[2].cancel()
-                with suppress(RedisDown):
-                    await registration.withdraw()
-                await _idle(adapter, place.drain_seconds)
-        except OSError as err:
-            raise Failure(f"{command[0]} cannot be run: {err.strerror or err}") from err
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    running = asyncio.create_task(engine.run())
+    told = asyncio.create_task(_told(engine.life, url, launch, registering))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+        # It leaves the registry first: gateways send it nothing new then.
+        told.cancel()
+        await asyncio.gather(told, return_exceptions=True)
+        if registering is not None:
+            await _idle(adapter, drain_seconds)
+    except OSError as err:
+        raise Failure(f"{command[0]} cannot be run: {err.strerror or err}") from err
+    finally:
+        for task in (running, told, stopping):
+            task.cancel()
+        await asyncio.gather(running, told, stopping, return_exceptions=True)
+        adapter.close()
 
 
-async def _announced(
-    engine: LaunchedEngine, worker: dict[str, Any], tasks: Sequence["asyncio.Task[Any]"]
-) -> None:
-    """Says so once it is up for the first time; comes back then, or when it is to stop."""
-    while not engine.life.up and not any(task.done() for task in tasks[:2]):
-        await asyncio.wait(tasks[:2], timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    if engine.life.up:
-        print(f"worker {worker['id']} ready at {worker['url']}", flush=True)
+async def _told(life: EngineLife, url: str, launch: Launch, registering: Registering | None) -> None:
+    """Says when it is up, and keeps it registered for as long as it is."""
+    while True:
+        await life.until(up=True)
+        print(f"worker ready at {url}", flush=True)
+        if registering is None:
+            await life.until(up=False)
+            continue
+        async with registering.as_worker(launch.engine, url, launch.role.value):
+            await life.until(up=False)
 
 
 async def _idle(adapter: WorkerAdapter, seconds_max: float) -> None:
@@ -185,17 +137,6 @@ async def _idle(adapter: WorkerAdapter, seconds_max: float) -> None:
             # Nobody here is told when a request ends: the engine has to be asked.
             while (load := (await adapter.probe()).load) is not None and load.streams:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_SECONDS)
-
-
-def _own_url(launch: Launch) -> str:
-    if launch.host in ANY_HOST:
-        raise Failure(f"--advertise-url is needed with --host {launch.host}: where do gateways reach it?", 2)
-    return _url(launch.host, launch.port)
-
-
-def _loopback_url(launch: Launch) -> str:
-    """Where it answers us."""
-    return _url(ANY_HOST.get(launch.host, launch.host), launch.port)
 
 
 def _url(host: str, port: int) -> str:

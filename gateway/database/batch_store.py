@@ -122,7 +122,7 @@ class BatchStore:
 
     async def get(self, tenant: str, identity: str) -> StoredBatch | None:
         """None for what is not there, or is somebody else's."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return None
         asked = select(batches).where(batches.c.id == identity, batches.c.tenant == tenant)
         async with self._database.begin() as connection:
@@ -131,7 +131,7 @@ class BatchStore:
 
     async def page(self, tenant: str, page: Page) -> tuple[Sequence[StoredBatch], bool]:
         """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return [], False
         async with self._database.begin() as connection:
             rows, more = await pages.read(connection, batches, batches.c.tenant == tenant, page)
@@ -150,7 +150,7 @@ class BatchStore:
 
     async def claim(self, lease_seconds: float) -> StoredBatch | None:
         """The oldest that no gateway has, of a tenant that has fewest under way; None if there is none."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return None
         now = self._now_ms()
         free = and_(batches.c.ended_ms.is_(None), or_(batches.c.owner.is_(None), batches.c.lease_ms <= now))
@@ -162,7 +162,7 @@ class BatchStore:
                 return None
             counts = select(batches.c.tenant, func.count()).where(batches.c.ended_ms.is_(None), ~free)
             counted = await connection.execute(counts.group_by(batches.c.tenant))
-            running: dict[str, int] = dict(counted.tuples().all())
+            running: dict[str, int] = {row[0]: row[1] for row in counted}
         chosen = min(found, key=lambda row: running.get(row.tenant, 0))
         taking = (
             update(batches)
@@ -208,7 +208,7 @@ class BatchStore:
         asked = select(batch_rows.c.row, batch_rows.c.good).where(batch_rows.c.batch == batch.id)
         async with self._database.begin() as connection:
             found = await connection.execute(asked)
-            return dict(found.tuples().all())
+            return {row[0]: row[1] for row in found}
 
     async def add(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
         """Results of rows; a row that has one keeps that. Raises LeaseLost, and nothing is added then."""
@@ -272,7 +272,7 @@ class BatchStore:
 
     async def sweep(self, kept_seconds: float) -> int:
         """Forgets those that ended so long ago; says how many."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return 0
         old = batches.c.ended_ms <= self._now_ms() - int(kept_seconds * 1000)
         async with self._database.begin() as connection:
@@ -280,7 +280,7 @@ class BatchStore:
 
     async def unfinished(self) -> int:
         """How many have not ended, of all tenants."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return 0
         async with self._database.begin() as connection:
             asked = select(func.count()).select_from(batches).where(batches.c.ended_ms.is_(None))

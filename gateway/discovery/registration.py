@@ -1,58 +1,50 @@
-"""Keeps a launched engine in the registry for as long as it answers, so that every gateway knows of it.
+"""A worker that registers itself in Redis, renews that for as long as it serves, and takes itself out at its end.
 
-    up         put, and put again long before its lease ends
-    not up     removed: gateways send it nothing new
-    stopped    removed; its running requests may end before it is stopped
-
-A Redis that is away changes nothing: the lease ends by itself, and the next round puts it again.
+A worker that dies without a word is gone when its lease ends. Redis that is away is no reason not to serve: the
+gateways that have taken it up keep it, and it registers again when Redis is back.
 """
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from gateway.discovery.registry import LEASE_SECONDS, WorkerRegistry
 from radix_cache.redis.call import RedisDown
-from workers.launch import EngineLife
 
 log = logging.getLogger(__name__)
 
-PUT_SECONDS = LEASE_SECONDS / 3
+RENEW_SECONDS = LEASE_SECONDS / 5
+LAST_SECONDS = 2.0
 
 
-class Registration:
-    """`worker`: as it stands in the settings' `workers`."""
+@asynccontextmanager
+async def registered(
+    registry: WorkerRegistry, worker: dict[str, Any], renew_seconds: float = RENEW_SECONDS
+) -> AsyncIterator[None]:
+    """`worker`: as it stands in `workers` of the settings."""
+    renewing = asyncio.create_task(_renew(registry, worker, renew_seconds))
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        with suppress(RedisDown, TimeoutError):
+            await asyncio.wait_for(registry.remove(worker["id"]), LAST_SECONDS)
 
-    def __init__(self, registry: WorkerRegistry, worker: dict[str, Any], life: EngineLife) -> None:
-        self._registry = registry
-        self._worker = worker
-        self._life = life
-        self._there = False
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            self._life.changed.clear()
-            try:
-                if self._life.up:
-                    await self._registry.put(self._worker, lease_seconds=LEASE_SECONDS)
-                    self._said(True)
-                elif self._there:
-                    await self.withdraw()
-            except RedisDown as err:
-                log.warning("worker %s cannot be registered: %s", self._worker["id"], err)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._life.changed.wait(), PUT_SECONDS)
-
-    async def withdraw(self) -> None:
-        """Gateways send it nothing new. Raises RedisDown."""
-        await self._registry.remove(self._worker["id"])
-        self._said(False)
-
-    def _said(self, there: bool) -> None:
-        if there is not self._there:
-            self._there = there
-            log.info(
-                "worker %s is %s", self._worker["id"], "registered" if there else "not registered any more"
-            )
+async def _renew(registry: WorkerRegistry, worker: dict[str, Any], seconds: float) -> None:
+    known = None
+    while True:
+        try:
+            await registry.put(worker, lease_seconds=LEASE_SECONDS)
+        except RedisDown as err:
+            if known is not False:
+                log.warning("worker %s cannot register: %s", worker["id"], err)
+            known = False
+        else:
+            if not known:
+                log.info("worker %s is registered at %s", worker["id"], worker["url"])
+            known = True
+        await asyncio.sleep(seconds)

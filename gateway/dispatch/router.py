@@ -56,6 +56,7 @@ class Router:
         self.shadow = shadow
         self._prefill_tokens_min = prefill_tokens_min
         self._clock = clock
+        self.policy_name = policy.name
         self._sequence: dict[str, int] = {}
 
     def arrival(self, model: str) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class BatchCounts:
-    """`batches`, `rows`: under way. `done`: rows that have a result, `failed` of these. `again`: tried once more."""
+    """`batches`, `rows`: under way. `done`: rows with a result, `failed` of these. `again`: tried once more."""
 
     batches: int = 0
     rows: int = 0

@@ -35,9 +35,9 @@ computed by now (3 % of mean TTFT), `room` instead of a whole backlog as the pun
 the TTFT of agents), equal costs by lot and not all within 3 % (a tenth less TPOT near saturation). What did
 not, within noise: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of 50 or 200; nor a `copy_price`
 of any size, as few prefixes are ever held more often than they are asked for (it is a bound, not a gain). A `stay`
-of 0.1 costs 1 % of TTFT with estimates that do not waver. A `decode_weight` of 0.1 buys goodput near saturation with
-3 % of TTFT, and loses both where KV is scarce. Slow start costs up to a tenth of TTFT while workers restart every
-minute on a full fleet, as simulated workers are fast from the first moment; real ones compile and page in.
+of 0.1 costs 1 % of TTFT with estimates that do not waver. A `decode_weight` of 0.1 buys goodput near saturation
+with 3 % of TTFT, and loses both where KV is scarce. Slow start that multiplies the whole cost, price included, cost
+a tenth of TTFT while workers restarted every minute; as a part of wait and own prefill it costs nothing.
 """
 
 from collections.abc import Sequence

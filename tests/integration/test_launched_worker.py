@@ -24,8 +24,9 @@ async def launched(running, tmp_path, port, *more):
     settings = running.here.gateway.settings
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway", "worker", "--engine", "sglang", "--model", "m"),
-        *("--python", str(scripted_engine.make(tmp_path)), "--port", str(port), "--worker-id", "launched"),
-        *("--redis-url", settings.redis.url, "--set", f"redis.prefix={settings.redis.prefix}"),
+        *("--python", str(scripted_engine.make(tmp_path)), "--port", str(port)),
+        *("--register", settings.redis.url, "--register-prefix", settings.redis.prefix),
+        *("--register-id", "launched"),
         *("--drain-seconds", "5", *more, "--", "--tp", "2"),
         stdout=asyncio.subprocess.PIPE,
     )
@@ -36,7 +37,7 @@ async def test_a_launched_worker_joins_and_leaves_every_gateway(gateway, tmp_pat
         process = await launched(running, tmp_path, port)
         try:
             said = await asyncio.wait_for(process.stdout.readline(), 60)
-            assert said.decode() == f"worker launched ready at http://127.0.0.1:{port}\n"
+            assert said.decode() == f"worker ready at http://127.0.0.1:{port}\n"
             fleet = running.here.gateway.fleet
             await running.until(lambda: "launched" in fleet, seconds=20)
             (worker,) = fleet
