@@ -39,6 +39,7 @@ from policies.simulation.outcome import figures
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import TraceRequest, write_trace
 from policies.simulation.trial import Source, Trial
+from policies.simulation.workloads import Load
 from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
 from tests.benchmarks.routing.mock_worker import MODEL
 from tests.benchmarks.routing.settings import CONVERSATIONS, FLEETS
@@ -48,7 +49,10 @@ POLICIES = ("round_robin", "least_work", "product", "cost")
 WINDOW_TOKENS = 16_384
 """As queueing.release_window_tokens has it."""
 
-REAL_FLEET = (4.0, 4, 500_000)
+REAL_LOAD, REAL_WORKERS, REAL_KV_TOKENS = "agents", 4, 1_000_000
+REAL_RATE = 0.7
+"""Sessions a second: busy, and far from what simulated steps and real scheduling would tear apart."""
+
 COLUMNS = (
     ("ttft_ms_mean", "TTFT mean", 1),
     ("ttft_ms_p50", "p50", 1),
@@ -164,7 +168,9 @@ def table(title: str, rows: Sequence[Row]) -> Table:
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="bench-validate", description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=3000, help="of the trace, for NVIDIA's")
-    parser.add_argument("--real", type=int, default=500, help="of the trace, in real time; 0: leave it out")
+    parser.add_argument(
+        "--real", type=int, default=400, help="of a generated workload, in real time; 0: leave it out"
+    )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     console = Console(width=110)
@@ -185,12 +191,12 @@ async def main() -> None:
                 f"{row.subject} by {row.by} @ {group}": {"all": row.figures, "tenants": {}} for row in rows
             }
         if given.real:
-            speed, workers, kv_tokens = REAL_FLEET
-            source = Source(path=CONVERSATIONS, speed=speed, requests_max=given.real)
+            workers, kv_tokens = REAL_WORKERS, REAL_KV_TOKENS
+            source = Source(workload=REAL_LOAD, load=Load(requests=given.real, rate=REAL_RATE))
             scenario = Scenario(
                 workers=workers, kv_tokens=kv_tokens, window_tokens=WINDOW_TOKENS, hold="hrrn"
             )
-            group = f"conversation x{speed:g}, {workers} workers of {kv_tokens // 1000}k, first {given.real}"
+            group = f"generated {REAL_LOAD}, {workers} workers of {kv_tokens // 1000}k, {given.real} requests"
             rows = simulated(source, scenario, POLICIES)
             for policy in POLICIES:
                 rows.append(await real(source.trace(0), policy, workers, kv_tokens, Path(place) / policy))
