@@ -165,6 +165,7 @@ class ScriptedWorker:
         return web.Response()
 
     def _frames(self, script: Script, seen: Seen, *, chat: bool) -> Iterable[bytes]:
+        kind = "chat.completion.chunk" if chat else "text_completion"
         for at in range(script.tokens):
             last = at == script.tokens - 1
             text = f"w{at} "
@@ -175,9 +176,9 @@ class ScriptedWorker:
             }
             choice |= {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
             usage = self._usage(script) if last and script.usage_in_last_frame else None
-            yield _frame({"id": "x", "object": "chunk", "choices": [choice], "usage": usage})
+            yield _frame({"id": "x", "object": kind, "choices": [choice], "usage": usage})
         if not script.usage_in_last_frame and (seen.body.get("stream_options") or {}).get("include_usage"):
-            yield _frame({"id": "x", "object": "chunk", "choices": [], "usage": self._usage(script)})
+            yield _frame({"id": "x", "object": kind, "choices": [], "usage": self._usage(script)})
 
     def _whole(self, script: Script, *, chat: bool) -> dict[str, Any]:
         text = "".join(f"w{at} " for at in range(script.tokens))
