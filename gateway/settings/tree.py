@@ -105,8 +105,6 @@ class Settings(Branch, frozen=True, kw_only=True):
 
 
 UNBUILT = {
-    "listen.processes": "several processes on one machine",
-    "listen.tls": "TLS",
     "plans.classes": "service classes",
     "classes": "service classes",
     "telemetry.record_content": "content recording",
