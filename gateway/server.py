@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gateway.app import Gateway, running
 from gateway.batches.assembly import keeper_of
 from gateway.batches.keeper import Keeper
 from gateway.certificates import ServerTls
+from gateway.reload import Reloader, found_by_pid
 from gateway.settings.listeners import Admin, Listen
 from gateway.settings.tree import Settings
 from gateway.several import OneOf
@@ -59,7 +60,10 @@ class Serving:
 
 
 async def run(
-    settings: Settings, ready: Callable[[Serving], None] = lambda _: None, one: OneOf | None = None
+    settings: Settings,
+    ready: Callable[[Serving], None] = lambda _: None,
+    one: OneOf | None = None,
+    read: Callable[[], Settings] | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, and drains; a second signal ends it at once.
 
@@ -82,8 +86,11 @@ async def run(
     async with serving(settings, one) as here:
         _spare_the_collector()
         log.info("serving at %s, operators at %s", here.tenants, here.admin)
-        ready(here)
-        by_keyboard = await stop is signal.SIGINT
+        reloader = Reloader(here.gateway, here.certificates, read or (lambda: settings))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
+        with found_by_pid(Path(settings.state_directory)) if one is None else nullcontext():
+            ready(here)
+            by_keyboard = await stop is signal.SIGINT
         await _drain(here, at_once, notice_seconds=0.0 if by_keyboard else settings.drain.notice_seconds)
 
 

@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +48,14 @@ class OneOf:
         return self.directory / f"admin-{number}"
 
 
-async def run(settings: Settings, given: Sequence[str], ready: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT; a second one ends it at once. `given`: the options of `radixgate serve`.
+async def run(
+    settings: Settings,
+    given: Sequence[str],
+    ready: Callable[[str], None],
+    found: Callable[[Path], AbstractContextManager[None]],
+) -> None:
+    """Serves until SIGTERM or SIGINT; a second one ends it at once. `given`: the options of `radixgate serve`;
+    `found`: held while it serves.
 
     Raises SettingsProblem, ValkeyFailed and ChildFailed before it serves.
     """
@@ -95,6 +101,7 @@ async def run(settings: Settings, given: Sequence[str], ready: Callable[[str], N
         stack.push_async_callback(_stopped, children)
         url = await children[0].start(READY_SECONDS_MAX)
         await asyncio.gather(*(child.start(READY_SECONDS_MAX) for child in children[1:]))
+        stack.enter_context(found(Path(settings.state_directory)))
         ready(url)
         keeping = [asyncio.create_task(child.keep(READY_SECONDS_MAX)) for child in children]
         await stop.wait()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +13,7 @@ from gateway.cli.failure import Failure
 from gateway.cli.options import Assignments, ConfigFile
 from gateway.embedded_valkey import ValkeyFailed
 from gateway.processes import ChildFailed
+from gateway.reload import found_by_pid
 from gateway.settings.sources import load
 from gateway.settings.tree import Settings
 from gateway.several import OneOf
@@ -51,16 +52,28 @@ def serve(
     if process is not None and process_directory is not None:
         number, _, count = process.partition("/")
         one = OneOf(number=int(number), count=int(count), directory=process_directory)
-    run(loaded.settings, _options(config, assignments), one)
+    run(
+        loaded.settings,
+        _options(config, assignments),
+        one,
+        lambda: load(config, assignments=assignments).settings,
+    )
 
 
-def run(settings: Settings, given: Sequence[str] = (), one: OneOf | None = None) -> None:
-    """Serves until a signal comes. `given`: options for the processes, where there are several. Raises Failure."""
+def run(
+    settings: Settings,
+    given: Sequence[str] = (),
+    one: OneOf | None = None,
+    read: Callable[[], Settings] | None = None,
+) -> None:
+    """Serves until a signal comes. `given`: options for the processes, where there are several; `read`: reads the
+    settings again. Raises Failure.
+    """
     try:
         if settings.listen.processes > 1 and one is None:
-            run_loop(several.run(settings, given, _ready))
+            run_loop(several.run(settings, given, _ready, found_by_pid))
         else:
-            run_loop(server.run(settings, _announce, one))
+            run_loop(server.run(settings, _announce, one, read))
     except (server.CannotListen, ValkeyFailed, ChildFailed) as err:
         raise Failure(str(err)) from err
 
