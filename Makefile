@@ -36,7 +36,7 @@ check: .venv/.dev ## Format, lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them)
+test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them, or is a 3.12)
 	tests/engine_alone/run .tools/engine-alone $(ENGINE_PYTHON)
 
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
