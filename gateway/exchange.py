@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.request import InferenceRequest, Surface
-from gateway.settings_types import Address
+from gateway.settings.types import Address
 from gateway.tenants.tenant import Tenant
 
 
@@ -31,6 +31,11 @@ class Exchange(Protocol):
     @property
     def key(self) -> str | None:
         """The API key as presented; None if there is none."""
+        ...
+
+    @property
+    def caller(self) -> tuple[str, str] | None:
+        """Tenant and key of somebody who was let in before, whose work this is now; None: the key says who asks."""
         ...
 
     @property

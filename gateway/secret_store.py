@@ -5,8 +5,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.settings import Settings
-from gateway.settings_types import SettingsProblem
+from gateway.settings.tree import Settings
+from gateway.settings.types import SettingsProblem
 
 FILE_NAME = "deployment.secret"
 

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from gateway.settings import Index
+from gateway.settings.stores import Index
 from radix_cache.follower import PAGE_BYTES, Room
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.copy import TreeCopy

@@ -6,9 +6,10 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import pytest
 import uvloop
 
 from gateway.server import Serving, serving
-from gateway.settings_sources import load
+from gateway.settings.sources import load
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.postgres import PostgresMissing, PostgresServer
+from tests.stage.s3 import S3Missing, S3Server
 from tests.stage.valkey import ValkeyServer
 
 SECRET = "a secret of the tests"
@@ -93,6 +95,18 @@ def postgres_url(postgres: PostgresServer) -> str:
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, create()).result()
     return postgres.url(name)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server of S3's protocol for all tests; each takes a bucket of its own. Skips where it cannot be had."""
+    try:
+        server = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    except S3Missing as err:
+        pytest.skip(str(err))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -210,6 +224,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
         plan: dict[str, Any] | None = None,
         tenants: dict[str, dict[str, Any]] | None = None,
         kind: str = "sglang",
+        roles: Sequence[str] = (),
         all_up: bool = True,
         **settings: Any,
     ) -> AsyncIterator[RunningGateway]:
@@ -230,7 +245,10 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
             "drain.notice_seconds": "0",
             "drain.seconds": "1",
             "workers": json.dumps(
-                [{"id": f"w{at}", "kind": kind, "url": w.url} for at, w in enumerate(workers)]
+                [
+                    {"id": f"w{at}", "kind": kind, "url": w.url, "role": role}
+                    for at, (w, role) in enumerate(zip_longest(workers, roles, fillvalue="both"))
+                ]
             ),
             "plans": json.dumps(
                 [{"name": "plan", "limits": limits or [], "concurrency": concurrency, **(plan or {})}]

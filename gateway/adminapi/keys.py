@@ -11,8 +11,8 @@ from gateway.adminapi.call import Answer, Call, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import LISTING, Page
 from gateway.database.rows import StoredKey, guarded, key_of, no_key
-from gateway.settings_tenants import ApiKey
-from gateway.settings_types import Identifier, Moment, Name
+from gateway.settings.tenants import ApiKey
+from gateway.settings.types import Identifier, Moment, Name
 from gateway.tenants.keys import HASH_PREFIX
 
 IDENTITIES_MAX = 10_000

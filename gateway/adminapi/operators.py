@@ -9,8 +9,8 @@ from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
 from gateway.database.operators import Operator
-from gateway.settings_tokens import Role
-from gateway.settings_types import Moment, Name
+from gateway.settings.tokens import Role
+from gateway.settings.types import Moment, Name
 from gateway.tenants.operator_life import OperatorLife
 
 

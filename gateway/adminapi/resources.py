@@ -15,7 +15,7 @@ from gateway.adminapi.call import Answer, Call, Handle, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.database.rows import organisation_of, plan_of, tenant_of
 from gateway.database.tenant_store import Change
-from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
 
 LISTING = {"limit": "Entries at most, 1 to 1000; 100 by default.", "after": "The `next` of the page before."}
 

@@ -25,6 +25,7 @@ NAMES = (
         "import",
         "index",
         "workers",
+        "route",
     ),
 )
 
@@ -62,9 +63,10 @@ def _command(name: str) -> Any:
 
             return _alone(serve)
         case "worker":
+            from gateway.cli.worker import CONTEXT as OTHERS_TOO
             from gateway.cli.worker import worker
 
-            return _alone(worker)
+            return _alone(worker, OTHERS_TOO)
         case "demo":
             from gateway.cli.demo import demo
 
@@ -97,6 +99,10 @@ def _command(name: str) -> Any:
             from gateway.cli.config import explain_config
 
             return _alone(explain_config)
+        case "route":
+            from gateway.cli.route import route
+
+            return _alone(route)
         case "usage":
             from gateway.cli.usage import usage
 

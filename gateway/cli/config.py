@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sized
 
 from gateway.cli.options import Assignments, ConfigFile
-from gateway.settings_sources import load
+from gateway.settings.sources import load
 
 
 def check_config(config: ConfigFile = None, set_: Assignments = None) -> None:

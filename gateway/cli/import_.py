@@ -14,7 +14,7 @@ from gateway.cli.store_access import opened_store, run, settings_of
 from gateway.litellm.config import read_config
 from gateway.litellm.moved import Moved, NotLitellm
 from gateway.litellm.tables import TABLES, export_statement, read_tables
-from gateway.settings_yaml import parse
+from gateway.settings.yaml import parse
 
 EVERY_MODEL = {"allow": ["*"], "deny": []}
 

@@ -11,8 +11,8 @@ from gateway.cli.failure import Failure
 from gateway.cli.index_access import Wanted, copied, opened
 from gateway.cli.index_stats import counted
 from gateway.cli.options import Assignments, ConfigFile
-from gateway.settings import Settings
-from gateway.settings_sources import load
+from gateway.settings.sources import load
+from gateway.settings.tree import Settings
 from gateway.telemetry import logs
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.cli.failure import Failure
 from gateway.embedded_valkey import ValkeyFailed, running_url
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from gateway.tenants.register import isolation_group
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown

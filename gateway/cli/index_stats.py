@@ -4,7 +4,7 @@ import json as json_
 
 from gateway.cli.columns import Row, columns
 from gateway.cli.index_access import IndexAccess, copied, opened
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.census import Census, Tally, census, spaces_of
 from radix_cache.shared.keys import NamespaceId

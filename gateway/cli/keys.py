@@ -31,8 +31,8 @@ from gateway.cli.store_access import (
 )
 from gateway.database.rows import StoredKey
 from gateway.secret_store import deployment_secret, secret_file
-from gateway.settings_sources import load
-from gateway.settings_tenants import ApiKey, ModelAccess
+from gateway.settings.sources import load
+from gateway.settings.tenants import ApiKey, ModelAccess
 from gateway.tenants.key_life import KeyLife
 from gateway.tenants.keys import HASH_PREFIX, NewKey, key_digest, key_id, new_key, pepper
 

@@ -11,7 +11,7 @@ import typer
 
 from gateway.cli.commands import Commands
 from gateway.cli.failure import Failure
-from gateway.settings_types import SettingsProblem
+from gateway.settings.types import SettingsProblem
 
 UsageError: Any = typer.BadParameter.__bases__[0]
 """Every kind of wrong use. typer exports this one child of it only."""

@@ -11,7 +11,7 @@ from gateway.cli.options import Assignments, ConfigFile
 from gateway.cli.store_access import AsJson, moment_of, opened_store, run, settings_of, shown
 from gateway.database.operators import ROLES, Operator
 from gateway.secret_store import deployment_secret
-from gateway.settings_tokens import Role
+from gateway.settings.tokens import Role
 from gateway.tenants.keys import NewKey, pepper
 from gateway.tenants.operator_life import OperatorLife
 

@@ -11,8 +11,8 @@ from gateway import server
 from gateway.cli.failure import Failure
 from gateway.cli.options import Assignments, ConfigFile
 from gateway.embedded_valkey import ValkeyFailed
-from gateway.settings import Settings
-from gateway.settings_sources import load
+from gateway.settings.sources import load
+from gateway.settings.tree import Settings
 from gateway.telemetry import logs
 
 log = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from gateway.database.tables import REVISION
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE, database_url_problem
 from gateway.secret_store import deployment_secret
-from gateway.settings import Settings
-from gateway.settings_messages import explained
-from gateway.settings_sources import load
-from gateway.settings_tenants import LIMIT_UNITS, ContextLength, Limit, ModelAccess
-from gateway.settings_types import Moment, Network
+from gateway.settings.messages import explained
+from gateway.settings.sources import load
+from gateway.settings.tenants import LIMIT_UNITS, ContextLength, Limit, ModelAccess
+from gateway.settings.tree import Settings
+from gateway.settings.types import Moment, Network
 from gateway.tenants.key_life import KeyProblem
 
 Result = TypeVar("Result")

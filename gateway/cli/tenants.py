@@ -33,7 +33,7 @@ from gateway.cli.store_access import (
     shown,
     without,
 )
-from gateway.settings_tenants import Isolation, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import Isolation, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
 
 MODES: dict[str, Literal["isolated", "group", "shared"]] = {
     "isolated": "isolated",

@@ -1,4 +1,4 @@
-"""`radixgate worker`: one embedded PyTorch worker, serving over HTTP as SGLang does."""
+"""`radixgate worker`: one embedded PyTorch worker, serving over HTTP as SGLang does; or a launched engine."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,22 +6,42 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.failure import Failure
+from gateway.cli.options import refuse
 
 ENGINE_MISSING = (
     "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
 )
 
 
+OF_LAUNCHED = ("python", "start_seconds", "silent_seconds", "drain_seconds")
+OF_BOTH = (
+    *("engine", "model", "host", "port", "served_model_name", "page_size", "kv_events", "kv_events_port"),
+    *("disaggregation_mode", "disaggregation_bootstrap_port"),
+    *("register", "register_id", "register_url", "register_prefix"),
+)
+CONTEXT = {"allow_extra_args": True}
+
+
 def worker(
+    context: typer.Context,
     model: Annotated[
-        Path, typer.Option(help="Checkpoint directory: config.json, safetensors, tokenizer.json.")
+        Path,
+        typer.Option(
+            help="Checkpoint directory: config.json, safetensors, tokenizer.json; or what the engine takes."
+        ),
     ],
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="embedded; or sglang or vllm, to be launched, watched and registered: its own flags go after --."
+        ),
+    ] = "embedded",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 30000,
     served_model_name: Annotated[
         str | None, typer.Option(help="Name in requests; by default the directory's.", show_default=False)
     ] = None,
-    page_size: Annotated[int, typer.Option(help="Tokens per KV page.", min=1)] = 16,
+    page_size: Annotated[int, typer.Option(help="Tokens per KV page; vllm's are 32 by default.", min=1)] = 16,
     kv_tokens: Annotated[
         int | None,
         typer.Option(help="Tokens that fit into the KV cache; by default as memory allows.", min=1),
@@ -86,6 +106,22 @@ def worker(
             help="How the model writes tool calls: hermes, llama3_json or mistral; auto reads the template."
         ),
     ] = "auto",
+    register: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REDIS_URL",
+            envvar="RADIXGATE_REGISTER",
+            help="Register there, for gateways with `discovery: [{kind: redis}]`, and leave when it ends.",
+            show_default=False,
+        ),
+    ] = None,
+    register_id: Annotated[
+        str | None, typer.Option(help="Its id there.", show_default="the host's name and the port")
+    ] = None,
+    register_url: Annotated[
+        str | None, typer.Option(help="Where gateways reach it.", show_default="where it listens")
+    ] = None,
+    register_prefix: Annotated[str, typer.Option(help="As redis.prefix of the gateways.")] = "rg",
     kv_events: Annotated[bool, typer.Option(help="Publish what the prefix cache holds, on ZMQ.")] = True,
     kv_events_port: Annotated[
         int,
@@ -94,8 +130,53 @@ def worker(
     kv_events_buffer_steps: Annotated[
         int, typer.Option(help="Batches of events kept for replay, each of one step.", min=1)
     ] = 10_000,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="Launched: the interpreter that has the engine; by default ours.", show_default=False
+        ),
+    ] = None,
+    start_seconds: Annotated[float, typer.Option(help="Launched: until it has to answer.", min=1)] = 1800.0,
+    silent_seconds: Annotated[
+        float, typer.Option(help="Launched: silence after which it is started anew.", min=1)
+    ] = 30.0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="Launched: how long running requests may go on after SIGTERM.", min=0)
+    ] = 120.0,
 ) -> int:
-    """Run one embedded worker: a real engine on CPU or CUDA, with paged KV and a prefix cache."""
+    """Run one worker: embedded, a real engine on CPU or CUDA with paged KV and a prefix cache; or SGLang or vLLM
+    with the flags that a gateway makes use of, started again when it dies.
+    """
+    registering = None
+    if register is not None:
+        from gateway.cli.registering import Registering
+
+        registering = Registering(redis=register, id=register_id, url=register_url, prefix=register_prefix)
+        registering.check(host)
+    if engine != "embedded":
+        from gateway.cli import worker_engine as launching
+
+        return launching.launched(
+            context,
+            own=(*OF_BOTH, *OF_LAUNCHED),
+            engine=engine,
+            model=str(model),
+            host=host,
+            port=port,
+            served_model_name=served_model_name,
+            page_size=page_size,
+            events_port=kv_events_port if kv_events else None,
+            role=disaggregation_mode,
+            bootstrap_port=disaggregation_bootstrap_port,
+            python=python,
+            registering=registering,
+            drain_seconds=drain_seconds,
+            start_seconds=start_seconds,
+            silent_seconds=silent_seconds,
+        )
+    refuse(context, OF_LAUNCHED, "for engines that are launched: see --engine")
+    if context.args:
+        raise Failure(f"unexpected: {' '.join(context.args)}", 2)
     if not (model / "config.json").is_file():
         raise Failure(f"--model: there is no config.json in {str(model)!r}", 2)
     try:
@@ -144,4 +225,4 @@ def worker(
         options.engine_config()
     except ConfigInvalid as err:
         raise Failure(str(err), 2) from err
-    return main.run(options)
+    return main.run(options, beside=registering.beside) if registering is not None else main.run(options)

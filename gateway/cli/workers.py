@@ -14,8 +14,9 @@ from gateway.cli.options import Assignments, ConfigFile
 from gateway.discovery.file import workers_of
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
-from gateway.settings import Settings, Worker
-from gateway.settings_sources import load
+from gateway.settings.sources import load
+from gateway.settings.tree import Settings
+from gateway.settings.workers import Worker
 from gateway.urls import url_problem
 from workers.adapters.registry import adapters
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from gateway.settings_tokens import Role
+from gateway.settings.tokens import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.settings_tenants import ApiKey, ModelAccess, OrganisationSettings, Plan, TenantSettings
-from gateway.settings_types import Moment, Network
+from gateway.settings.tenants import ApiKey, ModelAccess, OrganisationSettings, Plan, TenantSettings
+from gateway.settings.types import Moment, Network
 
 log = logging.getLogger(__name__)
 

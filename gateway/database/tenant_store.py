@@ -29,7 +29,7 @@ from gateway.database.rows import (
     row_of,
     tenant_of,
 )
-from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
 
 NOBODY = "gateway"
 """Who changes something where nobody else does."""
@@ -80,6 +80,10 @@ class Change:
             page = rows[at : at + PAGE]
             await self._connection.execute(insert(tables.keys), page)
             await self._write_down("keys", f"{len(page)} keys", None, {"ids": [row["id"] for row in page]})
+
+    async def note(self, kind: str, subject: str, after: dict[str, Any]) -> None:
+        """Writes down what is changed elsewhere; if that fails, raise before this transaction ends."""
+        await self._write_down(kind, subject, None, after)
 
     async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
         """The row of one of LISTED, as it is now; None if there is none of that name."""

@@ -14,7 +14,7 @@ import yaml
 
 from gateway.processes import Child, ChildFailed
 from gateway.secret_store import deployment_secret
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 
 MODEL = "tiny-llama"

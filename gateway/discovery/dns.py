@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 from gateway.discovery.source import SourceAway
-from gateway.settings import Discovery, Worker
+from gateway.settings.workers import Discovery, Worker
 
 
 class DnsSource:

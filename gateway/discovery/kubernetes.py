@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from gateway.discovery.source import SourceAway
-from gateway.settings import Discovery, Worker
+from gateway.settings.workers import Discovery, Worker
 
 API = "https://kubernetes.default.svc"
 """Every cluster's name for it, and a name that its certificate has."""

@@ -15,7 +15,7 @@ import orjson
 
 from gateway.discovery.file import workers_of
 from gateway.discovery.source import SourceAway
-from gateway.settings import Worker
+from gateway.settings.workers import Worker
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 

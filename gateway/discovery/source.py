@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from gateway.settings import Worker
+from gateway.settings.workers import Worker
 
 
 class SourceAway(Exception):

@@ -8,7 +8,7 @@ from gateway.discovery.file import FileSource
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.registry import RedisSource, WorkerRegistry
 from gateway.discovery.source import Source
-from gateway.settings import Discovery
+from gateway.settings.workers import Discovery
 
 
 def sources_of(settings: Iterable[Discovery], registry: WorkerRegistry) -> list[Source]:

@@ -12,8 +12,8 @@ from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
 from gateway.errors import ModelNotFound
 from gateway.model import Model, PromptEncoder
 from gateway.quotas.prices import Prices
-from gateway.settings import Model as ModelSettings
-from gateway.settings_types import SettingsProblem
+from gateway.settings.models import Model as ModelSettings
+from gateway.settings.types import SettingsProblem
 
 MODELS_FOUND_MAX = 1000
 
@@ -38,6 +38,8 @@ class Catalogue:
                 context_length=settings.context_length,
                 created=created,
                 prices=_prices(settings),
+                splits=tuple(settings.splits.items()),
+                fallbacks=settings.fallbacks,
             )
             self._aliases.update(dict.fromkeys(settings.aliases, settings.name))
 

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
-from gateway.settings import KvEventsAt, Worker
+from gateway.settings.workers import KvEventsAt, Worker
 from workers.kv_events.source import EventSource, reachable
 
 _PORT = re.compile(r"^(tcp://.*:)(\d+)$")

@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from gateway.settings_types import Address, MediaHost, address_of
+from gateway.settings.types import Address, MediaHost, address_of
 
 FETCH_SECONDS_MAX = 10.0
 REDIRECTS_MAX = 3

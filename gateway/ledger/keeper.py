@@ -16,7 +16,7 @@ from gateway.database.outbox import Outbox
 from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
 from gateway.database.usage_store import DAY_MS, HOUR_MS, UsageStore
 from gateway.ledger.query import moment_text
-from gateway.settings_ledger import UsageLedger
+from gateway.settings.usage import UsageLedger
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from gateway.ledger.keeper import USAGE_HOUR, Keeper
 from gateway.ledger.shipper import Shipper
 from gateway.ledger.webhooks import Webhooks
 from gateway.quotas.events import Alert as QuotaAlert
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from gateway.telemetry.record import RequestRecord
 
 BUDGET_ALERT = "budget.alert"

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.database.usage_query import GROUPS_MAX, PAGE, ROW_COLUMNS, TAG, TIMES, UsageQuery
 from gateway.ledger.attribution import NAME_MAX
-from gateway.settings_types import Moment
+from gateway.settings.types import Moment
 
 FOR_TENANTS = ("key", "model", "user", "code")
 """What a tenant may ask by. Where its requests were computed is not its business."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.database.rows import StoredKey
-from gateway.settings_tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
 
 Row = Mapping[str, Any]
 

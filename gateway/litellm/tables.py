@@ -21,8 +21,8 @@ import msgspec
 
 from gateway.database.rows import StoredKey
 from gateway.litellm.moved import Moved, NotLitellm, Row, identifier, rows
-from gateway.settings_tenants import ApiKey, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
-from gateway.settings_types import Moment, Network
+from gateway.settings.tenants import ApiKey, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
+from gateway.settings.types import Moment, Network
 
 TABLES = (
     "LiteLLM_OrganizationTable",

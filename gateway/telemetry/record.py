@@ -89,7 +89,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `worker_ttft_seconds`: from dispatch to the worker's first token, of streams; `predicted_ttft_seconds`: what
     the latency model expected of it.
     `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
-    what is charged; None if nothing was computed.
+    what is charged; None if nothing was computed. `prefill_worker`: who computed the prompt, where that was another
+    worker than the one that answered.
     """
 
     id: str
@@ -126,6 +127,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user: str | None = None
     tags: Mapping[str, str] = NO_TAGS
     used: Used | None = None
+    prefill_worker: str | None = None
 
 
 class Progress:
@@ -151,6 +153,7 @@ class Progress:
         "policy_reason",
         "predicted_tokens",
         "predicted_ttft_seconds",
+        "prefill_worker",
         "prompt_tokens",
         "queued_at",
         "queued_until",
@@ -187,6 +190,7 @@ class Progress:
         self.by_shadow = False
         self.stream = False
         self.worker: str | None = None
+        self.prefill_worker: str | None = None
         self.attempts = 0
         self.prompt_tokens = 0
         self.predicted_tokens = 0
@@ -216,8 +220,10 @@ class Progress:
         reason: str,
         predicted_tokens: int,
         predicted_ttft_seconds: float,
+        prefill_worker: str | None = None,
     ) -> None:
         """A worker gets it now. `by_shadow`: the second policy decided so."""
+        self.prefill_worker = prefill_worker
         self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
         self.predicted_tokens = predicted_tokens
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
@@ -242,6 +248,13 @@ class Progress:
             return self.usage.completion_tokens or 0
         return self.frames
 
+    def tpot_seconds(self) -> float | None:
+        """Between output tokens on average; None where there is nothing between."""
+        tokens = self.output_tokens_used()
+        if not self.stream or self.first_byte_at is None or self.last_byte_at is None or tokens < 2:
+            return None
+        return (self.last_byte_at - self.first_byte_at) / (tokens - 1)
+
     def used(self) -> Used | None:
         """What the request is charged for: the worker's count, else what was sent and came; None if nothing was
         computed for it."""
@@ -264,14 +277,6 @@ class Progress:
         ttft = (
             self.first_byte_at - self.received_at if self.first_byte_at is not None and self.stream else None
         )
-        tpot = None
-        if (
-            self.stream
-            and self.first_byte_at is not None
-            and self.last_byte_at is not None
-            and output_tokens > 1
-        ):
-            tpot = (self.last_byte_at - self.first_byte_at) / (output_tokens - 1)
         now = self.clock()
         queue = None
         if self.queued_at is not None:
@@ -287,6 +292,7 @@ class Progress:
             worker=self.worker,
             policy_reason=self.policy_reason,
             by_shadow=self.by_shadow,
+            prefill_worker=self.prefill_worker,
             attempts=self.attempts,
             stream=self.stream,
             prompt_tokens=self.usage.prompt_tokens if self.usage is not None else self.prompt_tokens,
@@ -307,7 +313,7 @@ class Progress:
             ttft_seconds=ttft,
             worker_ttft_seconds=self.worker_ttft_seconds,
             predicted_ttft_seconds=self.predicted_ttft_seconds,
-            tpot_seconds=tpot,
+            tpot_seconds=self.tpot_seconds(),
             trace=self.trace,
             steps=self._steps(),
             organisation=self.organisation,

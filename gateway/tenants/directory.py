@@ -9,7 +9,7 @@ Every implementation passes tests/conformance/test_tenant_directory.py.
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.settings_tenants import ApiKey
+from gateway.settings.tenants import ApiKey
 from gateway.tenants.tenant import Tenant
 
 
@@ -33,6 +33,13 @@ class TenantDirectory(Protocol):
         """A tenant as somebody presents it who has shown by other means than a key who he is.
 
         `rules`: what would stand in a key's settings. Raises UnknownKey if there is no such tenant, DirectoryAway.
+        """
+        ...
+
+    def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        """A tenant as one of its keys presents it, which was presented before: now nobody holds it.
+
+        Raises UnknownKey for a key that opens nothing any more, DirectoryAway.
         """
         ...
 

@@ -13,8 +13,8 @@ import msgspec
 
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import Change, TenantStore
-from gateway.settings_tenants import ApiKey
-from gateway.settings_types import Moment
+from gateway.settings.tenants import ApiKey
+from gateway.settings.types import Moment
 from gateway.tenants.keys import NewKey, new_key
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from gateway.quotas.limit import AT_ONE_TIME, CONCURRENCY, Limit, concurrency
-from gateway.settings_tenants import Limit as LimitSettings
+from gateway.settings.tenants import Limit as LimitSettings
 from policies.windows import Window
 
 

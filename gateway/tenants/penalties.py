@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
-from gateway.settings_types import Address
+from gateway.settings.types import Address
 from policies.windows import Meter, Window
 
 ADDRESSES_MAX = 10_000

@@ -16,14 +16,14 @@ from math import inf
 import msgspec
 
 from gateway.quotas.limit import Scope
-from gateway.settings_tenants import (
+from gateway.settings.tenants import (
     ApiKey,
     Isolation,
     ModelAccess,
     OrganisationSettings,
     TenantSettings,
 )
-from gateway.settings_tenants import Plan as PlanSettings
+from gateway.settings.tenants import Plan as PlanSettings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.limits import in_place_of, limits_at, next_end
@@ -118,6 +118,16 @@ class Register:
     def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
         entry = Entry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
         return self._put_together(entry, self._wall())[0]
+
+    def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        return self.tenant_of(self.entry_of(tenant, key_id))
+
+    def entry_of(self, tenant: str, key_id: str) -> Entry:
+        """What is known of a tenant's key that may be used now. Raises UnknownKey."""
+        entry = self._entries.get(key_id)
+        if entry is None or entry.tenant_id != tenant or entry.expires <= self._wall():
+            raise UnknownKey
+        return entry
 
     def groups(self) -> Sequence[str]:
         return self._group_list

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from gateway.settings_types import Address, Network, address_of
+from gateway.settings.types import Address, Network, address_of
 
 FORWARDED_FOR = "X-Forwarded-For"
 HOPS_MAX = 20

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from gateway.errors import TooManyConnections
-from gateway.settings_types import Address, Network, address_of
+from gateway.settings.types import Address, Network, address_of
 from gateway.tenants.penalties import place
 
 NewProtocol = Callable[[], asyncio.Protocol]

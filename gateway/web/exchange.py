@@ -11,7 +11,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.errors import BadRequest, BodyTimeout, GatewayError, PayloadTooLarge, UnsupportedEncoding
 from gateway.request import InferenceRequest, Surface
-from gateway.settings_types import Address
+from gateway.settings.types import Address
 from gateway.tenants.tenant import Tenant
 from gateway.web.bodies import Bodies
 from gateway.web.client_address import FindAddress
@@ -62,6 +62,10 @@ class HttpExchange:
     @property
     def key(self) -> str | None:
         return presented_key(self._http.headers)
+
+    @property
+    def caller(self) -> None:
+        return None
 
     @property
     def repeat_key(self) -> str | None:

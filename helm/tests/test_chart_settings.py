@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from gateway.server import serving
-from gateway.settings import Settings
-from gateway.settings_sources import load
+from gateway.settings.sources import load
+from gateway.settings.tree import Settings
 from gateway.tenants.keys import new_key, pepper
 from gateway.tenants.yaml_directory import yaml_directory
 from helm.tests.rendering import CHART, EVERY_EXAMPLE, Objects, gateway, one, render, template

@@ -23,7 +23,7 @@ import yaml
 from gateway.demo.stage import free_port
 from gateway.processes import Child, ChildFailed
 from gateway.secret_store import deployment_secret
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 
 DIRECT, RADIXGATE, TOKENS, SMG, AIOHTTP = "direct", "radixgate", "radixgate-tokens", "smg", "aiohttp"

@@ -9,8 +9,7 @@ from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
-from gateway.settings import Settings
-from gateway.settings_tenants import (
+from gateway.settings.tenants import (
     ApiKey,
     ContextLength,
     Isolation,
@@ -20,7 +19,8 @@ from gateway.settings_tenants import (
     Plan,
     TenantSettings,
 )
-from gateway.settings_types import Moment, Network
+from gateway.settings.tree import Settings
+from gateway.settings.types import Moment, Network
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import new_key, pepper
 from gateway.tenants.register import Register

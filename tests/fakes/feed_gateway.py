@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from gateway.dispatch.feeds import Feeds
-from gateway.settings import Index
+from gateway.settings.stores import Index
 from gateway.shared_index import SharedIndexParts
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import Namespace, Space

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway import errors
 from gateway.gauges import gauges
-from gateway.settings import Settings
+from gateway.settings.tree import Settings
 from gateway.telemetry.metrics import RequestMetrics
 from policies.registry import BUILT_IN_QUEUEING, BUILT_IN_ROUTING
 
@@ -115,7 +115,7 @@ def metrics_table() -> str:
                 family.documentation,
             )
         )
-    for gauge in gauges(None, None, None, None, None, None, None):  # type: ignore[arg-type]  only described, never read
+    for gauge in gauges(None, None, None, None, None, None, None, None):  # type: ignore[arg-type]  only described, never read
         kind = "counter" if gauge.counter else "gauge"
         name = f"radixgate_{gauge.name}" + ("_total" if gauge.counter else "")
         rows.append((name, kind, ", ".join(gauge.labels), gauge.text))

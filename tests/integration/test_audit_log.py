@@ -10,7 +10,7 @@ from gateway.database import schema
 from gateway.database.audit_log import AuditLog
 from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
-from gateway.settings_tenants import Plan, TenantSettings
+from gateway.settings.tenants import Plan, TenantSettings
 from gateway.tenants.key_life import KeyLife
 from gateway.tenants.keys import pepper
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.dispatch.feed_leases import LEASE_SECONDS
 from gateway.dispatch.feeds import Feeds
-from gateway.settings import Index
+from gateway.settings.stores import Index
 from gateway.shared_index import SharedIndexParts
 from radix_cache.shared.feed_leases import Known
 from tests.fakes.feed_gateway import SPACE

@@ -11,7 +11,7 @@ from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
-from gateway.settings_tenants import ApiKey, TenantSettings
+from gateway.settings.tenants import ApiKey, TenantSettings
 from gateway.tenants.keys import new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gateway.cli.main import main
-from gateway.settings_sources import load
+from gateway.settings.sources import load
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import pepper
 from gateway.tenants.yaml_directory import yaml_directory

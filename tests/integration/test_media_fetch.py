@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gateway.dispatch import media_fetch
 from gateway.dispatch.media_fetch import CannotFetch, MediaFetcher
-from gateway.settings_types import MediaHost
+from gateway.settings.types import MediaHost
 from tests.fakes.scripted_worker import ScriptedWorker
 
 CAT = b"\x89PNG a cat"

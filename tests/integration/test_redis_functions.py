@@ -9,7 +9,7 @@ import redis.asyncio as redis
 
 from gateway.quotas.quota import Cost, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.settings import Index
+from gateway.settings.stores import Index
 from gateway.shared_index import SharedIndexParts
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import server
-from gateway.settings_types import Network, address_of
+from gateway.settings.types import Network, address_of
 from gateway.web.connections import Connections
 from tests.fakes.scripted_worker import ScriptedWorker
 

@@ -14,8 +14,8 @@ from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.rows import StoredKey
 from gateway.database.tables import REVISION, metadata
 from gateway.database.tenant_store import TenantStore
-from gateway.settings_tenants import ApiKey, ModelAccess, Plan, TenantSettings
-from gateway.settings_types import Moment
+from gateway.settings.tenants import ApiKey, ModelAccess, Plan, TenantSettings
+from gateway.settings.types import Moment
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.keys import new_key, pepper
 from gateway.tenants.register import Register

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway.settings_tokens import TokenIssuer
+from gateway.settings.tokens import TokenIssuer
 from gateway.tenants import issuer as issuer_module
 from gateway.tenants import tokens as tokens_module
 from gateway.tenants.issuer import Issuer

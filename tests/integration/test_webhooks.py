@@ -16,8 +16,8 @@ from gateway.database.outbox import Outbox
 from gateway.database.usage_store import HOUR_MS, UsageStore
 from gateway.ledger.keeper import Keeper
 from gateway.ledger.webhooks import Webhooks, signed
-from gateway.settings_ledger import UsageLedger, Webhook, webhook_secret
-from gateway.settings_types import Secret
+from gateway.settings.types import Secret
+from gateway.settings.usage import UsageLedger, Webhook, webhook_secret
 from tests.fakes.scripted_worker import ScriptedWorker
 
 KEY = bytes(range(32))

@@ -11,7 +11,7 @@ from gateway.errors import (
     TooManyFailures,
     Unauthenticated,
 )
-from gateway.settings_types import Network, address_of
+from gateway.settings.types import Network, address_of
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.penalties import ADDRESSES_MAX, Penalties
 from gateway.tenants.tenant import Plan, Tenant

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.dispatch.event_sources import event_sources
-from gateway.settings_sources import load
+from gateway.settings.sources import load
 from workers.kv_events.source import EventSource
 
 

@@ -5,8 +5,8 @@ import pytest
 from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.tenant_store import TenantStore
-from gateway.settings_tenants import ApiKey, Limit, TenantSettings
-from gateway.settings_types import Moment
+from gateway.settings.tenants import ApiKey, Limit, TenantSettings
+from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.key_life import KeyLife, KeyProblem
 from gateway.tenants.keys import HASH_PREFIX, pepper

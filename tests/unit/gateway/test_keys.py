@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.settings import Settings
-from gateway.settings_tenants import ApiKey, Isolation, TenantSettings
-from gateway.settings_tenants import Limit as LimitSettings
-from gateway.settings_tenants import Plan as PlanSettings
-from gateway.settings_types import Moment
+from gateway.settings.tenants import ApiKey, Isolation, TenantSettings
+from gateway.settings.tenants import Limit as LimitSettings
+from gateway.settings.tenants import Plan as PlanSettings
+from gateway.settings.tree import Settings
+from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id, new_key, pepper
 from gateway.tenants.tenant import Access, Plan

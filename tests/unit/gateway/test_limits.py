@@ -6,8 +6,8 @@ from gateway.quotas.headers import anthropic_headers, duration, openai_headers
 from gateway.quotas.limit import Limit, concurrency
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Refusal, Standing
-from gateway.settings_tenants import Limit as LimitSettings
-from gateway.settings_types import Moment
+from gateway.settings.tenants import Limit as LimitSettings
+from gateway.settings.types import Moment
 from gateway.tenants.limits import in_place_of, limits_at, next_end
 from gateway.tenants.tenant import ContextBounds
 from policies.windows import Window

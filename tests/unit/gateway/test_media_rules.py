@@ -8,7 +8,7 @@ from gateway.dispatch.media_fetch import is_public
 from gateway.dispatch.media_rules import MediaRules
 from gateway.errors import BadRequest
 from gateway.request import Surface
-from gateway.settings_types import MediaHost, address_of
+from gateway.settings.types import MediaHost, address_of
 from gateway.web.openai import decode
 
 DATA = "data:image/png;base64,Y2F0"

@@ -18,8 +18,8 @@ from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota import Refusal
 from gateway.request import InferenceRequest, Surface
 from gateway.secret_store import deployment_secret
-from gateway.settings import Settings
-from gateway.settings_types import Secret, SettingsProblem
+from gateway.settings.tree import Settings
+from gateway.settings.types import Secret, SettingsProblem
 from gateway.tenants.tenant import Plan, Tenant
 from policies.windows import Window
 

@@ -5,15 +5,15 @@ from hashlib import sha256
 import pytest
 
 from gateway.quotas.limit import Limit, concurrency
-from gateway.settings_tenants import (
+from gateway.settings.tenants import (
     ApiKey,
     ModelAccess,
     OrganisationSettings,
     Plan,
     TenantSettings,
 )
-from gateway.settings_tenants import Limit as LimitSettings
-from gateway.settings_types import Moment, Network, address_of
+from gateway.settings.tenants import Limit as LimitSettings
+from gateway.settings.types import Moment, Network, address_of
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, new_key, pepper
 from gateway.tenants.register import Register

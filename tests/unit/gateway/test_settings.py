@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings_sources import load
-from gateway.settings_types import Secret, SettingsProblem
+from gateway.settings.sources import load
+from gateway.settings.types import Secret, SettingsProblem
 from workers.adapters.connection import ConnectionPool
 
 SMALLEST = "workers: [{id: a, kind: openai, url: 'http://localhost:1'}]\n"
@@ -236,7 +236,7 @@ def test_secrets_do_not_show_themselves():
 
 
 def test_no_other_module_reads_the_environment():
-    allowed = {"settings_sources.py", "processes.py"}
+    allowed = {"sources.py", "processes.py"}
     for source in Path("gateway").rglob("*.py"):
         if source.name not in allowed:
             # With a slash it is how another gateway's settings refer to it.

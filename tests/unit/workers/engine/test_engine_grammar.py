@@ -14,13 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import QueueFull, RequestRefused
 from workers.engine.grammar import compiler as compiler_module
 from workers.engine.grammar.compiler import GrammarCompiler, GrammarsUnavailable
 from workers.engine.grammar.grammar import GRAMMAR_CHARS_MAX, Grammar, GrammarKind
 from workers.engine.grammar.matcher import mask_words, masks_along
 from workers.engine.grammar.queue import CompileQueue
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.tokenizer import Tokenizer
 
@@ -291,6 +292,8 @@ def test_no_token_behind_the_vocabulary_is_ever_allowed(compiler: GrammarCompile
         (regex("(" * 60_000), ""),
         (regex("\ud800"), ""),
         (regex("[^\\x00-\\U0010ffff]"), ""),
+        (schema({"$ref": "#"}), "no text matches it"),
+        (Grammar(kind=GrammarKind.GRAMMAR, text="root ::= root"), "no text matches it"),
         (Grammar(kind=GrammarKind.GRAMMAR, text='start: "a" missing'), "missing"),
         (Grammar(kind=GrammarKind.GRAMMAR, text="root ::= ((("), ""),
         (regex("a" * (GRAMMAR_CHARS_MAX + 1)), "characters"),

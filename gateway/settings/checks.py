@@ -1,0 +1,306 @@
+"""What settings that are each right by themselves demand of each other, and what is odd about them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from ipaddress import ip_address
+from os import fsencode
+from pathlib import Path
+from typing import Any
+
+from gateway.database_address import NONE, database_url_problem, sqlite_file
+from gateway.redis_address import redis_url_problem
+from gateway.settings.listeners import is_loopback
+from gateway.settings.messages import explained, names
+from gateway.settings.tokens import IssuerRules
+from gateway.settings.tree import Settings
+from gateway.settings.types import Secret
+from gateway.settings.usage import webhook_secret
+from gateway.settings.workers import KvEventsAt, Worker, WorkerTls
+from gateway.urls import url_problem
+from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
+from workers.adapters.registry import adapters
+from workers.disaggregation import WAYS
+
+ENVIRONMENT_PREFIX = "RADIXGATE__"
+PORT_MAX = 65535
+SOCKET_PATH_BYTES_MAX = 103
+"""What every system takes: macOS 103, Linux 107."""
+
+OWN_HEADERS = frozenset(
+    [
+        *("host", "authorization", "content-type", "content-length", "transfer-encoding", "connection"),
+        *(
+            "accept-encoding",
+            "expect",
+            "upgrade",
+            "x-request-id",
+            "traceparent",
+            "te",
+            "trailer",
+            "keep-alive",
+        ),
+    ]
+)
+"""What the gateway says to workers itself."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}")
+_NEARLY = ENVIRONMENT_PREFIX.removesuffix("_")
+# Kubernetes tells every container about the services beside it, and services are named after the release.
+_OF_KUBERNETES = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+_LINK = re.compile(r"(tcp|udp|sctp)://")
+
+
+def first_problem(settings: Settings) -> str | None:
+    """`$.path: reason`, or None."""
+    return next(_problems(settings), None)
+
+
+def _problems(settings: Settings) -> Iterator[str]:
+    if not settings.workers and not settings.discovery:
+        yield "$.workers: at least one worker is needed, or discovery"
+    yield from _discovery(settings)
+    yield from _named_twice(settings)
+    yield from _names_of_nothing(settings)
+    yield from _listeners(settings)
+    if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
+        yield f"$.redis.url: {problem}"
+    if (problem := database_url_problem(settings.database.url)) is not None:
+        yield f"$.database.url: {problem}"
+    yield from _webhooks(settings)
+    yield from _policies(settings)
+    yield from _tokenizers(settings)
+
+
+def _named_twice(settings: Settings) -> Iterator[str]:
+    for path, given in (
+        ("workers", [worker.id for worker in settings.workers]),
+        ("plans", [plan.name for plan in settings.plans]),
+        ("organisations", [organisation.id for organisation in settings.organisations]),
+        ("tenants", [tenant.id for tenant in settings.tenants]),
+        ("webhooks", [hook.id for hook in settings.webhooks]),
+        ("models", [name for model in settings.models for name in (model.name, *model.aliases)]),
+        ("authentication.tokens", [rules.issuer for rules in settings.authentication.tokens]),
+        ("admin.issuers", [rules.issuer for rules in settings.admin.issuers]),
+        ("tenants[].keys", [key.id for tenant in settings.tenants for key in tenant.keys]),
+    ):
+        seen: set[str] = set()
+        for name in given:
+            if name in seen:
+                yield f"$.{path}: {name!r} is named twice"
+            seen.add(name)
+
+
+def _names_of_nothing(settings: Settings) -> Iterator[str]:
+    for at, worker in enumerate(settings.workers):
+        yield from worker_problems(worker, f"$.workers[{at}]")
+    collector = settings.telemetry.otlp_endpoint
+    if collector is not None and (problem := url_problem(collector)) is not None:
+        yield f"$.telemetry.otlp_endpoint: {problem}"
+    issuers: tuple[tuple[str, Sequence[IssuerRules]], ...] = (
+        ("authentication.tokens", settings.authentication.tokens),
+        ("admin.issuers", settings.admin.issuers),
+    )
+    for place, many in issuers:
+        for at, rules in enumerate(many):
+            for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
+                if url is not None and (problem := url_problem(url)) is not None:
+                    yield f"$.{place}[{at}].{name}: {problem}"
+    yield from _other_models(settings)
+    logins = [(at, rules.login) for at, rules in enumerate(settings.admin.issuers) if rules.login is not None]
+    for at, login in logins:
+        if login.url is not None and (problem := url_problem(login.url)) is not None:
+            yield f"$.admin.issuers[{at}].login.url: {problem}"
+    for at, _ in logins[1:]:
+        yield f"$.admin.issuers[{at}].login: only one issuer can have the login of /ui"
+    plans = {plan.name for plan in settings.plans}
+    for at, tenant in enumerate(settings.tenants):
+        if tenant.plan is not None and tenant.plan not in plans:
+            yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
+
+
+def _other_models(settings: Settings) -> Iterator[str]:
+    """Names may be those of models that are only found at workers later; of those known here some are wrong."""
+    for at, model in enumerate(settings.models):
+        if model.splits and not sum(model.splits.values()) > 0:
+            yield f"$.models[{at}].splits: at least one weight has to be above 0"
+        if model.name in model.fallbacks or set(model.aliases) & set(model.fallbacks):
+            yield f"$.models[{at}].fallbacks: a model cannot stand in for itself"
+
+
+def worker_problems(worker: Worker, path: str) -> Iterator[str]:
+    """What is wrong with one worker, wherever it was found; no value is quoted that may be secret."""
+    kinds = adapters()
+    if worker.kind not in kinds:
+        yield f"{path}.kind: there is no kind {worker.kind!r}; there are {', '.join(sorted(kinds))}"
+    if (problem := url_problem(worker.url)) is not None:
+        yield f"{path}.url: {problem}"
+    yield from _way_to_workers(worker.headers, worker.tls, path)
+    if worker.tls is not None and not worker.url.startswith("https://"):
+        yield f"{path}.tls: the address of the worker is not https://"
+    if worker.role != "both" and worker.kind not in WAYS:
+        yield f"{path}.role: {worker.kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
+    if isinstance(worker.kv_events, KvEventsAt):
+        yield from _event_ports(worker.kv_events, f"{path}.kv_events")
+
+
+def _discovery(settings: Settings) -> Iterator[str]:
+    seen = set()
+    for at, one in enumerate(settings.discovery):
+        path = f"$.discovery[{at}]"
+        if (one.kind == "redis") == bool(one.name):
+            yield f"{path}.name: " + ("redis has none" if one.name else f"{one.kind} needs one")
+        if one.worker_kind not in adapters():
+            there = ", ".join(sorted(adapters()))
+            yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
+        if one.role != "both" and one.worker_kind not in WAYS:
+            yield f"{path}.role: {one.worker_kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
+        yield from _way_to_workers(one.headers, one.tls, path)
+        if (one.headers or one.tls is not None) and one.kind in ("file", "redis"):
+            yield f"{path}: workers of kind {one.kind} bring headers and tls of their own"
+        if (one.kind, one.name) in seen:
+            yield f"{path}: is named twice"
+        seen.add((one.kind, one.name))
+
+
+def _way_to_workers(headers: Mapping[str, Secret], tls: WorkerTls | None, path: str) -> Iterator[str]:
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            yield f"{path}.headers: {name[:100]!r} is no name of a header"
+        elif name.lower() in OWN_HEADERS:
+            yield f"{path}.headers: {name} is set by the gateway itself"
+        elif not _HEADER_VALUE.fullmatch(value.reveal()):
+            yield f"{path}.headers: the value of {name} has to be printable ASCII"
+    if tls is None:
+        return
+    if (tls.certificate is None) != (tls.key is None):
+        yield f"{path}.tls: certificate and key belong together"
+    for name, file in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key)):
+        if file is not None and not Path(file).is_file():
+            yield f"{path}.tls.{name}: there is no file {file!r}"
+
+
+def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:
+    ranges: list[tuple[str, int, int]] = []
+    for name, endpoint in (("endpoint", at.endpoint), ("replay_endpoint", at.replay_endpoint)):
+        if endpoint is None:
+            continue
+        if endpoint.startswith("ipc://"):
+            if at.ranks > 1:
+                yield f"{path}.{name}: several ranks need tcp://, where each has a port of its own"
+            continue
+        host, _, port = endpoint.rpartition(":")
+        first, last = int(port), int(port) + at.ranks - 1
+        if not 1 <= first <= last <= PORT_MAX:
+            yield f"{path}.{name}: its ports, one for each rank, have to be from 1 to {PORT_MAX}"
+        if any(host == other and first <= high and low <= last for other, low, high in ranges):
+            yield f"{path}.{name}: has ports of endpoint as well; each rank has one port of each"
+        ranges.append((host, first, last))
+
+
+def _webhooks(settings: Settings) -> Iterator[str]:
+    for at, hook in enumerate(settings.webhooks):
+        if settings.database.url == NONE:
+            yield f"$.webhooks[{at}]: needs a database, where events wait until they are delivered"
+        if (problem := url_problem(hook.url)) is not None:
+            yield f"$.webhooks[{at}].url: {problem}"
+        if webhook_secret(hook.secret.reveal()) is None:
+            yield f"$.webhooks[{at}].secret: expected whsec_ and 24 to 64 bytes in base64"
+
+
+def _listeners(settings: Settings) -> Iterator[str]:
+    listen, admin = settings.listen, settings.admin
+    if listen.unix_socket is not None:
+        if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
+            yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"
+        return
+    if not settings.tenants and not is_loopback(listen.host) and not _may_have_tenants(settings):
+        yield "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
+    if listen.port == admin.port != 0 and _overlap(listen.host, admin.host):
+        yield f"$.admin.port: {admin.port} is the port of listen, at the same address"
+
+
+def _may_have_tenants(settings: Settings) -> bool:
+    """Is there a database that could have some? A file that is not there has none."""
+    url = settings.database.url
+    if url == NONE:
+        return False
+    file = sqlite_file(url, Path(settings.state_directory))
+    return file is None or file.exists()
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Would a listener at the one address be in the way of a listener at the other?"""
+    if one == other or "localhost" in (one, other):
+        return is_loopback(one) == is_loopback(other) or _is_everywhere(one) or _is_everywhere(other)
+    try:
+        first, second = ip_address(one), ip_address(other)
+    except ValueError:
+        return False
+    return first.version == second.version and (
+        first.is_unspecified or second.is_unspecified or first == second
+    )
+
+
+def _is_everywhere(host: str) -> bool:
+    return host in ("0.0.0.0", "::")  # noqa: S104
+
+
+def _policies(settings: Settings) -> Iterator[str]:
+    routing = settings.routing
+    yield from _routing_policy(routing.policy, routing.options, "$.routing")
+    if routing.shadow is not None:
+        yield from _routing_policy(routing.shadow.policy, routing.shadow.options, "$.routing.shadow")
+        if (routing.shadow.policy, routing.shadow.options) == (routing.policy, routing.options):
+            yield "$.routing.shadow: is the policy that decides already"
+    try:
+        queue_policy(settings.queueing.across, settings.queueing.options)
+    except OptionsInvalid as err:
+        yield explained(err.message, err.options_type, {}, "$.queueing.options")
+    except PolicyError as err:
+        yield f"$.queueing.across: {err}"
+    try:
+        tenant_order(settings.queueing.within)
+    except PolicyError as err:
+        yield f"$.queueing.within: {err}"
+
+
+def _routing_policy(name: str, options: dict[str, Any], path: str) -> Iterator[str]:
+    try:
+        routing_policy(name, options)
+    except OptionsInvalid as err:
+        yield explained(err.message, err.options_type, {}, f"{path}.options")
+    except PolicyError as err:
+        yield f"{path}.policy: {err}"
+
+
+def _tokenizers(settings: Settings) -> Iterator[str]:
+    for at, model in enumerate(settings.models):
+        if model.tokenizer == "worker":
+            yield f"$.models[{at}].tokenizer: asking the worker to tokenise is not built yet"
+        elif model.tokenizer != "text" and not (Path(model.tokenizer) / "tokenizer.json").is_file():
+            yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
+
+
+def expired_keys(settings: Settings, now: float) -> Iterator[str]:
+    """Keys whose end has passed, as `$.path: reason`. `now`: Unix time."""
+    for at, tenant in enumerate(settings.tenants):
+        for number, key in enumerate(tenant.keys):
+            if key.expires is not None and key.expires.seconds <= now:
+                path = f"$.tenants[{at}].keys[{number}].expires"
+                yield f"{path}: {key.expires} has passed; this key is refused"
+
+
+def misspelt_variables(environment: Mapping[str, str], referred: Set[str]) -> Iterator[str]:
+    """Names of the environment that look like settings and are none. `referred`: those that settings name."""
+    right = {name.replace(".", "").replace("_", ""): name for name in names(Settings)}
+    for name in sorted(environment):
+        if not name.startswith(_NEARLY) or name.startswith(ENVIRONMENT_PREFIX) or name in referred:
+            continue
+        if _OF_KUBERNETES.search(name) or _LINK.match(environment[name]):
+            continue
+        meant = right.get(name.removeprefix(_NEARLY).replace("_", "").lower())
+        hint = f"settings begin with {ENVIRONMENT_PREFIX}"
+        if meant is not None:
+            hint = f"write {ENVIRONMENT_PREFIX}{meant.replace('.', '__').upper()}"
+        yield f"environment {name}: not a setting; {hint}"

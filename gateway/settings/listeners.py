@@ -1,0 +1,65 @@
+"""Where a gateway listens."""
+
+from ipaddress import ip_address
+from typing import Annotated
+
+from msgspec import Meta
+
+from gateway.settings.tokens import OperatorIssuer
+from gateway.settings.types import (
+    Branch,
+    FilePath,
+    Host,
+    Network,
+    Port,
+    Positive,
+    Secret,
+)
+
+
+class Listen(Branch, frozen=True, kw_only=True):
+    """Where tenants connect."""
+
+    host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Port; 0 takes a free one.")] = 8000
+    unix_socket: Annotated[
+        FilePath | None, Meta(description="Path of a unix socket to listen on instead of host and port.")
+    ] = None
+    trusted_proxies: Annotated[
+        tuple[Network, ...],
+        Meta(
+            description="Proxies in front of the gateway, as 10.0.0.0/8: who connects through them is whom their "
+            "`X-Forwarded-For` names. A unix socket's caller is one."
+        ),
+    ] = ()
+    connections_per_address_max: Annotated[
+        Positive,
+        Meta(
+            description="Connections of one address (IPv6: one /64) at one time; those of proxies do not count."
+        ),
+    ] = 1000
+
+
+class Admin(Branch, frozen=True, kw_only=True):
+    """Where operators connect: /metrics, /health/live, /health/ready, /ui, /admin/v1."""
+
+    host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Port; 0 takes a free one.")] = 8001
+    token: Annotated[
+        Secret | None,
+        Meta(description="Needed for /ui and /admin/v1; without one they answer on loopback addresses only."),
+    ] = None
+    issuers: Annotated[
+        tuple[OperatorIssuer, ...],
+        Meta(description="Identity providers whose tokens operators may use for /admin/v1.", max_length=10),
+    ] = ()
+
+
+def is_loopback(host: str) -> bool:
+    """Is this address reachable from this machine only?"""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,179 @@
+"""Says in words for people what msgspec has found wrong with a tree, and looks up what a tree has at a place.
+
+A type whose values have a form of their own says so in its annotation: `Meta(extra={"form": "a day"})`.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+_AT = re.compile(r" - at (?P<key>`key` in )?`(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*)`$", re.S)
+_MISSING = re.compile(r"Object missing required field `(?P<key>.*)`$")
+_ENUM = re.compile(r"Invalid enum value (?P<value>.*)$", re.S)
+_GOT = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`$")
+_BOUND = re.compile(r"Expected `(?P<wanted>[^`]*)` (?P<sign><=|>=|<|>) (?P<bound>\S+)$")
+_LENGTH = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<sign><=|>=) (?P<bound>\d+)$")
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+_SIGNS = {"<=": ", at most", ">=": ", at least", "<": " below", ">": " above"}
+
+
+def explained(message: str, root: type, unbuilt: Mapping[str, str], at: str = "$") -> str:
+    """msgspec's message about a tree of type `root`, as `PATH: REASON`. `at`: where the tree stands in the whole.
+
+    `unbuilt`: names that are promised, and what for.
+    """
+    found = _AT.search(message)
+    path = found["path"].removeprefix("$") if found else ""
+    text = _AT.sub("", message)
+    plain = re.sub(r"\[[^\]]*\]", "", path.lstrip("."))
+    if found and found["key"]:
+        return f"{at}{path}: names are text"
+    missing, unknown = _MISSING.match(text), _UNKNOWN.match(text)
+    if missing is not None:
+        return f"{at}{path}.{missing['key']}: is missing"
+    if unknown is not None:
+        return f"{at}{path}.{unknown['key']}: {_no_such(unknown['key'], plain, root, unbuilt)}"
+    return f"{at}{path}: {_wrong(text, plain, root)}"
+
+
+def _no_such(key: str, plain: str, root: type, unbuilt: Mapping[str, str]) -> str:
+    full = f"{plain}.{key}" if plain else key
+    if full in unbuilt:
+        return f"{unbuilt[full]}: not built yet"
+    near = difflib.get_close_matches(key, _names_at(root, plain), n=1)
+    return "unknown setting" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def _wrong(text: str, plain: str, root: type) -> str:
+    """What is wrong with a value, in words."""
+    annotation = _annotation_at(root, plain)
+    choices = ", ".join(map(str, get_args(_bare(annotation)))) if _is_choice(annotation) else ""
+    form = _form(annotation) or (f"one of {choices}" if choices else None)
+    got, bound, length = _GOT.match(text), _BOUND.match(text), _LENGTH.match(text)
+    if (enum := _ENUM.match(text)) is not None:
+        return f"there is no {enum['value']}; choose {form}"
+    if got is not None:
+        return _mistaken(form if choices and form else _wanted(got["wanted"]), form, got["got"])
+    # What is said of a list is not said of what stands in it, which is what has the form.
+    of_list = length is not None and length["kind"] == "array"
+    if form is not None and not of_list and text.startswith(("Expected", "Invalid")):
+        return f"expected {form}"
+    if bound is not None:
+        return (
+            f"expected {_wanted(bound['wanted'])}{_SIGNS[bound['sign']]} {bound['bound'].removesuffix('.0')}"
+        )
+    if length is not None:
+        unit, what = ("entry", "a list") if length["kind"] == "array" else ("character", "text")
+        many = unit if length["bound"] == "1" else {"entry": "entries"}.get(unit, f"{unit}s")
+        return f"expected {what} of {'at most' if length['sign'] == '<=' else 'at least'} {length['bound']} {many}"
+    return f"{text[:1].lower()}{text[1:]}"
+
+
+def not_text(value: object) -> str:
+    """What is wrong with a value where text is wanted."""
+    for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (list, "array"), (dict, "object")):
+        if isinstance(value, kind):
+            return _mistaken("text", None, name)
+    return "expected text"
+
+
+def _mistaken(wanted: str, form: str | None, got: str) -> str:
+    quotes = "; put it in quotes" if wanted == "text" and got in ("int", "float", "bool") else ""
+    # Text that is no number is simply not of the form; for the rest it helps to hear what was read.
+    found = "" if form is not None and got == "str" else f", got {_KINDS.get(got, got)}"
+    return f"expected {wanted if quotes or form is None else form}{found}{quotes}"
+
+
+def _wanted(kinds: str) -> str:
+    """`int | null` in words; that a value may also be absent goes without saying."""
+    return " or ".join(_KINDS.get(kind, kind) for kind in kinds.split(" | ") if kind != "null")
+
+
+def type_at(root: type, location: Sequence[str | int]) -> Any:
+    """The type of one value, as `tuple` for a list; None if there is no such place."""
+    annotation: Any = root
+    for name in location:
+        kind = _single(annotation)
+        if isinstance(name, int):
+            annotation = get_args(kind)[0] if get_origin(kind) is tuple else None
+        else:
+            annotation = _fields(kind).get(name)
+    kind = _single(annotation)
+    return get_origin(kind) or kind
+
+
+def names(root: type) -> list[str]:
+    """Every place that no list is on the way to, as `listen.port`."""
+    found = []
+    for name in _names_at(root, ""):
+        annotation = _annotation_at(root, name)
+        inside = names(_single(annotation))
+        found += [f"{name}.{inner}" for inner in inside] or [name]
+    return found
+
+
+def _names_at(root: type, plain: str) -> list[str]:
+    return list(_fields(_bare(_annotation_at(root, plain))))
+
+
+def _annotation_at(root: type, plain: str) -> Any:
+    annotation: Any = root
+    for name in filter(None, plain.split(".")):
+        annotation = _fields(_bare(annotation)).get(name)
+    return annotation
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    """The fields of a struct with their types; nothing for anything else."""
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
+        return {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _is_choice(annotation: Any) -> bool:
+    return get_origin(_bare(annotation)) is Literal
+
+
+def _bare(annotation: Any) -> Any:
+    """X of X | None, tuple[X, ...] and Annotated[X, ...]; a choice stays one, unless it may be a branch as well."""
+    if get_origin(annotation) in (Union, UnionType):
+        return _bare(_one_of(annotation))
+    inner = get_args(annotation)
+    return annotation if not inner or get_origin(annotation) is Literal else _bare(inner[0])
+
+
+def _one_of(union: Any) -> Any:
+    """The branch among several types, else the first."""
+    kinds = get_args(union)
+    return next((kind for kind in kinds if _fields(kind)), kinds[0])
+
+
+def _single(annotation: Any) -> Any:
+    """X of X | None and Annotated[X, ...]; a list stays one."""
+    if get_origin(annotation) in (Union, UnionType):
+        return _single(_one_of(annotation))
+    if get_origin(annotation) is Annotated:
+        return _single(get_args(annotation)[0])
+    return annotation
+
+
+def _form(annotation: Any) -> str | None:
+    """The form that an annotation, or what is inside it, has been given."""
+    for note in getattr(annotation, "__metadata__", ()):
+        if form := (getattr(note, "extra", None) or {}).get("form"):
+            return str(form)
+    return next((form for inner in get_args(annotation) if (form := _form(inner)) is not None), None)

@@ -1,0 +1,71 @@
+"""What tenants can ask for."""
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from gateway.settings.types import (
+    Branch,
+    FilePath,
+    Money,
+    Name,
+    Positive,
+)
+
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
+
+
+class Prices(Branch, frozen=True, kw_only=True):
+    """What a model costs, in money per million tokens."""
+
+    input: Annotated[Money, Meta(description="For a million prompt tokens.")]
+    cached_input: Annotated[
+        Money | None,
+        Meta(description="For a million of those that the worker's cache had; by default `input`."),
+    ] = None
+    output: Annotated[Money, Meta(description="For a million output tokens.")]
+
+
+class Model(Branch, frozen=True, kw_only=True):
+    """A model that tenants can ask for."""
+
+    name: Annotated[Name, Meta(description="Name in requests, and at the workers.")]
+    aliases: Annotated[tuple[Name, ...], Meta(description="Further names for the same model.")] = ()
+    tokenizer: Annotated[
+        FilePath,
+        Meta(
+            description="Directory with tokenizer.json (and chat template), or `text`: no tokenizer, "
+            "four bytes of canonical text count as a token, and bounds by tokens are estimates."
+        ),
+    ] = "text"
+    block_size: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)],
+        Meta(description="Tokens per index block; a multiple of each worker's page size."),
+    ] = 64
+    context_length: Annotated[
+        Positive | None,
+        Meta(description="Longest prompt and answer together; by default the worker decides."),
+    ] = None
+    prices: Annotated[
+        Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
+    ] = None
+    splits: Annotated[
+        dict[Name, Weight],
+        Meta(
+            description="Models that its requests are divided among, by weight: {m: 95, m-next: 5}. A conversation "
+            "stays with one of them; those that nobody serves take no part.",
+            max_length=100,
+        ),
+    ] = field(default_factory=dict)
+    fallbacks: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description="Models that answer, in this order, where nobody serves it or its workers failed before "
+            "the first byte.",
+            max_length=10,
+        ),
+    ] = ()
+    tokenizer_memory_bytes_max: Annotated[
+        Positive,
+        Meta(description="Memory for the tokens of messages that the tokenizer has seen before."),
+    ] = 64 * 1024**2

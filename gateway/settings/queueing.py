@@ -1,0 +1,44 @@
+"""Whose turn it is."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, field
+
+from gateway.settings.types import (
+    Branch,
+    NotNegative,
+    Positive,
+    Seconds,
+)
+
+
+class TokenCosts(Branch, frozen=True, kw_only=True):
+    """What a request costs in the queue: units of work per token."""
+
+    uncached: Annotated[NotNegative, Meta(description="Units of a prompt token that is computed.")] = 1.0
+    cached: Annotated[NotNegative, Meta(description="Units of a prompt token that is cached.")] = 0.1
+    output: Annotated[NotNegative, Meta(description="Units of an output token.")] = 2.0
+
+
+class Queueing(Branch, frozen=True, kw_only=True):
+    """Who waits, and for how long."""
+
+    across: Annotated[
+        str, Meta(description="Name of a queue policy across tenants; `sfq` is kept exactly by all gateways.")
+    ] = "sfq"
+    options: Annotated[
+        dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
+    ] = field(default_factory=dict)
+    within: Annotated[
+        str, Meta(description="Order inside a tenant: `fcfs`, `edf`, `hrrn`, `longest_prefix`.")
+    ] = "hrrn"
+    costs: Annotated[TokenCosts, Meta(description="What a request costs.")] = field(
+        default_factory=TokenCosts
+    )
+    release_window_tokens: Annotated[
+        Positive, Meta(description="Uncached prompt tokens that may be on their way to one worker.")
+    ] = 16384
+    waiting_requests_max: Annotated[
+        Positive, Meta(description="Requests that may wait, per model and gateway.")
+    ] = 1000
+    waiting_seconds_max: Annotated[Seconds, Meta(description="Longest wait for a turn.")] = 30.0

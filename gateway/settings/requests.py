@@ -1,0 +1,53 @@
+"""What one request may be, and whose."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from gateway.settings.tokens import TokenIssuer
+from gateway.settings.types import (
+    Branch,
+    MediaHost,
+    Positive,
+    Seconds,
+)
+
+
+class Requests(Branch, frozen=True, kw_only=True):
+    """Bounds of one request."""
+
+    body_bytes_max: Annotated[Positive, Meta(description="Largest request body.")] = 32 * 1024**2
+    body_seconds_max: Annotated[Seconds, Meta(description="Longest time to send the body.")] = 30.0
+    first_token_seconds_max: Annotated[
+        Seconds, Meta(description="Longest wait for a worker's first byte.")
+    ] = 120.0
+    idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
+    attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+    repeats_max: Annotated[
+        Positive,
+        Meta(
+            description="How often a request may be made under one `Idempotency-Key`; it is charged once, as much "
+            "as the dearest time."
+        ),
+    ] = 3
+    media_hosts: Annotated[
+        tuple[MediaHost, ...],
+        Meta(
+            description="Hosts that images, sounds and videos are fetched from: cdn.example.com, *.example.com; "
+            "workers get the content. Without any, media have to come as `data:`."
+        ),
+    ] = ()
+    media_bytes_max: Annotated[
+        Positive, Meta(description="Largest fetched media of one request, together.")
+    ] = 32 * 1024**2
+
+
+class Authentication(Branch, frozen=True, kw_only=True):
+    """Who is let in."""
+
+    failures_per_minute_max: Annotated[
+        Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
+    ] = 60
+    tokens: Annotated[
+        tuple[TokenIssuer, ...], Meta(description="Issuers whose tokens (JWT) are taken in place of keys.")
+    ] = ()

@@ -1,0 +1,229 @@
+"""Fills the settings tree: defaults < YAML file < environment < --set.
+
+    RADIXGATE__LISTEN__PORT=9000        --set listen.port=9000        --set workers.0.url=http://...
+
+Text from environment and --set stays text unless it begins with `[` or `{`; the field's type converts it.
+`${env:NAME}` and `${file:PATH}` inside any text are replaced. Relative paths that come from the file are relative
+to it, and so is the default state directory where there is a file. Every problem is a SettingsProblem with one line
+that begins with the path of the setting: `$.workers[0].kind: ...`.
+"""
+
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.settings.checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
+from gateway.settings.messages import explained, not_text, type_at
+from gateway.settings.references import References
+from gateway.settings.tree import UNBUILT, Settings
+from gateway.settings.types import MediaHost, Moment, Network, Secret, SettingsProblem
+from gateway.settings.yaml import Location, parse, path
+
+DEFAULT = "default"
+WORDS_FOR_TOKENIZERS = ("text", "worker")
+
+_CREDENTIALS = re.compile(r"://[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """The tree, for every value that is not a default where it came from, and what is odd: a line each."""
+
+    settings: Settings
+    sources: Mapping[Location, str]
+    warnings: tuple[str, ...] = ()
+
+    def leaves(self) -> Iterator[tuple[str, str, str]]:
+        """Every leaf as (path, value, source); secrets are masked."""
+        for location, value in _leaves(self.settings, ()):
+            yield path(location), _shown(value), _source(self.sources, location)
+
+
+def load(
+    file: Path | None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+    *,
+    complete: bool = True,
+) -> LoadedSettings:
+    """Reads all sources and checks the result. Raises SettingsProblem.
+
+    `complete`: also what settings demand of each other. A command that needs a single value does not.
+    """
+    environment = os.environ if environment is None else environment
+    base = file.parent.absolute() if file is not None else Path()
+    tree = _read(file) if file is not None else {}
+    sources: dict[Location, str] = {location: str(file) for location, _ in _leaves(tree, ())}
+    for location, text, source in (*_variables(environment), *_assigned(assignments)):
+        _assign(tree, location, _value(text, location, source), source)
+        for inner in [known for known in sources if known[: len(location)] == location]:
+            del sources[inner]
+        sources[location] = source
+    references = References(base, environment)
+    tree = _replaced(tree, (), references)
+    settings = _convert(tree)
+    if file is not None:
+        given_here = (str(file), DEFAULT)
+        settings = _start_at_the_file(settings, base, lambda at: _source(sources, at) in given_here)
+    problem = first_problem(settings) if complete else None
+    if problem is not None:
+        raise SettingsProblem(problem)
+    warnings = (*misspelt_variables(environment, references.used), *expired_keys(settings, time.time()))
+    return LoadedSettings(settings=settings, sources=sources, warnings=warnings)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise SettingsProblem(f"{file}: there is no such file") from None
+    except OSError as err:
+        raise SettingsProblem(f"{file}: cannot be read: {err.strerror}") from err
+    except ValueError as err:
+        raise SettingsProblem(f"{file}: cannot be read: {err}") from err
+    tree = parse(text, str(file))
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise SettingsProblem(f"{file}: $: expected a mapping of settings, got {type(tree).__name__}")
+    # A copy has nothing twice: what an anchor shares can be set in one place alone.
+    copied: dict[str, Any] = msgspec.to_builtins(tree)
+    return copied
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[tuple[Location, str, str]]:
+    """What the environment sets: place, text, source."""
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            location = _location(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+            yield location, environment[name], f"environment {name}"
+
+
+def _assigned(assignments: Sequence[str]) -> Iterator[tuple[Location, str, str]]:
+    """What the command line sets: place, text, source."""
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name:
+            raise SettingsProblem(f"--set {assignment}: expected PATH=VALUE, as in listen.port=9000")
+        names = re.sub(r"\[(\d+)\]", r".\1", name.removeprefix("$.")).split(".")
+        yield _location(names), text, f"--set {name}"
+
+
+def _location(names: Sequence[str]) -> Location:
+    return tuple(int(name) if name.isdecimal() else name for name in names)
+
+
+def _source(sources: Mapping[Location, str], location: Location) -> str:
+    while location:
+        if location in sources:
+            return sources[location]
+        location = location[:-1]
+    return DEFAULT
+
+
+def _value(text: str, location: Location, source: str) -> Any:
+    """A list or mapping in YAML's short form, unless the setting is text; else the text itself."""
+    if text[:1] not in ("[", "{") or type_at(Settings, location) in (str, Secret):
+        return text
+    return parse(text, source, location)
+
+
+def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
+    """Sets one place of the tree, making the branches on the way."""
+    for depth, name in enumerate(location):
+        here, last = location[: depth + 1], depth == len(location) - 1
+        if isinstance(tree, list):
+            if not isinstance(name, int) or name >= len(tree):
+                raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
+        elif isinstance(tree, dict):
+            if isinstance(name, int):
+                raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
+            if not last and tree.get(name) is None:
+                tree[name] = {}
+        else:
+            raise SettingsProblem(f"{path(location[:depth])}: is a value and has nothing inside ({source})")
+        if last:
+            tree[name] = value
+        else:
+            tree = tree[name]
+
+
+def _replaced(value: Any, location: Location, references: References) -> Any:
+    """The tree with all references replaced."""
+    if isinstance(value, dict):
+        return {name: _replaced(inner, (*location, name), references) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner, (*location, at), references) for at, inner in enumerate(value)]
+    return references.replaced(value, path(location)) if isinstance(value, str) else value
+
+
+def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location], bool]) -> Settings:
+    """Makes absolute what the file gives as a relative path, and the state directory where nothing gives one."""
+
+    def absolute(value: str, *location: str | int) -> str:
+        return str(base / value) if here(location) else value
+
+    listen, models = settings.listen, list(settings.models)
+    if listen.unix_socket is not None:
+        unix_socket = absolute(listen.unix_socket, "listen", "unix_socket")
+        listen = msgspec.structs.replace(listen, unix_socket=unix_socket)
+    for at, model in enumerate(models):
+        if model.tokenizer not in WORDS_FOR_TOKENIZERS:
+            tokenizer = absolute(model.tokenizer, "models", at, "tokenizer")
+            models[at] = msgspec.structs.replace(model, tokenizer=tokenizer)
+    return msgspec.structs.replace(
+        settings,
+        state_directory=absolute(settings.state_directory, "state_directory"),
+        listen=listen,
+        models=tuple(models),
+    )
+
+
+def _convert(tree: dict[str, Any]) -> Settings:
+    def decode(kind: type, value: Any) -> Any:
+        if kind in (MediaHost, Moment, Network):
+            return kind(value)
+        if kind is not Secret or not isinstance(value, str):
+            raise ValueError(not_text(value))
+        if not value or not value.isascii() or not value.isprintable():
+            raise ValueError("expected printable ASCII characters, at least one")
+        return Secret(value)
+
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False, dec_hook=decode)
+    except msgspec.ValidationError as err:
+        raise SettingsProblem(explained(str(err), Settings, UNBUILT)) from err
+    for location, value in _leaves(settings, ()):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingsProblem(f"{path(location)}: expected a number with an end, got {value}")
+    return settings
+
+
+def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
+    if isinstance(value, msgspec.Struct):
+        value = {f.encode_name: getattr(value, f.name) for f in msgspec.structs.fields(value)}
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, (*location, name))
+    elif isinstance(value, list | tuple) and value:
+        for at, inner in enumerate(value):
+            yield from _leaves(inner, (*location, at))
+    else:
+        yield location, value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Secret):
+        return repr(value)
+    if isinstance(value, MediaHost | Moment | Network):
+        value = value.text
+    if isinstance(value, str):
+        value = _CREDENTIALS.sub("://****@", value)
+    return msgspec.json.encode(value).decode()

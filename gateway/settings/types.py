@@ -1,0 +1,221 @@
+"""What values of settings may look like: types with their bounds, and the words that a refusal has for them."""
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+def form(words: str) -> dict[str, str]:
+    """What a refusal says is accepted here; see messages.py."""
+    return {"form": words}
+
+
+# Forms end with \Z: `$` lets a newline pass, and `acme` and `acme\n` would be two tenants of one look.
+Host = Annotated[str, Meta(min_length=1)]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\x00-\x1f\x7f]{1,200}\Z",
+        extra=form("text of 1 to 200 characters, none of which is a control character"),
+    ),
+]
+IDENTIFIER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+Identifier = Annotated[
+    str,
+    Meta(
+        pattern=IDENTIFIER.pattern,
+        extra=form("1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"),
+    ),
+]
+HttpUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?\Z",
+        extra=form("an http:// or https:// address without query, as http://host:8000"),
+    ),
+]
+ZmqUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(tcp://[^/\s]+:[0-9]{1,5}|ipc://\S+)\Z",
+        extra=form("an address of ZMQ, as tcp://host:5557 or ipc:///path"),
+    ),
+]
+FilePath = Annotated[str, Meta(pattern=r"^[^\x00]+\Z", extra=form("a path"))]
+KeyHash = Annotated[
+    str,
+    Meta(
+        pattern=r"^(hmac-sha256|sha256):[0-9a-f]{64}\Z",
+        extra=form(
+            "`hmac-sha256:` and 64 hex digits, as `radixgate keys new` and `keys hash` print it, or `sha256:` and "
+            "the SHA-256 of a key from elsewhere"
+        ),
+    ),
+]
+RedisUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(embedded\Z|rediss?(\+cluster)?://|unix://)",
+        extra=form("`embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
+    ),
+]
+DatabaseUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(none\Z|sqlite:///|postgres(ql)?://)",
+        extra=form("`none`, or an address sqlite:///FILE or postgresql://user:password@host:5432/name"),
+    ),
+]
+Port = Annotated[int, Meta(ge=0, le=65535, extra=form("a port, 0 to 65535"))]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+"""At most what Redis and JavaScript count exactly."""
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Weight = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Money = Annotated[float, Meta(ge=0, le=1e9)]
+"""In whatever currency; counted in millionths."""
+
+
+class SettingsProblem(ValueError):
+    """One line: the path of the setting (`$.workers[0].kind`), and what is wrong with it."""
+
+
+class Secret:
+    """Text that does not show itself: not in repr, not in logs, not in `explain-config`."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "****"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A branch of the tree: unknown keys are refused with their path."""
+
+
+class Moment:
+    """When something ends. A day is over when it is over in UTC. `seconds`: Unix time. Raises ValueError."""
+
+    __slots__ = ("seconds", "text")
+
+    _FORM = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d))?")
+
+    def __init__(self, text: object) -> None:
+        try:
+            if not isinstance(text, str) or not self._FORM.fullmatch(text):
+                raise ValueError
+            if len(text) == len("2027-01-31"):
+                end = datetime.combine(date.fromisoformat(text) + timedelta(days=1), datetime.min.time(), UTC)
+            else:
+                end = datetime.fromisoformat(text)
+            self.seconds = end.timestamp()
+        except (ValueError, OverflowError):
+            raise ValueError("expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z") from None
+        self.text = text
+
+    @classmethod
+    def at(cls, seconds: float) -> "Moment":
+        """From Unix time, to the millisecond."""
+        return cls(datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds"))
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Moment) and other.seconds == self.seconds
+
+    def __hash__(self) -> int:
+        return hash(self.seconds)
+
+
+Address = IPv4Address | IPv6Address
+
+
+class Network:
+    """A range of addresses: 10.0.0.0/8, 2001:db8::/32, or a single address. Raises ValueError."""
+
+    __slots__ = ("range", "text")
+
+    def __init__(self, text: object) -> None:
+        try:
+            if not isinstance(text, str):
+                raise ValueError
+            self.range: IPv4Network | IPv6Network = ip_network(text, strict=False)
+        except ValueError:
+            raise ValueError("expected a range of addresses, as 10.0.0.0/8 or 2001:db8::/32") from None
+        self.text = text
+
+    def __contains__(self, address: Address) -> bool:
+        return address in self.range
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Network) and other.range == self.range
+
+    def __hash__(self) -> int:
+        return hash(self.range)
+
+
+def address_of(text: str) -> Address | None:
+    """An address as a socket or a proxy writes it; None for anything else. IPv4 within IPv6 is IPv4."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+class MediaHost:
+    """A host to fetch media from: `cdn.example.com`, `*.example.com`, `10.0.0.7:9000`. Raises ValueError.
+
+    Without a port: those of http and https.
+    """
+
+    __slots__ = ("host", "port", "text")
+
+    _FORM = re.compile(r"((\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+    _USUAL = (80, 443)
+
+    def __init__(self, text: object) -> None:
+        if not isinstance(text, str) or not self._FORM.fullmatch(text):
+            raise ValueError("expected a host, as cdn.example.com, *.example.com or 10.0.0.7:9000")
+        host, colon, port = text.rpartition(":") if text.rpartition(":")[2].isdigit() else (text, "", "")
+        self.host = host.strip("[]").lower()
+        self.port = int(port) if colon else None
+        self.text = text
+
+    def covers(self, host: str, port: int) -> bool:
+        """Is this one of them?"""
+        if port not in (self._USUAL if self.port is None else (self.port,)):
+            return False
+        name = host.lower().rstrip(".")
+        return name.endswith(self.host[1:]) if self.host.startswith("*.") else name == self.host
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MediaHost) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
