@@ -32,6 +32,7 @@ from gateway.web.failure import failure
 from gateway.web.handlers import tenant_app
 from gateway.web.kept import Kept
 from gateway.web.protocol import Failure, speaking
+from gateway.web.responses.background import Runs
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Serving:
     runner: web.AppRunner
     certificates: tuple[ServerTls, ...] = ()
     batches: Keeper | None
+    runs: Runs | None
 
 
 async def run(
@@ -103,6 +105,10 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
         if keeper is not None:
             stack.push_async_callback(keeper.close)
             gateway.supervisor.start("batches", keeper.run)
+        runs = None
+        if records.responses is not None and records.background is not None:
+            runs = Runs(records.responses, records.background)
+            stack.push_async_callback(runs.close)
         tenants = _runner(
             tenant_app(
                 gateway.services,
@@ -117,6 +123,7 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
                 find_address=finder(settings.listen.trusted_proxies),
                 kept=Kept(
                     responses=records.responses,
+                    runs=runs,
                     shelf=records.shelf,
                     batches=records.batches,
                     unfinished_max=settings.batches.tenant_unfinished_max,
@@ -147,6 +154,7 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
             runner=tenants,
             certificates=tuple(certificates.values()),
             batches=keeper,
+            runs=runs,
         )
 
 
@@ -182,11 +190,13 @@ async def _drain(here: Serving, at_once: asyncio.Event, *, notice_seconds: float
 
 
 async def _ended(here: Serving) -> None:
-    """What runs has come to its end, of clients and of batches."""
-    async with asyncio.TaskGroup() as both:
-        both.create_task(here.runner.cleanup())
-        if here.batches is not None:
-            both.create_task(here.batches.drain(here.gateway.settings.drain.seconds))
+    """What runs has come to its end: of clients, of batches, in the background."""
+    seconds = here.gateway.settings.drain.seconds
+    async with asyncio.TaskGroup() as all_of_it:
+        all_of_it.create_task(here.runner.cleanup())
+        for others in (here.batches, here.runs):
+            if others is not None:
+                all_of_it.create_task(others.drain(seconds))
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
