@@ -6,9 +6,10 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
-REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py tests/conformance/test_prefix_index.py \
-	tests/conformance/test_quota_store.py tests/property/test_quota_windows.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
-	tests/integration/test_shared_index.py
+REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py test_quota_windows.py test_shared_queue.py test_index_audit.py) \
+	$(addprefix tests/conformance/, test_prefix_index.py test_quota_store.py) \
+	$(addprefix tests/integration/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_quota_race.py test_shared_index.py \
+	test_shared_turns.py test_index_keeper.py test_index_reader.py test_index_namespaces.py test_index_commands.py test_feed_leases.py test_feed_takeover.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-routing bench-validate bench-isolation bench-quotas bench-engine \
@@ -36,7 +37,7 @@ check: .venv/.dev ## Format, lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them)
+test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them, or is a 3.12)
 	tests/engine_alone/run .tools/engine-alone $(ENGINE_PYTHON)
 
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)

@@ -1,8 +1,8 @@
 """An "engine" that is launched as SGLang and vLLM are: a Python that answers probes, and does what a file tells.
 
 `make(directory)` writes an executable that stands for the engine's interpreter. In its directory it leaves
-`argv.json` (of its last start) and one line in `starts` for each; it obeys `script`: `die` ends it, `silent` makes
-it refuse probes, `stubborn` ignores SIGTERM; `running N` is the load that it reports.
+`argv.json` (of its last start) and one line in `starts` for each. It obeys `script`: `die X` ends it, and tells its
+next life X, `silent` makes it refuse probes, `stubborn` ignores SIGTERM; `running N` is the load that it reports.
 """
 
 import sys
@@ -51,8 +51,8 @@ class Answers(BaseHTTPRequestHandler):
 
 def watch():
     while True:
-        if script() == "die":
-            (here / "script").unlink()
+        if script().startswith("die"):
+            (here / "script").write_text(script().partition(" ")[2])
             os._exit(3)
         time.sleep(0.02)
 

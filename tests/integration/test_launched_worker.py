@@ -63,8 +63,9 @@ async def test_a_launched_engine_that_dies_leaves_until_it_is_back(gateway, tmp_
         try:
             fleet = running.here.gateway.fleet
             await running.until(lambda: "launched" in fleet, seconds=60)
-            (tmp_path / "script").write_text("die")
+            (tmp_path / "script").write_text("die silent")
             await running.until(lambda: "launched" not in fleet, seconds=20)
+            (tmp_path / "script").unlink()
             await running.until(lambda: "launched" in fleet, seconds=30)
             assert len((tmp_path / "starts").read_text().split()) == 2
         finally:

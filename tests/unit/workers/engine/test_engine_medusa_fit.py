@@ -1,4 +1,4 @@
-"""Heads fitted to what a model says itself: they guess it, and the engine that uses them says the same as before."""
+"""Heads fitted to what a model says itself: they guess it, and who uses them says the same as before."""
 
 import json
 from collections.abc import Callable, Iterable
