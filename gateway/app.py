@@ -217,6 +217,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
+            assembles=settings.queueing.whole_from_streams,
         )
         registered = WorkerRegistry(scripts, settings.redis.prefix)
         discovery = Discovery(

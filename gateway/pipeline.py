@@ -15,7 +15,9 @@ import msgspec
 
 from gateway.context import RequestContext
 from gateway.database.usage_query import UsageReader
+from gateway.dispatch.assembly import has_faithful_stream
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.fleet import Worker
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
@@ -42,7 +44,7 @@ PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's
-    salt for the engine."""
+    salt for the engine. `assembles`: workers are asked for a stream also where the client wants no stream."""
 
     entrance: Entrance
     catalogue: Catalogue
@@ -56,6 +58,7 @@ class Services:
     first_byte_seconds_max: float
     idle_seconds_max: float
     repeats_max: int = 3
+    assembles: bool = True
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -75,8 +78,9 @@ async def serve(exchange: Exchange, at: Services) -> None:
             while True:
                 async with held.place() as placed:
                     try:
-                        async with placed.worker.adapter.stream(call(ctx, prompt, at, progress)) as answer:
-                            held.answered(placed, answer.status)
+                        asked = call(ctx, prompt, at, progress, placed.worker)
+                        async with placed.worker.adapter.stream(asked) as answer:
+                            held.answered(placed, answer)
                             own = placed.worker.adapter.isolates or not tenant.group
                             return await relay(answer, exchange, ctx.request, progress, held.headers, own)
                     except WorkerUnreachable as err:
@@ -140,9 +144,13 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     )
 
 
-def call(ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress) -> WorkerCall:
-    """The request as a worker gets it."""
-    fields = ctx.request.fields
+def call(
+    ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress, worker: Worker
+) -> WorkerCall:
+    """The request as this worker gets it."""
+    fields, stream = ctx.request.fields, ctx.request.stream
+    if not stream and at.assembles and worker.adapter.streams_whole and has_faithful_stream(ctx.request):
+        fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
     if prompt.output_tokens_max is not None:
         fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
     return WorkerCall(
@@ -150,7 +158,7 @@ def call(ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Prog
         path=PATHS.get(ctx.request.surface, f"v1/{ctx.request.surface.value}"),
         fields=fields,
         model=ctx.model.name,
-        stream=ctx.request.stream,
+        stream=stream,
         cache_salt=at.cache_salt(ctx.tenant.group),
         traceparent=progress.trace.to_worker() if progress.trace is not None else None,
         first_byte_seconds_max=at.first_byte_seconds_max,

@@ -124,6 +124,11 @@ class WorkerAdapter(Protocol):
         """Does the worker keep prompts of different `cache_salt` apart in its cache? False: it is shared by all."""
         ...
 
+    @property
+    def streams_whole(self) -> bool:
+        """Does a stream say all that the answer at once would say, its usage included?"""
+        ...
+
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
         """Sends a request. See above for what is raised when."""
         ...

@@ -46,7 +46,7 @@ from gateway.telemetry.record import Progress
 from policies.latency_model import predicted_ttft_ms
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
-from workers.adapter import Failure, WorkerUnreachable
+from workers.adapter import Failure, WorkerAnswer, WorkerUnreachable
 
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
@@ -225,12 +225,12 @@ class Held:
             if not self._by.leave(placed, change):
                 self._turn.settle(change)
 
-    def answered(self, placed: Placed, status: int) -> None:
+    def answered(self, placed: Placed, answer: WorkerAnswer) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
         by, progress = self._by, self._progress
         progress.mark("first_byte")
         by.fleet.answered(placed.worker)
-        if status >= 400:
+        if answer.status >= 400:
             return
         progress.answered = True
         for worker, cause in self._tried.items():
@@ -239,7 +239,7 @@ class Held:
                 by.fleet.at_fault(by.fleet[worker], cause)
         if self._recorded:
             by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
-        if self._ctx.request.stream:
+        if answer.content_type == "text/event-stream":
             progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
         by.queue.first_token(placed.shared)
@@ -248,7 +248,8 @@ class Held:
     def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
         """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
         self._progress.mark("failed_attempt")
-        self._progress.dispatched = False
+        self._progress.dispatched = self._progress.answered = False
+        self._progress.frames = 0
         self._tried[placed.worker.id] = cause
         self._by.fleet.failed(placed.worker, cause)
         if cause.timed_out:

@@ -41,4 +41,12 @@ class Queueing(Branch, frozen=True, kw_only=True):
     waiting_requests_max: Annotated[
         Positive, Meta(description="Requests that may wait, per model and gateway.")
     ] = 1000
+    whole_from_streams: Annotated[
+        bool,
+        Meta(
+            description="Ask SGLang and vLLM for a stream also where the client wants its answer at once, and put "
+            "it together here: the first token makes room for the next request. Requests with fields that a "
+            "stream may not answer are passed as they are."
+        ),
+    ] = True
     waiting_seconds_max: Annotated[Seconds, Meta(description="Longest wait for a turn.")] = 30.0

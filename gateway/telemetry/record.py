@@ -260,7 +260,7 @@ class Progress:
 
     def record(self) -> RequestRecord:
         """The frozen account, as of now."""
-        output_tokens = self.output_tokens_used() if self.stream or self.usage else 0
+        output_tokens = self.output_tokens_used() if self.stream or self.usage or self.frames else 0
         ttft = (
             self.first_byte_at - self.received_at if self.first_byte_at is not None and self.stream else None
         )

@@ -37,6 +37,7 @@ class SglangAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
     isolates = True
+    streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = super().body(call)

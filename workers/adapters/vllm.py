@@ -17,6 +17,7 @@ class VllmAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
     isolates = True
+    streams_whole = True
 
     def __init__(self, target: WorkerTarget) -> None:
         super().__init__(target)
