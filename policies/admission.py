@@ -36,6 +36,9 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     requests: int = 0
     tokens: int = 0
 
+    def plus(self, requests: int, tokens: int) -> "Waiting":
+        return Waiting(self.requests + requests, self.tokens + tokens)
+
 
 def refused_by(
     bounds: RoomBounds, everybody: Waiting, own: Waiting, tenants: int, tokens: int
@@ -49,7 +52,7 @@ def refused_by(
         return "tenant"
     if not everybody.requests or not _over(everybody, tokens, bounds.requests_max, bounds.tokens_max):
         return None
-    even = Waiting(bounds.requests_max // tenants, bounds.tokens_max // tenants)
+    even = Waiting(max(1, bounds.requests_max // tenants), bounds.tokens_max // tenants)
     by_count = everybody.requests >= bounds.requests_max
     more = own.requests >= even.requests if by_count else own.tokens + tokens > even.tokens
     return "tenant" if more else "everybody"

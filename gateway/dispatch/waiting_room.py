@@ -1,11 +1,11 @@
-"""Where requests wait for a worker with room: one bounded room per model.
+"""Where requests wait for a worker with room: one bounded room per model, and one for its batch work.
 
     arrive --- room on a worker, nobody waits ----------------------------------> place
        |                                                                            ^
        +--> [ ticket | ticket | ticket ] -- a worker has room: the policy says who -+
                |            |
                |            +--> the client leaves: the ticket is torn up
-               +--> `waiting_seconds_max`: AdmissionTimeout
+               +--> its patience is over: AdmissionTimeout, or what the service class says
 
 Nothing polls. Whoever makes room (first token, end, a worker that is back) calls `room_made`; whoever's turn it is
 has its place before it wakes up, so that no later arrival can take it.
@@ -15,21 +15,22 @@ who wait; see gateway/queue/shared.py.
 """
 
 import asyncio
-from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, TenantQueueFull
+from gateway.errors import AdmissionTimeout, GatewayError, NoWorker, Overloaded, TenantQueueFull
 from gateway.queue.shared import AskAnew
-from policies.admission import retry_after_seconds
+from policies.admission import DrainRate, RoomBounds, Waiting, refused_by, retry_after_seconds
 from policies.queueing.heads import next_turn
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 
 Placed = TypeVar("Placed")
 
-SERVED_REMEMBERED = 256
+
+NOBODY = Waiting()
 
 
 class NowhereToGo(Exception):
@@ -46,19 +47,35 @@ class Asked:
     uncached_tokens: int = 0
     cached_tokens: int = 0
     worker: str = ""
+    deadline: float | None = None
+    service_class: str = "chat"
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Until when one waits, and what is raised then; it gets the seconds after which to come back."""
+
+    until: float
+    over: Callable[[float], Exception]
 
 
 @dataclass(slots=True)
 class _Waiter(Generic[Placed]):
-    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo."""
+    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo, GatewayError."""
 
     ticket: Ticket
     seat: Callable[[], Placed | None]
     turn: "asyncio.Future[Placed]"
 
 
+def _always() -> bool:
+    return True
+
+
 class WaitingRoom(Generic[Placed]):
-    """`unseat` undoes a seat for somebody who left in the moment it was given."""
+    """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
+    who wait here. `standing_since`: somebody has waited without a break."""
 
     def __init__(
         self,
@@ -67,22 +84,27 @@ class WaitingRoom(Generic[Placed]):
         policy: QueuePolicy,
         order: TenantOrder,
         unseat: Callable[[Placed], None],
-        waiting_max: int,
+        bounds: RoomBounds,
         waiting_seconds_max: float,
         clock: Callable[[], float],
+        first: Callable[[], bool] = _always,
     ) -> None:
-        self._model = model
+        self.model = model
+        self.standing_since: float | None = None
         self._policy = policy
         self._order = order
         self._unseat = unseat
-        self._waiting_max = waiting_max
+        self._bounds = bounds
         self._waiting_seconds_max = waiting_seconds_max
         self._clock = clock
+        self._first = first
         self._counters = QueueCounters()
         self._adopted = self._counters
         self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
         self._elsewhere: dict[int, Ticket] = {}
-        self._served_at: deque[float] = deque(maxlen=SERVED_REMEMBERED)
+        self._inside_now = NOBODY
+        self._of_tenants: dict[str, Waiting] = {}
+        self._drained = DrainRate()
         self._number = 0
 
     def __len__(self) -> int:
@@ -99,6 +121,9 @@ class WaitingRoom(Generic[Placed]):
             uncached_tokens=asked.uncached_tokens,
             cached_tokens=asked.cached_tokens,
             worker=asked.worker,
+            deadline=asked.deadline,
+            service_class=asked.service_class,
+            level=asked.level,
             arrived_at=self._clock() if before is None else before.arrived_at,
         )
         self._number += before is None
@@ -110,39 +135,48 @@ class WaitingRoom(Generic[Placed]):
         self._counters = self._policy.settle(self._counters, ticket, cost_change)
 
     def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
-        """A place without waiting: there is one, and nobody was here before. Raises NoWorker."""
+        """A place without waiting: there is one, and nobody was here before. Raises NoWorker, what `seat` raises."""
         turn = self._policy.next(self._counters, [ticket], self._clock())
-        if self._waiting or turn is None:
+        if self._waiting or turn is None or not self._first():
             return None
         placed = self._seated(seat)
         if placed is not None:
             self._granted(turn)
         return placed
 
-    async def wait(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed:
-        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew."""
-        self._has_space(ticket)
-        waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
-        self._waiting[ticket.number] = waiter
-        try:
-            async with self._patience(ticket):
-                placed: Placed = await waiter.turn
-                return placed
-        except (AdmissionTimeout, asyncio.CancelledError):
-            self._leave(waiter)
-            raise
+    async def wait(
+        self, ticket: Ticket, seat: Callable[[], Placed | None], patience: Patience | None = None
+    ) -> Placed:
+        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what
+        `patience` and `seat` raise."""
+        with self._inside(ticket):
+            waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
+            self._waiting[ticket.number] = waiter
+            try:
+                async with self._patience(ticket, patience):
+                    placed: Placed = await waiter.turn
+                    return placed
+            except BaseException:
+                self._leave(waiter)
+                raise
 
-    async def wait_with_all(self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]]) -> Placed:
+    async def wait_with_all(
+        self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], patience: Patience | None = None
+    ) -> Placed:
         """A turn that all gateways together give. Raises what `wait` raises, and what `turn` does."""
-        self._has_space(ticket)
-        self._elsewhere[ticket.number] = ticket
-        try:
-            async with self._patience(ticket):
-                placed = await turn()
-            self._served_at.append(self._clock())
-            return placed
-        finally:
-            del self._elsewhere[ticket.number]
+        with self._inside(ticket):
+            self._elsewhere[ticket.number] = ticket
+            try:
+                async with self._patience(ticket, patience):
+                    placed = await turn()
+                self._drained.gave(self._clock(), ticket.cost)
+                return placed
+            finally:
+                del self._elsewhere[ticket.number]
+
+    def waiting(self) -> Sequence[Ticket]:
+        """Everybody who does."""
+        return [*(waiter.ticket for waiter in self._waiting.values()), *self._elsewhere.values()]
 
     def move(self) -> None:
         """The queue is kept elsewhere from now on: sends everybody there."""
@@ -164,14 +198,14 @@ class WaitingRoom(Generic[Placed]):
 
     def room_made(self) -> None:
         """Gives out what room there is now, in the order of the policy."""
-        while self._waiting:
+        while self._waiting and self._first():
             turn = next_turn(self._policy, self._order, self._counters, self._tickets(), self._clock())
             if turn is None:
                 return
             waiter = self._waiting[turn.ticket.number]
             try:
                 placed = self._seated(waiter.seat)
-            except NoWorker as err:
+            except GatewayError as err:
                 del self._waiting[turn.ticket.number]
                 waiter.turn.set_exception(err)
                 continue
@@ -188,20 +222,55 @@ class WaitingRoom(Generic[Placed]):
                 waiter.turn.set_exception(error)
         self._waiting.clear()
 
-    def _has_space(self, ticket: Ticket) -> None:
-        """Raises TenantQueueFull, Overloaded."""
-        if len(self) >= self._waiting_max:
-            raise self._full(ticket.tenant)
+    def retry_after(self, tenant: str | None = None) -> float:
+        """When to come back: once what waits has had its turn; of one tenant, what it has waiting, at its share."""
+        now, waiting = self._clock(), self.waiting()
+        units, rate = sum(ticket.cost for ticket in waiting), self._drained.per_second(now)
+        weights = {ticket.tenant: ticket.weight for ticket in waiting}
+        if tenant in weights:
+            units = sum(ticket.cost for ticket in waiting if ticket.tenant == tenant)
+            rate *= weights[tenant] / sum(weights.values())
+        return retry_after_seconds(units, rate, self._waiting_seconds_max)
+
+    @contextmanager
+    def _inside(self, ticket: Ticket) -> Iterator[None]:
+        """Takes space, and gives it back. Raises TenantQueueFull, Overloaded."""
+        tenant, tokens = ticket.tenant, ticket.uncached_tokens
+        own = self._of_tenants.get(tenant, NOBODY)
+        tenants = len(self._of_tenants) + (tenant not in self._of_tenants)
+        by = refused_by(self._bounds, self._inside_now, own, tenants, tokens)
+        if by == "tenant":
+            raise TenantQueueFull(self.retry_after(tenant))
+        if by == "everybody":
+            raise Overloaded(self.retry_after())
+        self._count(tenant, 1, tokens)
+        if self.standing_since is None:
+            self.standing_since = self._clock()
+        try:
+            yield
+        finally:
+            self._count(tenant, -1, -tokens)
+            if not self._inside_now.requests:
+                self.standing_since = None
+
+    def _count(self, tenant: str, requests: int, tokens: int) -> None:
+        self._inside_now = self._inside_now.plus(requests, tokens)
+        own = self._of_tenants.pop(tenant, NOBODY).plus(requests, tokens)
+        if own.requests:
+            self._of_tenants[tenant] = own
 
     @asynccontextmanager
-    async def _patience(self, ticket: Ticket) -> AsyncIterator[None]:
-        """For as long as it may wait, since it came. Raises AdmissionTimeout."""
-        left = ticket.arrived_at + self._waiting_seconds_max - self._clock()
+    async def _patience(self, ticket: Ticket, patience: Patience | None) -> AsyncIterator[None]:
+        """For as long as it may wait, since it came. Raises AdmissionTimeout, or what is over sooner."""
+        seconds = self._waiting_seconds_max
+        longest = Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
+        if patience is not None and patience.until < longest.until:
+            longest = patience
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(longest.until - self._clock()):
                 yield
         except TimeoutError:
-            raise AdmissionTimeout(self._waiting_seconds_max, self._retry_after()) from None
+            raise longest.over(self.retry_after()) from None
 
     def _tickets(self) -> list[Ticket]:
         # Who was cancelled a moment ago still stands here until its task runs; it has no use for a turn.
@@ -219,26 +288,11 @@ class WaitingRoom(Generic[Placed]):
         try:
             return seat()
         except NowhereToGo:
-            raise NoWorker(self._model) from None
+            raise NoWorker(self.model) from None
 
     def _granted(self, turn: Turn) -> None:
         self._counters = turn.counters
-        self._served_at.append(self._clock())
-
-    def _full(self, tenant: str) -> TenantQueueFull | Overloaded:
-        """Who fills the room? A tenant with its even share of it or more is told so; others suffer for all."""
-        tickets = [*(waiter.ticket for waiter in self._waiting.values()), *self._elsewhere.values()]
-        waiting = Counter(ticket.tenant for ticket in tickets)
-        share = self._waiting_max / len({*waiting, tenant})
-        error = TenantQueueFull if waiting[tenant] >= share else Overloaded
-        return error(self._retry_after())
-
-    def _retry_after(self) -> float:
-        """From the rate at which turns were given lately."""
-        served = len(self._served_at)
-        seconds = self._clock() - self._served_at[0] if served else 0.0
-        rate = served / seconds if seconds > 0 else 0.0
-        return retry_after_seconds(len(self), rate, self._waiting_seconds_max)
+        self._drained.gave(self._clock(), turn.ticket.cost)
 
 
 def _ahead(counters: QueueCounters, tenant: str) -> float:

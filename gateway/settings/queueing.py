@@ -41,6 +41,20 @@ class Queueing(Branch, frozen=True, kw_only=True):
     waiting_requests_max: Annotated[
         Positive, Meta(description="Requests that may wait, per model and gateway.")
     ] = 1000
+    waiting_tokens_max: Annotated[
+        Positive, Meta(description="Uncached prompt tokens that may wait, per model and gateway.")
+    ] = 32 * 1024**2
+    tenant_waiting_requests_max: Annotated[
+        Positive | None, Meta(description="Of one tenant; without it, only a full room is shared out evenly.")
+    ] = None
+    tenant_waiting_tokens_max: Annotated[Positive | None, Meta(description="Of one tenant.")] = None
+    preempts: Annotated[
+        bool,
+        Meta(
+            description="Take a worker's place back from a batch request that has not brought a first token when "
+            "another one would have to wait for it; the batch request waits again."
+        ),
+    ] = False
     whole_from_streams: Annotated[
         bool,
         Meta(

@@ -54,6 +54,13 @@ class Worker(Branch, frozen=True, kw_only=True):
         tuple[Name, ...], Meta(description="Models it serves; by default those it reports.")
     ] = ()
     api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
+    priority: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="`on`: its engine orders requests by `priority` (SGLang: --enable-priority-scheduling, vLLM: "
+            "--scheduling-policy priority) and gets that of the service class. `auto`: the embedded engine does."
+        ),
+    ] = "auto"
     kv_events: Annotated[
         Literal["auto", "off"] | KvEventsAt,
         Meta(
@@ -86,6 +93,9 @@ class Discovery(Branch, frozen=True, kw_only=True):
         tuple[Name, ...], Meta(description="Models they serve; by default those they report.")
     ] = ()
     api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
+    priority: Annotated[
+        Literal["auto", "on", "off"], Meta(description="As `workers[].priority` (dns, kubernetes).")
+    ] = "auto"
     every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
 
     def worker(self, address: str, port: int, *, name: str | None = None) -> Worker:
@@ -98,4 +108,5 @@ class Discovery(Branch, frozen=True, kw_only=True):
             url=f"http://{host}:{port}",
             models=self.models,
             api_key=self.api_key,
+            priority=self.priority,
         )
