@@ -95,7 +95,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                     and not gateway.services.entrance.directory.asks_for_keys
                 ),
                 find_address=finder(settings.listen.trusted_proxies),
-                responses=gateway.responses,
+                responses=gateway.records.responses,
             ),
             failure,
             seconds_max=settings.drain.seconds,

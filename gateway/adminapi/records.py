@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def records_of(gateway: Gateway) -> Records | None:
     """None where there is no database."""
-    ledger, directory = gateway.ledger, gateway.database
+    ledger, directory = gateway.records.ledger, gateway.records.directory
     if ledger is None or directory is None:
         return None
     settings, secret = gateway.settings, deployment_secret(gateway.settings)

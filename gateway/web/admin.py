@@ -119,14 +119,14 @@ def readiness(gateway: Gateway) -> dict[str, object]:
     """Ready: the doors are open, some worker is routable, and keys can be checked. The rest says how well."""
     workers = {worker.id: worker.health.health.value for worker in gateway.fleet}
     routable = any(worker.health.routable for worker in gateway.fleet)
-    database = gateway.database.state if gateway.database is not None else "none"
+    database = gateway.records.directory.state if gateway.records.directory is not None else "none"
     return {
         "ready": gateway.doors.ready
         and (routable or not workers)
         and database not in ("not loaded", "stale"),
         "draining": not gateway.doors.ready,
         "workers": workers,
-        "redis": "away" if gateway.quotas.away else "shared",
+        "redis": "away" if gateway.quotas.store.away else "shared",
         "database": database,
         "index": "following" if gateway.index.reader.up else "standing still",
         "failing_loops": [name for name, state in gateway.supervisor.loops.items() if state.failing],

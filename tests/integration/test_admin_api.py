@@ -42,7 +42,7 @@ def api(gateway, tmp_path):
         url = f"sqlite:///{tmp_path}/tenants.db"
         async with ScriptedWorker() as worker:
             async with gateway(worker, **{"database.url": url, **settings}) as running:
-                ledger = running.here.gateway.ledger
+                ledger = running.here.gateway.records.ledger
                 async with running.http.get(f"{running.admin}/admin/v1/plans"):
                     pass  # The first call makes the tables.
                 life = OperatorLife(
@@ -262,7 +262,7 @@ async def test_usage_is_everybodys_for_operators_and_ones_own_for_tenants(api):
         for tenant in ("acme", "acme", "globex"):
             async with running.chat(tenant=tenant, user="ada", metadata={"team": "red"}) as response:
                 assert response.status == 200
-        await running.here.gateway.ledger.shipper.ship()
+        await running.here.gateway.records.ledger.shipper.ship()
         _, found, _ = await call("GET", "/usage", by="tenant,worker")
         assert [(g["tenant"], g["worker"], g["requests"]) for g in found["data"]] == [
             ("acme", "w0", 2),

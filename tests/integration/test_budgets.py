@@ -166,7 +166,7 @@ async def test_without_redis_each_tenant_goes_on_or_is_refused_as_it_chose(gatew
         gateway(worker, limits=limits, tenants=tenants, **where) as running,
     ):
         assert (await answer(running))[0] == 200
-        running.here.gateway.quotas._gateways = lambda: 2
+        running.here.gateway.quotas.store._gateways = lambda: 2
         own_valkey.kill()
         status, error, headers = await answer(running)
         assert (status, error["code"], headers["retry-after"]) == (503, "quotas_unavailable", "1")
@@ -177,7 +177,7 @@ async def test_without_redis_each_tenant_goes_on_or_is_refused_as_it_chose(gatew
                 statuses.append(response.status)
         assert statuses == [200, 200, 429]
         own_valkey.start()
-        await running.until(lambda: not running.here.gateway.quotas.away, 10)
+        await running.until(lambda: not running.here.gateway.quotas.store.away, 10)
         assert (await answer(running))[0] == 200
 
 

@@ -328,7 +328,7 @@ async def test_a_valkey_that_dies_under_load_costs_no_request_and_comes_back(gat
         ScriptedWorker() as worker,
         gateway(worker, limits=limits, concurrency=1000, **settings) as running,
     ):
-        quotas = running.here.gateway.quotas
+        quotas = running.here.gateway.quotas.store
         statuses = []
         going = True
 
@@ -368,9 +368,9 @@ async def test_a_slow_valkey_is_not_waited_for(gateway, own_valkey):
         own_valkey.process.send_signal(signal.SIGSTOP)
         statuses = await asyncio.wait_for(asyncio.gather(*(status_of(running) for _ in range(10))), 5)
         assert statuses == [200] * 10
-        await running.until(lambda: running.here.gateway.quotas.away)
+        await running.until(lambda: running.here.gateway.quotas.store.away)
         own_valkey.process.send_signal(signal.SIGCONT)
-        await running.until(lambda: not running.here.gateway.quotas.away, seconds=10)
+        await running.until(lambda: not running.here.gateway.quotas.store.away, seconds=10)
         assert await status_of(running) == 200
 
 

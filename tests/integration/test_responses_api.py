@@ -230,8 +230,8 @@ async def test_a_database_that_is_away_is_no_missing_response_and_loses_no_answe
         async def away(*_):
             raise DatabaseDown("gone")
 
-        monkeypatch.setattr(running.here.gateway.responses, "get", away)
-        monkeypatch.setattr(running.here.gateway.responses, "put", away)
+        monkeypatch.setattr(running.here.gateway.records.responses, "get", away)
+        monkeypatch.setattr(running.here.gateway.records.responses, "put", away)
         status, body = await got(running, identity)
         assert (status, body["error"]["code"]) == (503, "responses_unavailable")
         async with post(running, previous_response_id=identity) as response:

@@ -33,7 +33,7 @@ async def test_a_request_becomes_a_row(gateway, worker, database_url):
         async with running.chat(stream=True, user="ada", metadata={"team": "red"}) as response:
             await response.read()
             request_id = response.headers["x-request-id"]
-        await running.here.gateway.ledger.shipper.ship()
+        await running.here.gateway.records.ledger.shipper.ship()
         (row,) = await rows_of(database_url)
     assert row["request_id"] == request_id
     assert (row["attempt"], row["tenant"], row["key_id"]) == (1, "acme", running.keys["acme"].id)
@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_is_billed_once_for_what_was_produced(gateway
         async with running.chat(stream=True) as response:
             await response.content.readany()
         await running.until(lambda: running.idle)
-        await running.here.gateway.ledger.shipper.ship()
+        await running.here.gateway.records.ledger.shipper.ship()
         (row,) = await rows_of(database_url)
     assert (row["status"], row["code"]) == (499, "client_closed")
     assert 1 <= row["output_tokens"] <= worker.seen[0].frames < 1000
@@ -65,7 +65,7 @@ async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(g
             assert response.status == 404
         async with running.http.post(f"{running.url}/v1/chat/completions", json={}) as response:
             assert response.status == 401
-        await running.here.gateway.ledger.shipper.ship()
+        await running.here.gateway.records.ledger.shipper.ship()
         failed, unknown = await rows_of(database_url)
     assert (failed["code"], failed["prompt_tokens"], failed["output_tokens"]) == ("worker_error", 0, 0)
     assert (unknown["code"], unknown["asked"], unknown["model"]) == ("model_not_found", "none", "")

@@ -1,0 +1,170 @@
+"""What finds a worker for a request: fleet, router, queue, waiting rooms, and what holds them together."""
+
+import os
+import random
+import time
+from collections.abc import Callable
+
+from gateway.dispatch.cache_shares import CacheShares
+from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.event_sources import event_sources
+from gateway.dispatch.feedback import Feedback
+from gateway.dispatch.feeds import Feeds
+from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.household import QueueHousehold
+from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.router import Router
+from gateway.dispatch.shadow import Shadow
+from gateway.dispatch.turn import Bounds, Placed
+from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.queue.keys import QueueKeys
+from gateway.queue.shared import SharedQueue
+from gateway.queue.store import QueueStore
+from gateway.quotas.leases import Leases
+from gateway.settings.queueing import Queueing
+from gateway.settings.routing import ShadowPolicy
+from gateway.settings.tree import Settings
+from gateway.settings.workers import Worker as WorkerSettings
+from gateway.shared_index import SharedIndexParts
+from policies.queueing.cost import CostWeights
+from policies.queueing.sfq import Sfq
+from policies.registry import queue_policy, routing_policy, tenant_order
+from radix_cache.match import WorkerId
+from radix_cache.redis.scripts import ScriptCaller
+from workers.adapter import WorkerTarget
+from workers.adapters.registry import adapters
+
+
+def reservations_of(
+    settings: Settings,
+    catalogue: Catalogue,
+    leases: Leases,
+    shared: SharedIndexParts,
+    feeds: Feeds,
+    scripts: ScriptCaller,
+) -> Reservations:
+    """Nothing is asked yet; `fleet.run` and `queue.run` are its loops."""
+    index = shared.index
+    events = _fleet_events(shared, catalogue, feeds, room=lambda: reservations.fleet_changed())
+    fleet = _fleet(settings, catalogue, events)
+    household = QueueHousehold(
+        fleet, room=lambda model: reservations.room(model), rooms=lambda: reservations.rooms()
+    )
+    feedback = Feedback(index, feeds.credits, feeds.raised)
+    routing = settings.routing
+    reservations = Reservations(
+        leases=leases,
+        router=Router(
+            fleet=fleet,
+            index=index,
+            feedback=feedback,
+            policy=routing_policy(routing.policy, routing.options),
+            random=random.Random(),
+            shadow=_shadow(routing.shadow),
+        ),
+        fleet=fleet,
+        index=index,
+        shares=CacheShares(index.copy.namespaces, time.monotonic),
+        feedback=feedback,
+        estimates=OutputEstimates(),
+        bounds=_bounds(settings),
+        queue=_queue(settings, household, scripts),
+        new_room=_new_room(settings.queueing),
+    )
+    return reservations
+
+
+def worker_of(settings: WorkerSettings) -> Worker:
+    """A worker that nothing is known of yet. Raises what its adapter's constructor does."""
+    identity = WorkerId(settings.id)
+    target = WorkerTarget(
+        id=identity,
+        url=settings.url.rstrip("/").removesuffix("/v1"),
+        api_key=settings.api_key.reveal() if settings.api_key is not None else None,
+    )
+    return Worker(
+        id=identity,
+        kind=settings.kind,
+        adapter=adapters()[settings.kind](target),
+        models=frozenset(settings.models),
+        models_fixed=bool(settings.models),
+        told=event_sources(settings),
+    )
+
+
+def _fleet_events(
+    shared: SharedIndexParts, catalogue: Catalogue, feeds: Feeds, *, room: Callable[[], None]
+) -> FleetEvents:
+    """What the index, the catalogue and the feeds are told of workers."""
+    index = shared.index
+
+    def reported(worker: Worker) -> None:
+        catalogue.found(worker.models)
+        index.enrol(worker.id, worker.report.instance or "")
+        feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
+        if worker.report.kv_tokens_max is not None:
+            sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
+            index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
+
+    def gone(worker: WorkerId) -> None:
+        feeds.follow(worker, ())
+        index.forget(worker)
+
+    return FleetEvents(room=room, emptied=index.forget, reported=reported, gone=gone)
+
+
+def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:
+    fleet = Fleet(map(worker_of, settings.workers), events)
+    if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
+        fleet.warn_of_shared_caches()
+    for worker in fleet:
+        catalogue.found(worker.models)
+    return fleet
+
+
+def _new_room(queue: Queueing) -> Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]]:
+    policy, order = queue_policy(queue.across, queue.options), tenant_order(queue.within)
+
+    def new_room(model: str, unseat: Callable[[Placed], None]) -> WaitingRoom[Placed]:
+        return WaitingRoom(
+            model,
+            policy=policy,
+            order=order,
+            unseat=unseat,
+            waiting_max=queue.waiting_requests_max,
+            waiting_seconds_max=queue.waiting_seconds_max,
+            clock=time.monotonic,
+        )
+
+    return new_room
+
+
+def _queue(settings: Settings, household: QueueHousehold, scripts: ScriptCaller) -> SharedQueue:
+    queue, keys = settings.queueing, QueueKeys(settings.redis.prefix)
+    return SharedQueue(
+        QueueStore(scripts, keys, os.urandom(8).hex(), queue.release_window_tokens),
+        household,
+        tenant_order(queue.within),
+        enabled=queue.across == Sfq.name,
+        timeout_seconds=settings.redis.timeout_ms / 1000,
+        clock=time.monotonic,
+    )
+
+
+def _bounds(settings: Settings) -> Bounds:
+    queue, requests = settings.queueing, settings.requests
+    return Bounds(
+        release_window_tokens=queue.release_window_tokens,
+        costs=CostWeights(
+            uncached=queue.costs.uncached, cached=queue.costs.cached, output=queue.costs.output
+        ),
+        attempts_max=requests.attempts_max,
+        first_token_seconds_max=requests.first_token_seconds_max,
+    )
+
+
+def _shadow(settings: ShadowPolicy | None) -> Shadow | None:
+    if settings is None:
+        return None
+    return Shadow(routing_policy(settings.policy, settings.options), settings.share)

@@ -1,0 +1,41 @@
+"""What counts quotas: the shared account, the one that stands in for it, and what is reserved of both."""
+
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from gateway.quotas.events import Events
+from gateway.quotas.gateways import Gateways
+from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.quotas.leases import Leases
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.settings.stores import RedisServer
+from radix_cache.redis.scripts import ScriptCaller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """`store.run`, `leases.run` and `gateways.run` are its loops."""
+
+    store: GuardedQuotaStore
+    leases: Leases
+    gateways: Gateways
+    events: Events
+
+    @classmethod
+    def opened(cls, redis: RedisServer, scripts: ScriptCaller, stack: AsyncExitStack) -> "Quotas":
+        """Nothing is asked yet. The stack gives back what is reserved."""
+        events, gateways = Events(), Gateways(scripts, redis.prefix)
+        shared = RedisQuotaStore(scripts, redis.timeout_ms / 1000, prefix=redis.prefix, events=events)
+        store = GuardedQuotaStore(
+            shared,
+            LocalQuotaStore(time.monotonic, time.time, events),
+            shared.check,
+            time.monotonic,
+            gateways=lambda: gateways.count,
+            events=events,
+        )
+        leases = Leases(store, events)
+        stack.push_async_callback(leases.close)
+        return cls(store=store, leases=leases, gateways=gateways, events=events)

@@ -1,0 +1,107 @@
+"""What a gateway keeps in its database: tenants, usage, responses. Each has connections of its own."""
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.database.database import Database, DatabaseDown
+from gateway.database.response_store import ResponseStore
+from gateway.database.tenant_store import TenantStore
+from gateway.database_address import NONE
+from gateway.ledger.ledger import Ledger, Loop
+from gateway.settings.listeners import is_loopback
+from gateway.settings.tree import Settings
+from gateway.settings.types import SettingsProblem
+from gateway.tenants.directory import TenantDirectory
+from gateway.tenants.keys import pepper
+from gateway.tenants.sql_directory import SqlDirectory
+from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """`tenants` is who is asked; the others are None without a database."""
+
+    tenants: TenantDirectory
+    directory: SqlDirectory | None
+    ledger: Ledger | None
+    responses: ResponseStore | None
+
+    @classmethod
+    def opened(cls, settings: Settings, secret: bytes, stack: AsyncExitStack) -> "Records":
+        """Nothing is connected yet; the stack closes it. Raises SettingsProblem."""
+        directory = _directory(settings, secret, stack)
+        return cls(
+            tenants=_tenants(settings, secret, directory),
+            directory=directory,
+            ledger=_ledger(settings, stack),
+            responses=_responses(settings, stack),
+        )
+
+    def loops(self) -> Iterator[tuple[str, Loop]]:
+        """By the names they are supervised under; the directory's own begins earlier."""
+        if self.responses is not None:
+            yield "responses", self.responses.run
+        if self.ledger is not None:
+            yield from self.ledger.loops()
+
+
+def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> TenantDirectory:
+    directory = database if database is not None else yaml_directory(settings, pepper(secret))
+    alone = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
+    return OpenUntilTenants(directory) if alone else directory
+
+
+def _directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:
+    """What the settings' tenants and the database's are in together."""
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    return SqlDirectory(
+        yaml_directory(settings, pepper(secret)),
+        TenantStore(database),
+        known_seconds_max=settings.database.known_keys_seconds_max,
+        upgrades=_upgrades(settings, database),
+    )
+
+
+def _ledger(settings: Settings, stack: AsyncExitStack) -> Ledger | None:
+    """With connections of its own: what it writes keeps nobody's keys waiting."""
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    try:
+        ledger = Ledger(settings, database, upgrades=_upgrades(settings, database))
+    except OSError as err:
+        raise SettingsProblem(f"$.state_directory: the usage journal cannot be made: {err.strerror}") from err
+    stack.push_async_callback(ledger.close)
+    return ledger
+
+
+def _responses(settings: Settings, stack: AsyncExitStack) -> ResponseStore | None:
+    database = _database(settings, stack)
+    if database is None:
+        return None
+    return ResponseStore(
+        database,
+        kept_seconds=settings.responses.kept_seconds,
+        tenant_responses_max=settings.responses.tenant_responses_max,
+    )
+
+
+def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:
+    if settings.database.url == NONE:
+        return None
+    try:
+        database = Database(settings.database.url, Path(settings.state_directory))
+    except DatabaseDown as err:
+        raise SettingsProblem(f"$.database.url: {err}") from err
+    stack.push_async_callback(database.close)
+    return database
+
+
+def _upgrades(settings: Settings, database: Database) -> bool:
+    """May a gateway bring its tables up to date?"""
+    upgrade = settings.database.upgrade
+    return upgrade == "always" or (upgrade == "auto" and database.file is not None)
