@@ -8,8 +8,10 @@ whatever happened, and nobody waits for either.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -19,10 +21,12 @@ from gateway.dispatch.assembly import has_faithful_stream
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.fleet import Worker
 from gateway.dispatch.media_rules import MediaRules
+from gateway.dispatch.preemption import Preempted
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
 from gateway.dispatch.repeats import repeatable
 from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.service_classes import ServiceClasses
 from gateway.entrance import Entrance
 from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker
 from gateway.exchange import Exchange
@@ -59,6 +63,7 @@ class Services:
     idle_seconds_max: float
     repeats_max: int = 3
     assembles: bool = True
+    classes: ServiceClasses = field(default_factory=ServiceClasses)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -74,17 +79,21 @@ async def serve(exchange: Exchange, at: Services) -> None:
         progress.prompt_tokens = prompt.prompt_tokens
         exchange.counted(prompt.prompt_tokens)
         progress.mark("tokenise")
-        async with at.reservations.hold(ctx, prompt, progress) as held:
+        comments = partial(signs_of_life, exchange, ctx)
+        async with at.reservations.hold(ctx, prompt, progress, comments) as held:
             while True:
                 async with held.place() as placed:
                     try:
                         asked = call(ctx, prompt, at, progress, placed.worker)
-                        async with placed.worker.adapter.stream(asked) as answer:
+                        stream = placed.worker.adapter.stream(asked)
+                        async with held.until_first_byte(placed), stream as answer:
                             held.answered(placed, answer)
                             own = placed.worker.adapter.isolates or not tenant.group
                             return await relay(answer, exchange, ctx.request, progress, held.headers, own)
                     except WorkerUnreachable as err:
                         held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
+                    except Preempted:
+                        continue  # It waits again.
     except GatewayError as err:
         progress.ended(err.code, err.status)
         await exchange.fail(err)
@@ -134,12 +143,20 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
         raise Forbidden(request.model)
     request = await at.media.applied(request)
     progress.mark("receive")
+    wishes = exchange.wishes
+    service_class = at.classes.of(wishes.service_class, request, tenant, model.name)
+    if request.generates:
+        progress.service_class = service_class
     return RequestContext(
         id=exchange.id,
         tenant=tenant,
         model=model,
-        request=request,
+        request=at.classes.sent(request),
         received_at=progress.received_at,
+        service_class=service_class,
+        expires_at=(
+            progress.received_at + wishes.patience_seconds if wishes.patience_seconds is not None else None
+        ),
         once=repeatable(exchange.repeat_key, tenant, request, at.repeats_max),
     )
 
@@ -163,4 +180,27 @@ def call(
         traceparent=progress.trace.to_worker() if progress.trace is not None else None,
         first_byte_seconds_max=at.first_byte_seconds_max,
         idle_seconds_max=at.idle_seconds_max,
+        priority=ctx.service_class.level if worker.priority else None,
     )
+
+
+@asynccontextmanager
+async def signs_of_life(exchange: Exchange, ctx: RequestContext) -> AsyncIterator[None]:
+    """While a request waits for its turn, for a client that asked for them and streams: the stream begins."""
+    every = exchange.wishes.comment_seconds
+    if every is None or not ctx.request.stream:
+        yield
+        return
+
+    async def comment() -> None:
+        with suppress(ConnectionResetError):  # Its handler is cancelled, too.
+            while True:
+                await asyncio.sleep(every)
+                await exchange.comment()
+
+    task = asyncio.ensure_future(comment())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

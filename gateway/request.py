@@ -30,8 +30,8 @@ GENERATING = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 class Wishes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a client's headers ask of the queue.
 
-    `service_class`: by name. `patience_seconds`: how long it waits for an answer. `comment_seconds`: it wants a sign
-    of life so often while it waits for its turn, as a comment in the stream.
+    `service_class`: by name. `patience_seconds`: how long it waits for an answer. `comment_seconds`: it wants
+    a sign of life so often while it waits for its turn, as a comment in the stream.
     """
 
     service_class: str | None = None

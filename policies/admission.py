@@ -1,4 +1,4 @@
-"""Admission arithmetic: when a worker has room, when a waiting room is full, how long to wait, when to come back."""
+"""Admission arithmetic: when a worker has room, when a waiting room is full, how long to wait, when to return."""
 
 from collections import deque
 from typing import Literal

@@ -65,6 +65,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
     as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
     `prefill_worker`: who computes the prompt, where that is another worker. Seconds bound each kind of silence.
+    `priority`: the lowest goes first; None where the engine knows none.
     """
 
     id: str
@@ -75,6 +76,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cache_salt: str = ""
     traceparent: str | None = None
     prefill_worker: WorkerId | None = None
+    priority: int | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
 

@@ -25,7 +25,7 @@ class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
 
     `speed`: as learnt so far; `fit`: what its prefill was learnt with. `told`: where it publishes its KV events, if
-    the settings say; else it says so itself.
+    the settings say; else it says so itself. `priority`: its engine orders requests by it.
     """
 
     id: WorkerId
@@ -34,6 +34,7 @@ class Worker:
     models: frozenset[str]
     models_fixed: bool
     told: tuple[EventSource, ...] | None = None
+    priority: bool = False
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     speed: Speed = field(default_factory=Speed)

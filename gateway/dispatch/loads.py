@@ -31,11 +31,11 @@ class WorkerLoad:
 class Place:
     """One request on one worker. `left` whatever happens; leaving twice is leaving once."""
 
-    __slots__ = ("_kv_tokens", "_load", "_tokens_queued")
+    __slots__ = ("_kv_tokens", "_load", "tokens_queued")
 
     def __init__(self, load: WorkerLoad, *, uncached_tokens: int, kv_tokens: int) -> None:
         self._load: WorkerLoad | None = load
-        self._tokens_queued = uncached_tokens
+        self.tokens_queued = uncached_tokens
         self._kv_tokens = kv_tokens
         load.tokens_queued += uncached_tokens
         load.kv_tokens += kv_tokens
@@ -44,8 +44,8 @@ class Place:
     def first_token(self) -> None:
         """Its prefill is done."""
         if self._load is not None:
-            self._load.tokens_queued -= self._tokens_queued
-            self._tokens_queued = 0
+            self._load.tokens_queued -= self.tokens_queued
+            self.tokens_queued = 0
 
     def leave(self) -> None:
         self.first_token()

@@ -27,9 +27,7 @@ class ServiceClasses:
         given = settings if settings is not None else Classes()
         pairs = [(VOICE, given.voice), (CODE, given.code), (CHAT, given.chat), (BATCH, given.batch)]
         self._classes = {kind.name: _of(kind, told) for kind, told in pairs}
-        self._tiers = {
-            tier: kind.name for kind, told in pairs for tier in (kind.name, *told.service_tiers)
-        }
+        self._tiers = {tier: kind.name for kind, told in pairs for tier in (kind.name, *told.service_tiers)}
         self._models = [(pattern, kind.name) for kind, told in pairs for pattern in told.models]
         self.batch = self._classes[BATCH.name]
 

@@ -4,6 +4,7 @@
     shared   rank --- Redis says who and where --> place        ranked again when its turn has come
 
 Where turns are given may change while it waits (gateway/queue/shared.py); it asks anew then, and keeps its number.
+Its service class and its client's own timeout say when it is too late: it is then let go before it costs a prefill.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,19 +19,29 @@ from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
-from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
-from gateway.errors import NoWorker
+from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
+from gateway.errors import AdmissionTimeout, DeadlinePassed, NoWorker, TargetMissed
+from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
 from gateway.telemetry.record import Progress
-from policies.admission import has_window
+from policies.admission import has_window, patience_seconds
+from policies.latency_model import predicted_ttft_ms
 from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
+from policies.service_class import BATCH, ServiceClass
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerUnreachable
+
+SAMPLES_MIN = 8
+"""First tokens of a worker before anybody is turned away for what is expected of it."""
+
+
+class Demoted(Exception):
+    """It goes on as a batch request."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -46,12 +57,19 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
+    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte.
+
+    `batch`: what others are demoted to. `background`: batch work has queues of its own, behind all others; a policy
+    that knows classes itself needs none. `preempts`: see settings.
+    """
 
     release_window_tokens: int
     costs: CostWeights
     attempts_max: int
     first_token_seconds_max: float
+    batch: ServiceClass = BATCH
+    background: bool = True
+    preempts: bool = False
 
 
 class Parts(Protocol):
@@ -63,7 +81,11 @@ class Parts(Protocol):
     bounds: Bounds
     clock: Callable[[], float]
 
-    def room(self, model: str) -> WaitingRoom[Placed]: ...
+    def room(self, queue: str) -> WaitingRoom[Placed]: ...
+
+    def room_made(self) -> None: ...
+
+    def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None: ...
 
 
 class Turn:
@@ -88,31 +110,52 @@ class Turn:
         self._output_tokens = output_tokens
         self._by_shadow = by_shadow
         self._tried = tried
+        self._class = ctx.service_class
         self._ticket: Ticket | None = None
         self._charged = 0.0
 
+    @property
+    def background(self) -> bool:
+        """Does everybody else go before it?"""
+        return self._class.background and self._by.bounds.background
+
     async def come(self) -> Placed:
-        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker."""
+        """A place in its turn.
+
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed.
+        """
         while True:
-            decision = self._ranked()
-            room = self._by.room(self._ctx.model.name)
-            ticket = self._ticket = room.ticket(self._asked(decision.routes), self._ticket)
-            placed: Placed | None
             try:
-                if self._by.queue.shared:
-                    placed = await room.wait_with_all(ticket, partial(self._of_all, ticket))
-                else:
-                    placed = room.at_once(ticket, partial(self.seat, decision))
-                    if placed is None:
-                        self._waits()
-                        placed = await room.wait(ticket, self.seat)
+                return await self._come()
             except AskAnew:
                 continue
+            except Demoted:
+                self._class, self._ticket = self._by.bounds.batch, None
             finally:
                 if self._progress.queued_at is not None:
                     self._progress.queued_until = self._by.clock()
-            self._charged = ticket.cost
-            return placed
+
+    async def _come(self) -> Placed:
+        decision = self._ranked()
+        self._in_time(decision.routes)
+        room = self._room()
+        ticket = self._ticket = room.ticket(self._asked(decision.routes), self._ticket)
+        placed: Placed | None
+        if self._by.queue.shared:
+            placed = await room.wait_with_all(
+                ticket, partial(self._of_all, ticket), self._patience(room, ticket)
+            )
+        else:
+            placed = room.at_once(ticket, partial(self.seat, decision))
+            if placed is None:
+                self._waits(decision)
+                try:
+                    placed = await room.wait(ticket, self.seat, self._patience(room, ticket))
+                except BaseException:
+                    self._by.room_made()  # Those who stood behind this room may go now.
+                    raise
+        self._charged = ticket.cost
+        return placed
 
     def seat(self, decision: Decision | None = None) -> Placed | None:
         """Ranks with what is known now and takes the best place that has room; None if none has.
@@ -122,6 +165,8 @@ class Turn:
         by = self._by
         if decision is None:
             decision = self._ranked()
+            if not self._tried:
+                self._in_time(decision.routes, demotes=False)
         if not decision.routes:
             if self._tried:
                 return None
@@ -133,7 +178,7 @@ class Turn:
                 if not self._tried:
                     by.router.shadowed(decision)
                 assert self._ticket is not None
-                shared = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens)
+                shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens)
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(worker, route, uncached, shared)
         return None
@@ -148,18 +193,24 @@ class Turn:
                 output_tokens=used.output_tokens,
             )
         change, self._charged = units - self._charged, units
+        if self._ticket is not None:
+            self._room().used(self._ticket, change)
         return change
 
     def settle(self, cost_change: float) -> None:
         """In the room, where nobody else has to know."""
         if self._ticket is not None:
-            self._by.room(self._ctx.model.name).settle(self._ticket, cost_change)
+            self._room().settle(self._ticket, cost_change)
 
     async def _of_all(self, ticket: Ticket) -> Placed:
         """The turn that all gateways together give."""
         by, known = self._by, dict[WorkerId, tuple[Worker, Route]]()
-        shared = by.queue.ticket(ticket, self._ctx.model.name, self._kv_tokens)
-        decision = None
+        shared = by.queue.ticket(ticket, self._queue, self._kv_tokens)
+        decision: Decision | None = None
+
+        def waits() -> None:
+            assert decision is not None
+            self._waits(decision)
 
         def routes() -> list[SharedRoute]:
             nonlocal decision
@@ -169,15 +220,21 @@ class Turn:
             return [self._shared_route(route) for route in ranking]
 
         try:
-            turn = await by.queue.turn(shared, ticket, routes, self._waits)
+            turn = await by.queue.turn(shared, ticket, routes, waits)
         except NoRoute:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
+        try:
+            self._in_time(decision.routes)
+        except BaseException:
+            by.queue.leave(shared, -shared.cost)
+            raise
         by.router.shadowed(decision)
         return self._placed(*known[turn.worker], turn.uncached_tokens, shared)
 
     def _ranked(self) -> Decision:
-        return self._by.router.ranked(
+        """Where a class would rather go to another choice than be late: those in time only, if there are any."""
+        decision = self._by.router.ranked(
             self._ctx,
             self._prompt,
             sequence=self._sequence,
@@ -185,6 +242,61 @@ class Turn:
             without=self._tried,
             by_shadow=self._by_shadow,
         )
+        if self._class.late == "wait" or self._tried:
+            return decision
+        in_time = [route for route in decision.routes if self._by_then(route, self._target)]
+        return msgspec.structs.replace(decision, routes=in_time) if in_time else decision
+
+    @property
+    def _target(self) -> float:
+        """When its first token should be there."""
+        return self._ctx.received_at + self._class.ttft_seconds
+
+    def _by_then(self, route: Route, moment: float) -> bool:
+        """Can a first token be expected from there by then? Of a worker that is not known yet it can."""
+        worker = self._by.fleet[route.worker]
+        if worker.fit.samples < SAMPLES_MIN:
+            return True
+        tokens = worker.load.all_tokens_queued + self._uncached(route)
+        return self._by.clock() + predicted_ttft_ms(worker.speed, tokens) / 1000 <= moment
+
+    def _in_time(self, routes: Ranking, *, demotes: bool = True) -> None:
+        """Raises DeadlinePassed, TargetMissed, Demoted where no route leads to a first token in time."""
+        expires, kind = self._ctx.expires_at, self._class
+        if not routes:
+            return
+        if expires is not None and not any(self._by_then(route, expires) for route in routes):
+            raise DeadlinePassed
+        if kind.late not in ("reject", "demote") or (kind.late == "demote" and not demotes):
+            return
+        if any(self._by_then(route, self._target) for route in routes):
+            return
+        if kind.late == "demote":
+            raise Demoted
+        raise TargetMissed(kind.name, self._room().retry_after(self._ctx.tenant.id))
+
+    def _patience(self, room: WaitingRoom[Placed], ticket: Ticket) -> Patience | None:
+        """What ends its waiting, besides the room's own bound."""
+        kind, ends = self._class, list[Patience]()
+        if self._ctx.expires_at is not None:
+            ends.append(Patience(self._ctx.expires_at, lambda _: DeadlinePassed()))
+        if kind.late == "reject":
+            ends.append(Patience(self._target, lambda retry: TargetMissed(kind.name, retry)))
+        if kind.late == "demote":
+            ends.append(Patience(self._target, lambda _: Demoted()))
+        if kind.sheds:
+            since = room.standing_since
+            stands = self._by.clock() - since if since is not None else 0.0
+            seconds = patience_seconds(kind.ttft_seconds, stands)
+            ends.append(Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
+        return min(ends, key=lambda end: end.until, default=None)
+
+    @property
+    def _queue(self) -> str:
+        return queue_of(self._ctx.model.name, background=self.background)
+
+    def _room(self) -> WaitingRoom[Placed]:
+        return self._by.room(self._queue)
 
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
@@ -209,6 +321,9 @@ class Turn:
             uncached_tokens=uncached,
             cached_tokens=cached,
             worker=best.worker if best is not None and cached else "",
+            deadline=self._target,
+            service_class=self._class.name,
+            level=self._class.level,
         )
 
     def _placed(self, worker: Worker, route: Route, uncached: int, shared: SharedTicket) -> Placed:
@@ -221,9 +336,11 @@ class Turn:
             shared=shared,
         )
 
-    def _waits(self) -> None:
+    def _waits(self, decision: Decision) -> None:
         if self._progress.queued_at is None:
             self._progress.queued_at = self._by.clock()
+        if self._by.bounds.preempts and not self.background:
+            self._by.preempt(decision.routes, self._uncached)
 
     def _uncached(self, route: Route) -> int:
         return max(1, self._prompt.prompt_tokens - route.matched_tokens)

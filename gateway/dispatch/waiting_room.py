@@ -26,6 +26,7 @@ from gateway.queue.shared import AskAnew
 from policies.admission import DrainRate, RoomBounds, Waiting, refused_by, retry_after_seconds
 from policies.queueing.heads import next_turn
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
+from policies.queueing.received import Account
 
 Placed = TypeVar("Placed")
 
@@ -69,10 +70,6 @@ class _Waiter(Generic[Placed]):
     turn: "asyncio.Future[Placed]"
 
 
-def _always() -> bool:
-    return True
-
-
 class WaitingRoom(Generic[Placed]):
     """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
     who wait here. `standing_since`: somebody has waited without a break."""
@@ -87,10 +84,12 @@ class WaitingRoom(Generic[Placed]):
         bounds: RoomBounds,
         waiting_seconds_max: float,
         clock: Callable[[], float],
-        first: Callable[[], bool] = _always,
+        first: Callable[[], bool] = lambda: True,
     ) -> None:
         self.model = model
         self.standing_since: float | None = None
+        self.account = Account()
+        self.classes: set[str] = set()
         self._policy = policy
         self._order = order
         self._unseat = unseat
@@ -134,8 +133,25 @@ class WaitingRoom(Generic[Placed]):
         """What a request that had its turn used differs from its cost by so much."""
         self._counters = self._policy.settle(self._counters, ticket, cost_change)
 
+    def used(self, ticket: Ticket, cost_change: float) -> None:
+        """The same, for the account; whoever settles it."""
+        self.account.gave(ticket.tenant, ticket.weight, cost_change, self._clock())
+
+    def drained_per_second(self) -> float:
+        """Cost units that get their turn, as measured lately; 0 where nothing is known."""
+        return self._drained.per_second(self._clock())
+
+    def evenness(self) -> float:
+        """See Account."""
+        return self.account.evenness(self._clock())
+
+    @property
+    def tokens(self) -> int:
+        """Uncached prompt tokens that wait."""
+        return self._inside_now.tokens
+
     def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
-        """A place without waiting: there is one, and nobody was here before. Raises NoWorker, what `seat` raises."""
+        """A place without waiting: there is one, and nobody was here before. Raises NoWorker, and as `seat`."""
         turn = self._policy.next(self._counters, [ticket], self._clock())
         if self._waiting or turn is None or not self._first():
             return None
@@ -169,7 +185,7 @@ class WaitingRoom(Generic[Placed]):
             try:
                 async with self._patience(ticket, patience):
                     placed = await turn()
-                self._drained.gave(self._clock(), ticket.cost)
+                self._gave(ticket)
                 return placed
             finally:
                 del self._elsewhere[ticket.number]
@@ -244,12 +260,15 @@ class WaitingRoom(Generic[Placed]):
         if by == "everybody":
             raise Overloaded(self.retry_after())
         self._count(tenant, 1, tokens)
+        self.classes.add(ticket.service_class)
+        self.account.waits(tenant, self._clock())
         if self.standing_since is None:
             self.standing_since = self._clock()
         try:
             yield
         finally:
             self._count(tenant, -1, -tokens)
+            self.account.waits(tenant, self._clock())
             if not self._inside_now.requests:
                 self.standing_since = None
 
@@ -292,7 +311,12 @@ class WaitingRoom(Generic[Placed]):
 
     def _granted(self, turn: Turn) -> None:
         self._counters = turn.counters
-        self._drained.gave(self._clock(), turn.ticket.cost)
+        self._gave(turn.ticket)
+
+    def _gave(self, ticket: Ticket) -> None:
+        now = self._clock()
+        self._drained.gave(now, ticket.cost)
+        self.account.gave(ticket.tenant, ticket.weight, ticket.cost, now)
 
 
 def _ahead(counters: QueueCounters, tenant: str) -> float:

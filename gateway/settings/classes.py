@@ -35,7 +35,8 @@ class ServiceClassSettings(Branch, frozen=True, kw_only=True):
         Meta(description="Patterns of models whose requests are of this class where nobody says otherwise."),
     ] = ()
     service_tiers: Annotated[
-        tuple[Name, ...], Meta(description="Values of OpenAI's `service_tier` that ask for it; so does its name.")
+        tuple[Name, ...],
+        Meta(description="Values of OpenAI's `service_tier` that ask for it; so does its name."),
     ] = ()
 
 
@@ -63,7 +64,9 @@ class Code(ServiceClassSettings, frozen=True, kw_only=True):
 class Batch(ServiceClassSettings, frozen=True, kw_only=True):
     """Nobody waits for it: it gets what the others leave."""
 
-    ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = 2000
+    ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = (
+        2000
+    )
     service_tiers: Annotated[tuple[Name, ...], Meta(description="As for `classes.chat`.")] = ("flex",)
 
 

@@ -57,8 +57,8 @@ class Worker(Branch, frozen=True, kw_only=True):
     priority: Annotated[
         Literal["auto", "on", "off"],
         Meta(
-            description="`on`: its engine orders requests by `priority` (SGLang: --enable-priority-scheduling, vLLM: "
-            "--scheduling-policy priority) and gets that of the service class. `auto`: the embedded engine does."
+            description="`on`: its engine orders requests by `priority` (SGLang: --enable-priority-scheduling, "
+            "vLLM: --scheduling-policy priority) and gets that of the service class. `auto`: the embedded one does."
         ),
     ] = "auto"
     kv_events: Annotated[

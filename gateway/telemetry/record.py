@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from gateway.telemetry.trace import Trace
+from policies.service_class import ServiceClass
 
 OK = "ok"
 CLIENT_CLOSED = "client_closed"
@@ -89,7 +90,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `worker_ttft_seconds`: from dispatch to the worker's first token, of streams; `predicted_ttft_seconds`: what
     the latency model expected of it.
     `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
-    what is charged; None if nothing was computed.
+    what is charged; None if nothing was computed. `service_class`, `ttft_target_seconds`: what it wanted;
+    `first_token_seconds`: from received to a worker's first token, where that can be told.
     """
 
     id: str
@@ -126,6 +128,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user: str | None = None
     tags: Mapping[str, str] = NO_TAGS
     used: Used | None = None
+    service_class: str = ""
+    ttft_target_seconds: float | None = None
+    first_token_seconds: float | None = None
 
 
 class Progress:
@@ -141,6 +146,7 @@ class Progress:
         "dispatched",
         "dispatched_at",
         "first_byte_at",
+        "first_token_seconds",
         "frames",
         "id",
         "key_id",
@@ -156,6 +162,7 @@ class Progress:
         "queued_until",
         "received_at",
         "refused",
+        "service_class",
         "spend",
         "started_at",
         "status",
@@ -203,6 +210,8 @@ class Progress:
         self.last_byte_at: float | None = None
         self.predicted_ttft_seconds: float | None = None
         self.worker_ttft_seconds: float | None = None
+        self.first_token_seconds: float | None = None
+        self.service_class: ServiceClass | None = None
 
     def mark(self, step: str) -> None:
         """The step of that name ends now; it began where the one before it ended."""
@@ -315,6 +324,9 @@ class Progress:
             user=self.user,
             tags=self.tags,
             used=self.used(),
+            service_class=self.service_class.name if self.service_class is not None else "",
+            ttft_target_seconds=self.service_class.ttft_seconds if self.service_class is not None else None,
+            first_token_seconds=self.first_token_seconds,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

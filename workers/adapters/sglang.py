@@ -37,6 +37,7 @@ class SglangAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
     isolates = True
+    lowest_first = False
     streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
@@ -44,6 +45,8 @@ class SglangAdapter(OpenAIAdapter):
         fields["rid"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
+        if call.priority is not None:
+            fields["priority"] = raw(call.priority if self.lowest_first else -call.priority)
         return fields
 
     async def probe(self) -> WorkerReport:
@@ -56,6 +59,12 @@ class SglangAdapter(OpenAIAdapter):
             instance=info.instance_id,
             events=tuple(_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
         )
+
+
+class EmbeddedAdapter(SglangAdapter):
+    """The embedded engine, which lets the lowest `priority` go first, as vLLM does."""
+
+    lowest_first = True
 
 
 def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:

@@ -28,6 +28,8 @@ class VllmAdapter(OpenAIAdapter):
         fields["request_id"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
+        if call.priority is not None:
+            fields["priority"] = raw(call.priority)
         return fields
 
     async def probe(self) -> WorkerReport:

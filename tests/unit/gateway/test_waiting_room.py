@@ -6,6 +6,7 @@ import pytest
 
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
+from policies.admission import RoomBounds
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock
@@ -37,15 +38,16 @@ def clock():
     return FakeClock()
 
 
-def room_for(desk, clock, *, waiting_max=10, seconds=30.0, policy=None):
+def room_for(desk, clock, *, waiting_max=10, seconds=30.0, policy=None, first=lambda: True, **bounds):
     return WaitingRoom(
         "m",
         policy=policy or queue_policy("fifo"),
         order=tenant_order("hrrn"),
         unseat=desk.unseat,
-        waiting_max=waiting_max,
+        bounds=RoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
         waiting_seconds_max=seconds,
         clock=clock,
+        first=first,
     )
 
 
