@@ -19,6 +19,7 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.sources import sources_of
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.choices import Choices
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.media_fetch import MediaFetcher
@@ -135,6 +136,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
+            choices=Choices(catalogue, reservations.fleet),
             media=_media(settings, stack),
             prefixes=prefixes,
             reservations=reservations,
@@ -169,7 +171,14 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         registry.register(
             StateCollector(
                 gauges(
-                    gateway.fleet, reservations, index, feeds, quotas.store, records.directory, records.ledger
+                    gateway.fleet,
+                    reservations,
+                    index,
+                    feeds,
+                    quotas.store,
+                    records.directory,
+                    records.ledger,
+                    records.batch_counts,
                 )
             )
         )

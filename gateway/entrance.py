@@ -17,10 +17,12 @@ from gateway.errors import (
     TooManyFailures,
     Unauthenticated,
 )
+from gateway.settings.tenants import ApiKey
 from gateway.settings.types import Address
 from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
+from gateway.tenants.keys import PLAIN_HASH_PREFIX
 from gateway.tenants.penalties import Penalties
-from gateway.tenants.tenant import INFERENCE, Tenant
+from gateway.tenants.tenant import INFERENCE, SUBJECT_PREFIX, Tenant
 from gateway.tenants.token_failures import IssuerAway, NoTenantNamed, TokenInvalid
 
 if TYPE_CHECKING:  # who takes no tokens need not have what they are verified with
@@ -63,6 +65,26 @@ class Entrance:
         if scope not in tenant.may:
             raise ScopeNotAllowed(scope)
         return tenant
+
+    def admit_again(self, tenant: str, key_id: str) -> Tenant:
+        """The tenant of somebody who was let in before, for what was asked then and is done now.
+
+        Raises Unauthenticated where the key has ended meanwhile, AccountDisabled, ScopeNotAllowed, KeysUnavailable.
+        """
+        try:
+            if self.tokens is not None and key_id.startswith(SUBJECT_PREFIX):
+                found = self.directory.by_id(tenant, ApiKey(id=key_id, hash=PLAIN_HASH_PREFIX))
+            else:
+                found = self.directory.by_key_id(tenant, key_id)
+        except UnknownKey:
+            raise Unauthenticated from None
+        except DirectoryAway as err:
+            raise KeysUnavailable from err
+        if found.disabled:
+            raise AccountDisabled
+        if INFERENCE not in found.may:
+            raise ScopeNotAllowed(INFERENCE)
+        return found
 
     async def _tenant(self, presented: str | None) -> Tenant:
         identity = await self.tokens.identity(presented) if self.tokens is not None else None

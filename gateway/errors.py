@@ -367,6 +367,51 @@ class ResponsesUnavailable(GatewayError):
         super().__init__("Stored responses cannot be read at present.", retry_after_seconds=1.0)
 
 
+class FilesUnavailable(GatewayError):
+    """Where files and batches are kept cannot be asked, or is full: not a 404, which says that there is none."""
+
+    status, code, type = 503, "files_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("Files and batches cannot be reached at present.", retry_after_seconds=1.0)
+
+
+class FileInUse(GatewayError):
+    status, code, type = 409, "file_in_use", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("A batch that has not ended reads this file.")
+
+    def headers(self) -> dict[str, str]:
+        return {"x-should-retry": "false"}
+
+
+class StorageExceeded(GatewayError):
+    """The tenant keeps as many bytes as it may."""
+
+    status, code, type = 429, "storage_exceeded", "insufficient_quota"
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(
+            f"The files of this tenant would take more than {bytes_max} bytes; delete some of them."
+        )
+
+    def headers(self) -> dict[str, str]:
+        return {"x-should-retry": "false"}
+
+
+class TooManyBatches(GatewayError):
+    """The tenant has as many as it may have that have not ended."""
+
+    status, code, type = 429, "too_many_batches", "rate_limit_error"
+
+    def __init__(self, unfinished_max: int) -> None:
+        super().__init__(
+            f"This tenant has {unfinished_max} batches that have not ended; more have to wait for one of them.",
+            retry_after_seconds=60.0,
+        )
+
+
 class QuotasUnavailable(GatewayError):
     """Limits cannot be held against those of other gateways, and the tenant wants no answer without that."""
 

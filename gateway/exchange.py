@@ -34,6 +34,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def caller(self) -> tuple[str, str] | None:
+        """Tenant and key of somebody who was let in before, whose work this is now; None: the key says who asks."""
+        ...
+
+    @property
     def repeat_key(self) -> str | None:
         """The client's `Idempotency-Key`. Raises BadRequest for one that is none."""
         ...

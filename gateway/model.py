@@ -51,7 +51,9 @@ class Model:
     """A model that can be asked for.
 
     `name`: what workers call it. `block_size`: tokens per index block. `context_length`: None where the worker
-    decides. `created`: seconds since 1970, as clients are told. `prices`: None where it costs nothing.
+    decides. `created`: seconds since 1970, as clients are told. `prices`: None where it costs nothing. `splits`:
+    names and weights of the models that its requests are divided among; `fallbacks`: names of those that answer
+    where nobody serves it (dispatch/choices).
     """
 
     name: str
@@ -60,3 +62,5 @@ class Model:
     context_length: int | None
     created: int
     prices: Prices | None = None
+    splits: tuple[tuple[str, float], ...] = ()
+    fallbacks: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from gateway.context import RequestContext
 from gateway.database.usage_query import UsageReader
 from gateway.dispatch.assembly import has_faithful_stream
 from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.choices import Choices
 from gateway.dispatch.fleet import Worker
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.preemption import Preempted
@@ -28,7 +29,15 @@ from gateway.dispatch.repeats import repeatable
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.service_classes import ServiceClasses
 from gateway.entrance import Entrance
-from gateway.errors import Forbidden, GatewayError, InternalError, ModelNotFound, NoWorker
+from gateway.errors import (
+    Forbidden,
+    GatewayError,
+    InternalError,
+    ModelNotFound,
+    NoWorker,
+    PromptTooLong,
+    WorkerError,
+)
 from gateway.exchange import Exchange
 from gateway.ledger.attribution import attribution
 from gateway.request import Surface
@@ -52,6 +61,7 @@ class Services:
 
     entrance: Entrance
     catalogue: Catalogue
+    choices: Choices
     media: MediaRules
     prefixes: Prefixes
     reservations: Reservations
@@ -75,25 +85,10 @@ async def serve(exchange: Exchange, at: Services) -> None:
     try:
         tenant = await authenticate(exchange, at, progress)
         ctx = await admit(exchange, tenant, at, progress)
-        prompt = await at.prefixes.of(ctx)
-        progress.prompt_tokens = prompt.prompt_tokens
-        exchange.counted(prompt.prompt_tokens)
-        progress.mark("tokenise")
-        comments = partial(signs_of_life, exchange, ctx)
-        async with at.reservations.hold(ctx, prompt, progress, comments) as held:
-            while True:
-                async with held.place() as placed:
-                    try:
-                        asked = call(ctx, prompt, at, progress, placed.worker)
-                        stream = placed.worker.adapter.stream(asked)
-                        async with held.until_first_byte(placed), stream as answer:
-                            held.answered(placed, answer)
-                            own = placed.worker.adapter.isolates or not tenant.group
-                            return await relay(answer, exchange, ctx.request, progress, held.headers, own)
-                    except WorkerUnreachable as err:
-                        held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
-                    except Preempted:
-                        continue  # It waits again.
+        try:
+            await answered(ctx, exchange, at, progress)
+        except (NoWorker, WorkerError) as err:
+            await instead(ctx, exchange, at, progress, err)
     except GatewayError as err:
         progress.ended(err.code, err.status)
         await exchange.fail(err)
@@ -108,6 +103,45 @@ async def serve(exchange: Exchange, at: Services) -> None:
         tell(at.observers, progress.record())
 
 
+async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> None:
+    """By a worker of its model. Whoever fails before the first byte has failed for this model alone."""
+    prompt = await at.prefixes.of(ctx)
+    progress.prompt_tokens = prompt.prompt_tokens
+    exchange.counted(prompt.prompt_tokens)
+    progress.mark("tokenise")
+    comments = partial(signs_of_life, exchange, ctx)
+    async with at.reservations.hold(ctx, prompt, progress, comments) as held:
+        while True:
+            async with held.place() as placed:
+                try:
+                    asked = call(ctx, prompt, at, progress, placed.worker)
+                    stream = placed.worker.adapter.stream(asked)
+                    async with held.until_first_byte(placed), stream as answer:
+                        held.answered(placed, answer)
+                        own = placed.worker.adapter.isolates or not ctx.tenant.group
+                        return await relay(answer, exchange, ctx.request, progress, held.headers, own)
+                except WorkerUnreachable as err:
+                    held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
+                except Preempted:
+                    continue  # It waits again.
+
+
+async def instead(
+    ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress, failure: GatewayError
+) -> None:
+    """By another model, where the settings name one. Raises the first failure if none of them can."""
+    asked = at.catalogue.find(ctx.request.model)
+    for other in at.choices.fallbacks(asked, ctx):
+        log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
+        progress.model = other.model.name
+        try:
+            return await answered(other, exchange, at, progress)
+        except (NoWorker, WorkerError, PromptTooLong):
+            continue
+    progress.model = ctx.model.name
+    raise failure
+
+
 def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
     """Everybody who wants to know; one who fails keeps it from nobody else."""
     for observe in observers:
@@ -118,8 +152,11 @@ def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRe
 
 
 async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
-    """Whose key is it? Raises what Entrance.admit raises."""
-    tenant = await at.entrance.admit(exchange.key, lambda: exchange.address)
+    """Whose key is it? Raises what Entrance.admit and admit_again raise."""
+    if exchange.caller is not None:
+        tenant = at.entrance.admit_again(*exchange.caller)
+    else:
+        tenant = await at.entrance.admit(exchange.key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.organisation = tenant.organisation
     progress.mark("authenticate")
@@ -141,6 +178,8 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     progress.model, progress.stream = model.name, request.stream
     if not tenant.allows(model.name):
         raise Forbidden(request.model)
+    model = at.choices.split(model, request, tenant)
+    progress.model = model.name
     request = await at.media.applied(request)
     progress.mark("receive")
     wishes = exchange.wishes

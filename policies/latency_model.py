@@ -12,6 +12,12 @@ chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Thre
 * What is off by more than four times the usual error counts as four times (Huber's clipping), so that one stalled
   request does not turn the ranking over, while a worker that has really changed is believed within a few answers.
 * The matrix is bounded: a day of equal prompts, which teach nothing of the slope, does not wind it up.
+
+Few samples say more of the moment than of the worker: a first answer is slow because kernels are compiled and
+weights paged in, and would make the one worker that was tried look worse than those that never were. So all workers
+of the same models teach one more fit, the fleet's, and each is held for equal to it as long as little is known of
+it: with n samples its own fit has the weight n / (n + 16) (James and Stein's shrinkage; the mean is geometric, as
+speeds are ratios). A worker that joins starts where its fellows are.
 """
 
 import msgspec
@@ -33,6 +39,12 @@ COMPUTED_MAX = 0.8
 
 VARIANCE_FIRST = 1.0
 VARIANCE_MAX = 10.0
+
+OWN_WEIGHT_HALF = 16
+"""Samples after which a worker's own fit counts as much as the fleet's."""
+
+SETTLED_SAMPLES = 400
+"""After these the fleet's fit does not matter any more."""
 
 FIXED_MS = (0.01, 120_000.0)
 MS_PER_TOKEN = (1e-5, 1_000.0)
@@ -94,14 +106,34 @@ class PrefillFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """`before`, with the prefill as learnt."""
         return replace(before, fixed_ms=self.fixed_ms, ms_per_token=self.ms_per_token)
 
+    @property
+    def settled(self) -> bool:
+        """Does it stand by itself?"""
+        return self.samples >= SETTLED_SAMPLES
+
+
+def shrunk(own: PrefillFit, fleet: PrefillFit, *, steps: int, step_ms: float, fleet_step_ms: float) -> Speed:
+    """A worker's speed by what was learnt of it, and of all that serve the same models.
+
+    `steps`: streams that `step_ms` was learnt from.
+    """
+    prefill, decode = own.samples / (own.samples + OWN_WEIGHT_HALF), steps / (steps + OWN_WEIGHT_HALF)
+    return Speed(
+        fixed_ms=_between(fleet.fixed_ms, own.fixed_ms, prefill),
+        ms_per_token=_between(fleet.ms_per_token, own.ms_per_token, prefill),
+        step_ms=_between(fleet_step_ms, step_ms, decode),
+    )
+
 
 def learn_step(speed: Speed, tpot_ms: float) -> Speed:
-    """The speed after one stream whose tokens came `tpot_ms` apart on average.
+    """The speed after one stream whose tokens came `tpot_ms` apart on average."""
+    return replace(speed, step_ms=learnt_step_ms(speed.step_ms, tpot_ms))
 
-    It moves by a twentieth of the distance, and no further than to half or twice in one sample.
-    """
-    sample = min(max(tpot_ms, speed.step_ms / 2), speed.step_ms * 2)
-    return replace(speed, step_ms=speed.step_ms + STEP_RATE * (sample - speed.step_ms))
+
+def learnt_step_ms(step_ms: float, tpot_ms: float) -> float:
+    """It moves by a twentieth of the distance, and no further than to half or twice in one sample."""
+    sample = min(max(tpot_ms, step_ms / 2), step_ms * 2)
+    return step_ms + STEP_RATE * (sample - step_ms)
 
 
 def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
@@ -118,6 +150,11 @@ def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
 def predicted_ttft_ms(speed: Speed, tokens: int) -> float:
     """What the model expects for so many uncached tokens ahead and own."""
     return speed.fixed_ms + speed.ms_per_token * tokens
+
+
+def _between(one: float, other: float, weight: float) -> float:
+    """The weighted geometric mean."""
+    return float(one ** (1 - weight) * other**weight)
 
 
 def _within(value: float, bounds: tuple[float, float]) -> float:

@@ -24,6 +24,7 @@ from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.postgres import PostgresMissing, PostgresServer
+from tests.stage.s3 import S3Missing, S3Server
 from tests.stage.valkey import ValkeyServer
 
 SECRET = "a secret of the tests"
@@ -93,6 +94,18 @@ def postgres_url(postgres: PostgresServer) -> str:
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, create()).result()
     return postgres.url(name)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server of S3's protocol for all tests; each takes a bucket of its own. Skips where it cannot be had."""
+    try:
+        server = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    except S3Missing as err:
+        pytest.skip(str(err))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

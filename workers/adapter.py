@@ -112,12 +112,23 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """PEM files for a worker's https://. `ca`: None for the system's; `certificate`, `key`: our own, or neither."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTarget:
-    """Where a worker is and how to be let in. `headers` go with every call."""
+    """Where a worker is and how to be let in. `headers` go with every call; names and values are ASCII."""
 
     id: WorkerId
     url: str
     api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: TlsFiles | None = None
 
 
 class WorkerAdapter(Protocol):

@@ -35,6 +35,7 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `tokens_computed`: how many of them it has computed by now, as far as one can tell from the time that has
     passed. `streams`: requests under way. `kv_tokens`: prompt and expected output tokens of all of them.
     `kv_tokens_max`: room for KV, None where it does not tell. `chunk_tokens`: its prefill budget a step.
+    `age_seconds`: since it joined, came back or started anew; None: so long ago that it does not matter.
     """
 
     id: WorkerId
@@ -46,3 +47,4 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens_max: int | None = None
     chunk_tokens: int = 8192
     speed: Speed = Speed()
+    age_seconds: float | None = None

@@ -47,8 +47,11 @@ class Call:
     life: KeyLife
 
     def part(self, name: str) -> str:
-        """Of the path."""
-        return self.http.match_info[name]
+        """Of the path. Raises Problem for what can be nobody's name."""
+        text = self.http.match_info[name]
+        if not text.isprintable():
+            raise Problem(404, "There is nothing of that name.")
+        return text
 
     def parameters(self, *names: str) -> dict[str, str]:
         """Those of the query; there may be no others, and none twice. Raises Problem."""
@@ -87,6 +90,8 @@ class Call:
         content_type = self.http.content_type
         if content_type != "application/json":
             raise Problem(415, "The body has to be application/json.")
+        if self.http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+            raise Problem(415, "The body has to come as it is, without Content-Encoding.")
         read = bytearray()
         try:
             async with asyncio.timeout(BODY_SECONDS_MAX):

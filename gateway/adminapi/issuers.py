@@ -39,21 +39,21 @@ class OperatorTokens:
             claims = await issuer.claims(token, said["header"])
         except TokenInvalid:
             return None
-        role = _role(issuer.rules, claim(claims, issuer.rules.role_claim))
-        return Asker(name=_name(claims), role=role) if role is not None else None
+        role = role_of(issuer.rules, claim(claims, issuer.rules.role_claim))
+        return Asker(name=f"token:{name_of(claims)}", role=role) if role is not None else None
 
 
-def _role(rules: OperatorIssuer, told: Any) -> Role | None:
-    """The highest of those that are named."""
+def role_of(rules: OperatorIssuer, told: Any) -> Role | None:
+    """The highest of those that a claim names; None if it names none."""
     words = told.split() if isinstance(told, str) else words_of(told)
     own: dict[str, Role] = {role: role for role in ROLES}
     found = [known for word in words if (known := (rules.roles or own).get(word)) is not None]
     return max(found, key=ROLES.index, default=None)
 
 
-def _name(claims: Any) -> str:
+def name_of(claims: Any) -> str:
     """For the audit log."""
     subject = claims.get("sub")
     text = subject if isinstance(subject, str) else "nobody"
     printable = "".join(c if c.isprintable() else "?" for c in text)
-    return f"token:{printable[:NAME_MAX]}"
+    return printable[:NAME_MAX]

@@ -32,7 +32,7 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
         "security": [{"operator": []}],
         "paths": paths,
         "components": {
-            "schemas": {**schemas, "Problem": PROBLEM},
+            "schemas": {**_of_ecma(schemas), "Problem": PROBLEM},
             "responses": {
                 f"Problem{status}": {
                     "description": title,
@@ -57,6 +57,18 @@ PROBLEM = {
         "instance": {"type": "string"},
     },
 }
+
+
+def _of_ecma(schema: Any) -> Any:
+    """With patterns as JSON Schema has them, where `$` is the end and nothing else is."""
+    if isinstance(schema, list):
+        return [_of_ecma(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: each.replace(r"\Z", "$") if name == "pattern" and isinstance(each, str) else _of_ecma(each)
+        for name, each in schema.items()
+    }
 
 
 def _operation(operation: Operation) -> dict[str, Any]:

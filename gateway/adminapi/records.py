@@ -1,9 +1,14 @@
-"""What the admin API is about, taken from a gateway."""
+"""What the operators' listener needs of a gateway: its records, who may look at them, and how to log in."""
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.adminapi.gate import Gate, Operators
+from gateway.adminapi.route import Decode
 from gateway.adminapi.routes import Records
+from gateway.adminapi.seals import Seals
+from gateway.adminapi.sessions import Sessions
 from gateway.app import Gateway
 from gateway.database.audit_log import AuditLog, chain_key
 from gateway.database.tenant_store import TenantStore
@@ -12,32 +17,56 @@ from gateway.tenants.keys import pepper
 from gateway.tenants.penalties import Penalties
 
 if TYPE_CHECKING:
+    from gateway.adminapi.login import Login
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """`records`: None where there is no database. `login`: None where nobody can log in with a browser."""
+
+    gate: Gate
+    records: Records | None
+    login: "Login | None"
+
+
+def office_of(gateway: Gateway, decode: Decode) -> Office:
+    """All of it, put together. `decode`: the body of a request that is to be explained to what it asks for."""
+    settings, secret = gateway.settings, deployment_secret(gateway.settings)
+    records = _records(gateway, secret, decode)
+    operators = None
+    if records is not None:
+        operators = Operators(store=records.store, pepper=records.pepper, upgrades=records.upgrades)
+    penalties = Penalties(settings.authentication.failures_per_minute_max, time.monotonic)
+    if not gateway.issuers:
+        return Office(gate=Gate(settings.admin, operators, penalties), records=records, login=None)
+
     from gateway.adminapi.issuers import OperatorTokens
+    from gateway.adminapi.login import Login
+
+    tokens = OperatorTokens(gateway.issuers)
+    issuer = next((issuer for issuer in gateway.issuers if issuer.rules.login is not None), None)
+    sessions = Sessions(issuer.rules, Seals.of(secret)) if issuer is not None else None
+    return Office(
+        gate=Gate(settings.admin, operators, penalties, tokens, sessions),
+        records=records,
+        login=Login(issuer, sessions) if issuer is not None and sessions is not None else None,
+    )
 
 
-def records_of(gateway: Gateway) -> Records | None:
-    """None where there is no database."""
+def _records(gateway: Gateway, secret: bytes, decode: Decode) -> Records | None:
     ledger, directory = gateway.records.ledger, gateway.records.directory
     if ledger is None or directory is None:
         return None
-    settings, secret = gateway.settings, deployment_secret(gateway.settings)
     return Records(
-        admin=settings.admin,
         store=TenantStore(ledger.database, chain_key(secret)),
         audit=AuditLog(ledger.database, chain_key(secret)),
         usage=ledger.reader,
         pepper=pepper(secret),
-        tokens=_tokens(gateway),
-        penalties=Penalties(settings.authentication.failures_per_minute_max, time.monotonic),
         upgrades=ledger.upgrades,
         version=gateway.version,
         changed=directory.ring,
+        services=gateway.services,
+        discovery=gateway.discovery,
+        registry=gateway.discovery.registry,
+        decode=decode,
     )
-
-
-def _tokens(gateway: Gateway) -> "OperatorTokens | None":
-    if not gateway.issuers:
-        return None
-    from gateway.adminapi.issuers import OperatorTokens
-
-    return OperatorTokens(gateway.issuers)

@@ -3,26 +3,25 @@
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from gateway.adminapi import keys, openapi, operators, reports, resources
+from gateway.adminapi import keys, openapi, operators, reports, resources, route, workers
 from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.gate import Gate
-from gateway.adminapi.problems import Problem
+from gateway.adminapi.problems import Problem, no_database
+from gateway.adminapi.route import Decode
 from gateway.database import schema
 from gateway.database.audit_log import AuditLog
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
-from gateway.settings.listeners import Admin
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.registry import WorkerRegistry
+from gateway.pipeline import Services
 from gateway.tenants.key_life import KeyLife, KeyProblem
 from gateway.tenants.operator_life import OperatorLife
-from gateway.tenants.penalties import Penalties
-
-if TYPE_CHECKING:
-    from gateway.adminapi.issuers import OperatorTokens
+from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
 
@@ -31,25 +30,25 @@ log = logging.getLogger(__name__)
 class Records:
     """What the API is about. `changed`: called after a change, so that this gateway looks at once.
 
-    `upgrades`: of tables of an older version.
+    `upgrades`: of tables of an older version. `decode`: of requests that are explained.
     """
 
-    admin: Admin
     store: TenantStore
     audit: AuditLog
     usage: UsageReader
     pepper: bytes
-    penalties: Penalties
-    tokens: "OperatorTokens | None"
     upgrades: bool
     version: str
     changed: Callable[[], None]
+    services: Services
+    discovery: Discovery
+    registry: WorkerRegistry
+    decode: Decode
 
 
-def mount(app: web.Application, records: Records) -> None:
-    """Adds everything below /admin/v1."""
+def mount(app: web.Application, records: Records, gate: Gate) -> None:
+    """Adds everything below /admin/v1, behind the gate."""
     every = all_operations(records)
-    gate = Gate(records.admin, records.store, records.pepper, records.penalties, records.tokens)
     served = openapi.document(every, records.version)
 
     async def describe(call: Call) -> Answer:
@@ -74,6 +73,8 @@ def all_operations(records: Records) -> list[Operation]:
         *keys.operations(),
         *reports.operations(records.usage, records.audit),
         *operators.operations(OperatorLife(records.store, records.pepper)),
+        *workers.operations(records.services.reservations.fleet, records.discovery, records.registry),
+        *route.operations(records.services, records.decode),
     ]
 
 
@@ -82,8 +83,8 @@ def _answering(
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(http: web.Request) -> web.Response:
         try:
-            await schema.ready(records.store.database, upgrades=records.upgrades)
             asker = await gate.admit(http, operation.role)
+            await schema.ready(records.store.database, upgrades=records.upgrades)
             store = records.store.acting(asker.name)
             call = Call(http=http, asker=asker, store=store, life=KeyLife(store, records.pepper))
             answer = await operation.handle(call)
@@ -95,8 +96,10 @@ def _answering(
             log.warning("the admin API: %s", err)
             return Problem(409, "It refers to what is not there, or is there already.").response(http.path)
         except (DatabaseDown, TimeoutError) as err:
-            log.warning("the admin API: the database: %s", err)
-            return Problem(503, "The database cannot be asked.", {"retry-after": "1"}).response(http.path)
+            return no_database(err).response(http.path)
+        except RedisDown as err:
+            log.warning("the admin API: Redis: %s", err)
+            return Problem(503, "Redis cannot be asked.", {"retry-after": "1"}).response(http.path)
         if operation.method != "GET":
             records.changed()
         return answer.response()

@@ -6,7 +6,6 @@ kept, how large one is, how many a tenant has and how much they take; the oldest
 """
 
 import asyncio
-import importlib
 import logging
 import time
 from collections.abc import Callable
@@ -65,7 +64,7 @@ class ResponseStore:
 
     async def get(self, tenant: str, identity: str) -> StoredResponse | None:
         """None for what is not there, is too old, or is somebody else's."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return None
         query = select(responses).where(
             responses.c.id == identity,
@@ -103,7 +102,7 @@ class ResponseStore:
             .where(responses.c.tenant == stored.tenant)
             .order_by(responses.c.created_ms.desc(), responses.c.id)
         )
-        await self._made()
+        await schema.made(self._database)
         async with self._database.begin() as connection:
             await connection.execute(insert(responses).values(row))
             held = (await connection.execute(sizes)).all()
@@ -125,7 +124,7 @@ class ResponseStore:
 
     async def sweep(self) -> int:
         """Removes what is too old; says how many."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return 0
         gone = delete(responses).where(responses.c.expires_ms <= self._now_ms())
         async with self._database.begin() as connection:
@@ -139,13 +138,6 @@ class ResponseStore:
             except DatabaseDown as err:
                 log.warning("old responses cannot be removed: %s", err)
             await asyncio.sleep(SWEEP_SECONDS)
-
-    async def _made(self) -> None:
-        """A SQLite file is made by the first who has something to keep."""
-        if not self._database.exists:
-            # Loading what makes tables takes long enough to be felt by everybody else's streams.
-            await asyncio.to_thread(importlib.import_module, "alembic.command")
-            await schema.upgrade(self._database)
 
     def _now_ms(self) -> int:
         return int(self._wall() * 1000)

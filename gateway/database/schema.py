@@ -1,6 +1,7 @@
 """The schema's version, and its upgrade by Alembic: one at a time, whoever asks."""
 
 import asyncio
+import importlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,6 +36,22 @@ async def upgrade(database: Database) -> None:
         if database.file is None:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
         await connection.run_sync(_upgrade)
+
+
+async def there(database: Database) -> bool:
+    """Has it tables? A SQLite file has none before somebody has something to keep. Raises DatabaseDown."""
+    if not database.has_tables:
+        database.has_tables = await revision(database) is not None
+    return database.has_tables
+
+
+async def made(database: Database) -> None:
+    """A SQLite file is made by the first who has something to keep. Raises DatabaseDown."""
+    if not await there(database) and database.file is not None:
+        # Loading what makes tables takes long enough to be felt by everybody else's streams.
+        await asyncio.to_thread(importlib.import_module, "alembic.command")
+        # Somebody who leaves meanwhile must not leave half of it to those who wait.
+        await asyncio.shield(upgrade(database))
 
 
 async def ready(database: Database, *, upgrades: bool) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0005"
+REVISION = "0006"
 """Of the newest migration."""
 
 metadata = MetaData(

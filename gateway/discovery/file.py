@@ -7,6 +7,7 @@ import msgspec
 import yaml
 
 from gateway.discovery.source import SourceAway
+from gateway.settings.checks import worker_problems
 from gateway.settings.types import Secret
 from gateway.settings.workers import Worker
 
@@ -46,9 +47,13 @@ class FileSource:
 def workers_of(listed: object) -> list[Worker]:
     """Workers as they stand in YAML or JSON. Raises SourceAway, which names the place and no value."""
     try:
-        return msgspec.convert(listed, list[Worker], dec_hook=_decoded)
+        workers = msgspec.convert(listed, list[Worker], dec_hook=_decoded)
     except msgspec.ValidationError as err:
         raise SourceAway(f"it is no list of workers: {err}") from err
+    for at, worker in enumerate(workers):
+        for problem in worker_problems(worker, f"$[{at}]"):
+            raise SourceAway(problem)
+    return workers
 
 
 def _decoded(wanted: type, given: object) -> object:

@@ -38,6 +38,8 @@ class Catalogue:
                 context_length=settings.context_length,
                 created=created,
                 prices=_prices(settings),
+                splits=tuple(settings.splits.items()),
+                fallbacks=settings.fallbacks,
             )
             self._aliases.update(dict.fromkeys(settings.aliases, settings.name))
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.dispatch.loads import WorkerLoad
-from policies.latency_model import PrefillFit, learn_step
+from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
 from workers.health import HealthState
@@ -18,14 +19,17 @@ log = logging.getLogger(__name__)
 PROBE_SECONDS = 2.0
 PROBE_SECONDS_NOT_UP = 0.5
 CHUNK_TOKENS = 8192
+YOUNG_SECONDS = 3600.0
+"""After this nobody asks how old a worker is."""
 
 
 @dataclass(slots=True)
 class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
-
-    `speed`: as learnt so far; `fit`: what its prefill was learnt with. `told`: where it publishes its KV events, if
-    the settings say; else it says so itself. `priority`: its engine orders requests by it.
+    `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
+    `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
+    itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `priority`: its
+    engine orders requests by it.
     """
 
     id: WorkerId
@@ -37,26 +41,36 @@ class Worker:
     priority: bool = False
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
-    speed: Speed = field(default_factory=Speed)
-    fit: PrefillFit = field(init=False)
+    learnt: LearntSpeed = field(default_factory=LearntSpeed)
+    began_at: float | None = None
     report: WorkerReport = field(default_factory=WorkerReport)
     reported: bool = False
     failures: int = 0
+    openings: int = 0
     trouble: str = ""
 
-    def __post_init__(self) -> None:
-        self.fit = PrefillFit.seeded(self.speed)
+    @property
+    def speed(self) -> Speed:
+        return self.learnt.speed
 
-    def snapshot(self) -> WorkerSnapshot:
+    @property
+    def able(self) -> bool:
+        """May it get a new request? On trial it has one at a time."""
+        return self.health.routable and not (self.health.trial and self.load.streams)
+
+    def snapshot(self, now: float) -> WorkerSnapshot:
+        age = now - self.began_at if self.began_at is not None else 0.0
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
             tokens_queued=self.load.all_tokens_queued,
+            tokens_computed=self.load.computed(self.speed),
             streams=self.load.streams + self.load.others.streams,
             kv_tokens=self.load.kv_tokens + self.load.others.kv_tokens,
             kv_tokens_max=self.report.kv_tokens_max,
             chunk_tokens=self.report.chunk_tokens or CHUNK_TOKENS,
             speed=self.speed,
+            age_seconds=age if age < YOUNG_SECONDS else None,
         )
 
 
@@ -75,7 +89,13 @@ class FleetEvents:
 
 
 class Fleet:
-    def __init__(self, workers: Iterable[Worker], events: FleetEvents) -> None:
+    """`clock`: seconds, never backwards."""
+
+    def __init__(
+        self, workers: Iterable[Worker], events: FleetEvents, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._speeds = FleetSpeeds()
         self._workers = {worker.id: worker for worker in workers}
         self._events = events
         self._group: asyncio.TaskGroup | None = None
@@ -96,13 +116,28 @@ class Fleet:
         return all(worker.models_fixed or worker.reported for worker in self._workers.values())
 
     def serving(self, model: str) -> list[Worker]:
-        """Workers that may get a new request for this model."""
-        return [w for w in self._workers.values() if model in w.models and w.health.routable]
+        """Workers that may get a new request for this model.
+
+        A circuit leaves nobody without a worker: if no other is there, those serve whose probes are answered.
+        """
+        able = [w for w in self._workers.values() if model in w.models and w.able]
+        return able or [
+            w for w in self._workers.values() if model in w.models and (w.health.open or w.health.trial)
+        ]
 
     def answered(self, worker: Worker) -> None:
         """It gave an answer of any kind."""
         if worker.health.health is not Health.UP:
             self._move(worker, worker.health.answered(), "it answers")
+
+    def ended(self, worker: Worker) -> None:
+        """An answer of its came to its end, or its client left."""
+        worker.health = worker.health.ended()
+
+    def broke(self, worker: Worker) -> None:
+        """An answer broke off."""
+        worker.failures += 1
+        self._failed(worker, "an answer broke off")
 
     def failed(self, worker: Worker, cause: WorkerUnreachable) -> None:
         """A request did not get an answer."""
@@ -112,20 +147,24 @@ class Fleet:
         worker.failures += 1
         log.warning("worker %s did not answer: %s", worker.id, cause)
         if cause.failure is Failure.ILL:
-            self._move(worker, worker.health.failed(), str(cause))
+            self._failed(worker, str(cause))
 
     def at_fault(self, worker: Worker, cause: WorkerUnreachable) -> None:
         """A failure that was unclear was its own: another worker has answered the same request."""
-        self._move(worker, worker.health.failed(), f"{cause}, where another worker answered")
+        self._failed(worker, f"{cause}, where another worker answered")
 
     def first_token(self, worker: Worker, *, tokens: int, ttft_ms: float) -> None:
         """A first token came `ttft_ms` after dispatch, with so many uncached tokens ahead and own."""
-        worker.fit = worker.fit.learnt(tokens, ttft_ms)
-        worker.speed = worker.fit.speed(worker.speed)
+        self._speeds.first_token(
+            worker.models, worker.learnt, self._fellows(worker), tokens=tokens, ttft_ms=ttft_ms
+        )
 
     def step(self, worker: Worker, tpot_ms: float) -> None:
         """A stream's tokens came so far apart on average."""
-        worker.speed = learn_step(worker.speed, tpot_ms)
+        self._speeds.step(worker.models, worker.learnt, self._fellows(worker), tpot_ms=tpot_ms)
+
+    def _fellows(self, worker: Worker) -> Iterator[LearntSpeed]:
+        return (other.learnt for other in self._workers.values() if other.models == worker.models)
 
     def warn_of_shared_caches(self) -> None:
         """Tenants are to be kept apart: says which workers' kinds cannot do that."""
@@ -188,21 +227,23 @@ class Fleet:
             self._in_trouble(worker, trouble)
         else:
             worker.trouble = ""
-            self._move(worker, worker.health.answered(), "it answers")
+            self._move(worker, worker.health.probed(self._clock()), "its probes are answered")
 
     def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance not in (None, report.instance):
             log.warning("worker %s has restarted, or emptied its cache", worker.id)
+            worker.began_at = self._clock()
         worker.report, worker.reported = report, True
         if not worker.models_fixed:
             worker.models = frozenset(report.models)
+        self._speeds.joined(worker.models, worker.learnt)
         self._events.reported(worker)
 
     def _in_trouble(self, worker: Worker, trouble: str) -> None:
         """A probe failed. What is still the same is not said again."""
         was_down, news = worker.health.health is Health.DOWN, trouble != worker.trouble
         worker.trouble = trouble
-        self._move(worker, worker.health.failed(), trouble)
+        self._move(worker, worker.health.probe_failed(), trouble)
         if was_down and news:
             log.warning("worker %s is still down: %s", worker.id, trouble)
 
@@ -218,16 +259,28 @@ class Fleet:
         """Draining is taken back."""
         self._move(self._workers[worker], self._workers[worker].health.resumed(), "an operator says so")
 
+    def _failed(self, worker: Worker, reason: str) -> None:
+        self._move(worker, worker.health.failed(self._clock()), reason)
+
     def _move(self, worker: Worker, state: HealthState, reason: str) -> None:
         before, worker.health = worker.health, state
         if before.health is state.health:
             return
+        if state.routable and (worker.began_at is None or before.health is Health.DOWN):
+            worker.began_at = self._clock()
+        if state.open:
+            worker.openings += 1
+            reason = f"{reason}; too many of its requests fail"
         level = logging.WARNING if state.health is Health.DOWN else logging.INFO
         log.log(level, "worker %s: %s, was %s: %s", worker.id, state.health, before.health, reason)
         if state.health is Health.DOWN and worker.report.instance is None:
             # It may come back with an empty cache, and its kind does not say so.
             self._events.emptied(worker.id)
-        if state.health is Health.DOWN and all(self.serving(model) for model in worker.models):
+        if (
+            state.health is Health.DOWN
+            and not state.open
+            and all(self.serving(model) for model in worker.models)
+        ):
             # Others can answer what it has not begun to answer. Where nobody can, it may yet come back.
             worker.adapter.abandon()
         # A worker that is back has room; one that is gone may leave nothing to wait for.

@@ -37,7 +37,7 @@ class QueueHousehold:
         for worker in self._fleet:
             load = loads.get(worker.id, NOTHING if all_workers else None)
             if load is not None:
-                worker.load.others = load
+                worker.load.told(load)
 
     def tags(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
         self._room(queue).adopt(tenant, virtual_time, finish)

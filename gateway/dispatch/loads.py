@@ -8,24 +8,48 @@ Counted when a request is sent, not when it is answered: the next decision, a mi
 the other gateways have there is what Redis said last (gateway/queue/shared.py).
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.queue.store import NOTHING, Load
+from policies.latency_model import computed_tokens
+from workers.worker import Speed
 
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share."""
+    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share.
+
+    `busy_since`: the last first token, of whichever gateway, or when prefills began to be ahead; what has been
+    computed since then is estimated (policies/latency_model). `clock`: seconds, never backwards.
+    """
 
     tokens_queued: int = 0
     streams: int = 0
     kv_tokens: int = 0
     others: Load = NOTHING
+    busy_since: float = 0.0
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def all_tokens_queued(self) -> int:
         """Of all gateways."""
         return self.tokens_queued + self.others.tokens_queued
+
+    def told(self, others: Load) -> None:
+        """What the other gateways have there now."""
+        before = self.others.tokens_queued
+        if others.tokens_queued < before or (others.tokens_queued and not self.all_tokens_queued):
+            self.busy_since = self.clock()
+        self.others = others
+
+    def computed(self, speed: Speed) -> int:
+        """Tokens ahead that have been computed by now."""
+        queued = self.all_tokens_queued
+        if not queued:
+            return 0
+        return computed_tokens(1000 * (self.clock() - self.busy_since), queued, speed)
 
 
 class Place:
@@ -37,14 +61,17 @@ class Place:
         self._load: WorkerLoad | None = load
         self.tokens_queued = uncached_tokens
         self._kv_tokens = kv_tokens
+        if not load.all_tokens_queued:
+            load.busy_since = load.clock()
         load.tokens_queued += uncached_tokens
         load.kv_tokens += kv_tokens
         load.streams += 1
 
     def first_token(self) -> None:
         """Its prefill is done."""
-        if self._load is not None:
+        if self._load is not None and self.tokens_queued:
             self._load.tokens_queued -= self.tokens_queued
+            self._load.busy_since = self._load.clock()
             self.tokens_queued = 0
 
     def leave(self) -> None:

@@ -10,6 +10,7 @@ Both are left on every ending. Quota is settled to what was used: nothing for wh
 the tokens that came for a stream that was cut, the worker's own count for what was completed. Nobody waits for it.
 """
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -22,20 +23,16 @@ from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.refusals import nobody_left, refused
 from gateway.dispatch.rooms import NewRoom, Rooms
 from gateway.dispatch.router import Router
 from gateway.dispatch.turn import Bounds, Placed, Turn
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.errors import (
-    BudgetExhausted,
-    GatewayError,
-    Overloaded,
-    QuotaExceeded,
     QuotasUnavailable,
     RepeatRefused,
     RepeatRunning,
-    RequestExceedsLimit,
-    WorkerError,
+    StreamInterrupted,
     WorkerTimeout,
 )
 from gateway.queue.shared import SharedQueue
@@ -51,11 +48,10 @@ from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAnswer, WorkerUnreachable
 
+log = logging.getLogger(__name__)
+
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
-
-BUSY_SECONDS = 1.0
-"""When to come back if all workers are busy and none says when."""
 
 
 class Reservations:
@@ -167,7 +163,7 @@ class Reservations:
                 raise RepeatRunning from err
             raise RepeatRefused(different=err.why == "different") from err
         if isinstance(decision, Refusal):
-            raise _refused(decision)
+            raise refused(decision)
         return decision
 
 
@@ -217,7 +213,7 @@ class Held:
             async with self._comments():
                 placed = await self._turn.come()
         if placed is None:
-            raise self._nobody_left()
+            raise nobody_left(self._tried.values())
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
         predicted_ms = predicted_ttft_ms(placed.worker.speed, placed.tokens_ahead)
@@ -228,12 +224,20 @@ class Held:
             predicted_tokens=placed.route.matched_tokens,
             predicted_ttft_seconds=predicted_ms / 1000,
         )
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("request %s goes to %s: %s", self._ctx.id, placed.worker.id, placed.route.reason)
         expected = self._by.feedback.sent(placed.worker.id, self._prompt)
         self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
         if self._recorded:
             index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
         try:
             yield placed
+        except StreamInterrupted:
+            self._by.fleet.broke(placed.worker)
+            raise
+        else:
+            if progress.answered:
+                self._by.fleet.ended(placed.worker)
         finally:
             if progress.usage is not None and self._prompt.exact:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
@@ -301,7 +305,7 @@ class Held:
             raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
-            raise self._nobody_left() from cause
+            raise nobody_left(self._tried.values()) from cause
 
     def _new_blocks(self, index: PrefixIndex) -> int:
         """Of the prompt, those that nobody is known to hold; asked only where it matters."""
@@ -317,6 +321,9 @@ class Held:
     def _learn(self, placed: Placed) -> None:
         """How long the first token took for so many tokens; what was cached is known best at the end."""
         progress = self._progress
+        tpot = progress.tpot_seconds()
+        if tpot is not None and progress.worker == placed.worker.id:
+            self._by.fleet.step(placed.worker, tpot * 1000)
         if progress.worker_ttft_seconds is None:
             return
         tokens, usage = placed.tokens_ahead, progress.usage
@@ -325,17 +332,3 @@ class Held:
         self._by.fleet.first_token(
             placed.worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
         )
-
-    def _nobody_left(self) -> WorkerError | Overloaded:
-        """Nobody is left to be asked: were all of them busy?"""
-        tried = self._tried.values()
-        if any(cause.failure is not Failure.BUSY for cause in tried):
-            return WorkerError()
-        seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
-        return Overloaded(min(seconds, default=BUSY_SECONDS))
-
-
-def _refused(refusal: Refusal) -> GatewayError:
-    if refusal.retry_after_seconds is None:
-        return RequestExceedsLimit(refusal)
-    return BudgetExhausted(refusal) if refusal.limit.is_budget else QuotaExceeded(refusal)

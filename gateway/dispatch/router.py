@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection
 from random import Random
 
 import msgspec
-from xxhash import xxh3_64_intdigest
 
 from gateway.context import RequestContext
+from gateway.dispatch.choices import session_of
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
@@ -49,6 +49,7 @@ class Router:
         self._random = random
         self.shadow = shadow
         self._clock = clock
+        self.policy_name = policy.name
         self._sequence: dict[str, int] = {}
 
     def arrival(self, model: str) -> int:
@@ -69,8 +70,15 @@ class Router:
     ) -> Decision:
         """Routes for this request at this moment, best first; `without` those that were tried."""
         match, blocks = self._index.match(prompt.namespace, prompt.hashes), self._feedback.blocks
+        now = self._clock()
         candidates = [
-            _candidate(worker.snapshot(), prompt, match.tiers(worker.id), blocks(match, worker.id))
+            _candidate(
+                worker.snapshot(now),
+                prompt,
+                match.tiers(worker.id),
+                known=match.blocks(worker.id),
+                counted=blocks(match, worker.id),
+            )
             for worker in self._fleet.serving(ctx.model.name)
             if worker.id not in without
         ]
@@ -81,11 +89,16 @@ class Router:
             draw=self._random.random(),
             blocks=prompt.hashes,
             block_tokens=prompt.namespace.block_size,
-            session=_session(ctx),
+            session=session_of(ctx.request, ctx.tenant),
         )
         policy = self.shadow.policy if by_shadow and self.shadow is not None else self._policy
-        routes = policy.rank(query, candidates, self._clock())
+        routes = policy.rank(query, candidates, now)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
+
+    def now_ranked(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
+        """As the next request would be, which this one is not: nothing is counted."""
+        sequence = self._sequence.get(ctx.model.name, 0)
+        return self.ranked(ctx, prompt, sequence=sequence, output_tokens=output_tokens)
 
     def for_shadow(self) -> bool:
         """Is the next request the shadow policy's to decide?"""
@@ -102,20 +115,18 @@ class Router:
         shadow.compare(decision.query.prompt_tokens, decision.candidates, primary, second)
 
 
-def _session(ctx: RequestContext) -> int | None:
-    """What the client says the turns of a conversation have in common, among those of its tenant."""
-    fields = ctx.request.fields
-    named = fields.get("prompt_cache_key") or fields.get("user")
-    if named is None:
-        return None
-    return xxh3_64_intdigest(bytes(named), seed=xxh3_64_intdigest(ctx.tenant.id.encode()))
-
-
-def _candidate(worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, counted: int) -> Candidate:
-    """`counted`: of all that is held, what is to be counted on."""
+def _candidate(
+    worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, *, known: int, counted: int
+) -> Candidate:
+    """`counted`: of all that is `known` to be held, what is to be counted on."""
+    doubted = prompt.matched_tokens(known) - prompt.matched_tokens(counted) if known > counted else 0
     if held.gpu >= counted:
-        return Candidate(worker=worker, matched_tokens=prompt.matched_tokens(counted))
+        return Candidate(worker=worker, matched_tokens=prompt.matched_tokens(counted), doubted_tokens=doubted)
     gpu, near, matched = map(prompt.matched_tokens, held.lowered(Tier.DISK, counted))
     return Candidate(
-        worker=worker, matched_tokens=matched, host_tokens=near - gpu, disk_tokens=matched - near
+        worker=worker,
+        matched_tokens=matched,
+        host_tokens=near - gpu,
+        disk_tokens=matched - near,
+        doubted_tokens=doubted,
     )

@@ -19,29 +19,22 @@ from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
-from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
-from gateway.errors import AdmissionTimeout, DeadlinePassed, NoWorker, TargetMissed
+from gateway.dispatch.target import Demoted, Target
+from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
+from gateway.errors import NoWorker
 from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
 from gateway.telemetry.record import Progress
-from policies.admission import has_window, patience_seconds
-from policies.latency_model import predicted_ttft_ms
+from policies.admission import has_window
 from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from policies.service_class import BATCH, ServiceClass
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerUnreachable
-
-SAMPLES_MIN = 8
-"""First tokens of a worker before anybody is turned away for what is expected of it."""
-
-
-class Demoted(Exception):
-    """It goes on as a batch request."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -110,14 +103,14 @@ class Turn:
         self._output_tokens = output_tokens
         self._by_shadow = by_shadow
         self._tried = tried
-        self._class = ctx.service_class
+        self._target = Target(ctx, by.fleet, self._uncached, by.clock)
         self._ticket: Ticket | None = None
         self._charged = 0.0
 
     @property
     def background(self) -> bool:
         """Does everybody else go before it?"""
-        return self._class.background and self._by.bounds.background
+        return self._target.kind.background and self._by.bounds.background
 
     async def come(self) -> Placed:
         """A place in its turn.
@@ -130,27 +123,27 @@ class Turn:
             except AskAnew:
                 continue
             except Demoted:
-                self._class, self._ticket = self._by.bounds.batch, None
+                self._target.kind, self._ticket = self._by.bounds.batch, None
             finally:
                 if self._progress.queued_at is not None:
                     self._progress.queued_until = self._by.clock()
 
     async def _come(self) -> Placed:
         decision = self._ranked()
-        self._in_time(decision.routes)
         room = self._room()
+        self._target.check(decision.routes, room)
         ticket = self._ticket = room.ticket(self._asked(decision.routes), self._ticket)
         placed: Placed | None
         if self._by.queue.shared:
             placed = await room.wait_with_all(
-                ticket, partial(self._of_all, ticket), self._patience(room, ticket)
+                ticket, partial(self._of_all, ticket), self._target.patience(room, ticket)
             )
         else:
             placed = room.at_once(ticket, partial(self.seat, decision))
             if placed is None:
                 self._waits(decision)
                 try:
-                    placed = await room.wait(ticket, self.seat, self._patience(room, ticket))
+                    placed = await room.wait(ticket, self.seat, self._target.patience(room, ticket))
                 except BaseException:
                     self._by.room_made()  # Those who stood behind this room may go now.
                     raise
@@ -166,7 +159,7 @@ class Turn:
         if decision is None:
             decision = self._ranked()
             if not self._tried:
-                self._in_time(decision.routes, demotes=False)
+                self._target.check(decision.routes, self._room(), demotes=False)
         if not decision.routes:
             if self._tried:
                 return None
@@ -225,7 +218,7 @@ class Turn:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
         try:
-            self._in_time(decision.routes)
+            self._target.check(decision.routes, self._room())
         except BaseException:
             by.queue.leave(shared, -shared.cost)
             raise
@@ -242,54 +235,10 @@ class Turn:
             without=self._tried,
             by_shadow=self._by_shadow,
         )
-        if self._class.late == "wait" or self._tried:
+        if self._target.kind.late == "wait" or self._tried:
             return decision
-        in_time = [route for route in decision.routes if self._by_then(route, self._target)]
-        return msgspec.structs.replace(decision, routes=in_time) if in_time else decision
-
-    @property
-    def _target(self) -> float:
-        """When its first token should be there."""
-        return self._ctx.received_at + self._class.ttft_seconds
-
-    def _by_then(self, route: Route, moment: float) -> bool:
-        """Can a first token be expected from there by then? Of a worker that is not known yet it can."""
-        worker = self._by.fleet[route.worker]
-        if worker.fit.samples < SAMPLES_MIN:
-            return True
-        tokens = worker.load.all_tokens_queued + self._uncached(route)
-        return self._by.clock() + predicted_ttft_ms(worker.speed, tokens) / 1000 <= moment
-
-    def _in_time(self, routes: Ranking, *, demotes: bool = True) -> None:
-        """Raises DeadlinePassed, TargetMissed, Demoted where no route leads to a first token in time."""
-        expires, kind = self._ctx.expires_at, self._class
-        if not routes:
-            return
-        if expires is not None and not any(self._by_then(route, expires) for route in routes):
-            raise DeadlinePassed
-        if kind.late not in ("reject", "demote") or (kind.late == "demote" and not demotes):
-            return
-        if any(self._by_then(route, self._target) for route in routes):
-            return
-        if kind.late == "demote":
-            raise Demoted
-        raise TargetMissed(kind.name, self._room().retry_after(self._ctx.tenant.id))
-
-    def _patience(self, room: WaitingRoom[Placed], ticket: Ticket) -> Patience | None:
-        """What ends its waiting, besides the room's own bound."""
-        kind, ends = self._class, list[Patience]()
-        if self._ctx.expires_at is not None:
-            ends.append(Patience(self._ctx.expires_at, lambda _: DeadlinePassed()))
-        if kind.late == "reject":
-            ends.append(Patience(self._target, lambda retry: TargetMissed(kind.name, retry)))
-        if kind.late == "demote":
-            ends.append(Patience(self._target, lambda _: Demoted()))
-        if kind.sheds:
-            since = room.standing_since
-            stands = self._by.clock() - since if since is not None else 0.0
-            seconds = patience_seconds(kind.ttft_seconds, stands)
-            ends.append(Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
-        return min(ends, key=lambda end: end.until, default=None)
+        routes = self._target.kept_by(decision.routes) or decision.routes
+        return msgspec.structs.replace(decision, routes=routes)
 
     @property
     def _queue(self) -> str:
@@ -321,16 +270,16 @@ class Turn:
             uncached_tokens=uncached,
             cached_tokens=cached,
             worker=best.worker if best is not None and cached else "",
-            deadline=self._target,
-            service_class=self._class.name,
-            level=self._class.level,
+            deadline=self._target.at,
+            service_class=self._target.kind.name,
+            level=self._target.kind.level,
         )
 
     def _placed(self, worker: Worker, route: Route, uncached: int, shared: SharedTicket) -> Placed:
         return Placed(
             worker=worker,
             route=route,
-            tokens_ahead=worker.load.all_tokens_queued + uncached,
+            tokens_ahead=worker.load.all_tokens_queued - worker.load.computed(worker.speed) + uncached,
             since=self._by.clock(),
             place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
             shared=shared,

@@ -27,6 +27,7 @@ from gateway.quotas.leases import Leases
 from gateway.settings.queueing import Queueing
 from gateway.settings.routing import ShadowPolicy
 from gateway.settings.tree import Settings
+from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
 from policies.admission import RoomBounds
@@ -36,7 +37,7 @@ from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
-from workers.adapter import WorkerTarget
+from workers.adapter import TlsFiles, WorkerTarget
 from workers.adapters.registry import adapters
 
 
@@ -80,12 +81,14 @@ def reservations_of(
 
 
 def worker_of(settings: WorkerSettings) -> Worker:
-    """A worker that nothing is known of yet. Raises what its adapter's constructor does."""
-    identity = WorkerId(settings.id)
+    """A worker that nothing is known of yet. Raises what its adapter does, as OSError for certificates."""
+    identity, tls = WorkerId(settings.id), settings.tls
     target = WorkerTarget(
         id=identity,
         url=settings.url.rstrip("/").removesuffix("/v1"),
         api_key=settings.api_key.reveal() if settings.api_key is not None else None,
+        headers={name: value.reveal() for name, value in settings.headers.items()},
+        tls=TlsFiles(ca=tls.ca, certificate=tls.certificate, key=tls.key) if tls is not None else None,
     )
     return Worker(
         id=identity,
@@ -96,6 +99,16 @@ def worker_of(settings: WorkerSettings) -> Worker:
         told=event_sources(settings),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
     )
+
+
+def _static(at: int, settings: WorkerSettings) -> Worker:
+    """One of the settings. Raises SettingsProblem."""
+    try:
+        return worker_of(settings)
+    except OSError as err:
+        raise SettingsProblem(
+            f"$.workers[{at}].tls: the files cannot be used: {err.strerror or err}"
+        ) from err
 
 
 def _fleet_events(
@@ -120,7 +133,7 @@ def _fleet_events(
 
 
 def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:
-    fleet = Fleet(map(worker_of, settings.workers), events)
+    fleet = Fleet([_static(at, worker) for at, worker in enumerate(settings.workers)], events)
     if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
         fleet.warn_of_shared_caches()
     for worker in fleet:

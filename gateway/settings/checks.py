@@ -13,8 +13,9 @@ from gateway.settings.listeners import is_loopback
 from gateway.settings.messages import explained, names
 from gateway.settings.tokens import IssuerRules
 from gateway.settings.tree import Settings
+from gateway.settings.types import Secret
 from gateway.settings.usage import webhook_secret
-from gateway.settings.workers import KvEventsAt
+from gateway.settings.workers import KvEventsAt, Worker, WorkerTls
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.registry import adapters
@@ -24,6 +25,25 @@ PORT_MAX = 65535
 SOCKET_PATH_BYTES_MAX = 103
 """What every system takes: macOS 103, Linux 107."""
 
+OWN_HEADERS = frozenset(
+    [
+        *("host", "authorization", "content-type", "content-length", "transfer-encoding", "connection"),
+        *(
+            "accept-encoding",
+            "expect",
+            "upgrade",
+            "x-request-id",
+            "traceparent",
+            "te",
+            "trailer",
+            "keep-alive",
+        ),
+    ]
+)
+"""What the gateway says to workers itself."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}")
 _NEARLY = ENVIRONMENT_PREFIX.removesuffix("_")
 # Kubernetes tells every container about the services beside it, and services are named after the release.
 _OF_KUBERNETES = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
@@ -71,15 +91,8 @@ def _named_twice(settings: Settings) -> Iterator[str]:
 
 
 def _names_of_nothing(settings: Settings) -> Iterator[str]:
-    kinds = adapters()
     for at, worker in enumerate(settings.workers):
-        if worker.kind not in kinds:
-            there = ", ".join(sorted(kinds))
-            yield f"$.workers[{at}].kind: there is no kind {worker.kind!r}; there are {there}"
-        if (problem := url_problem(worker.url)) is not None:
-            yield f"$.workers[{at}].url: {problem}"
-        if isinstance(worker.kv_events, KvEventsAt):
-            yield from _event_ports(worker.kv_events, f"$.workers[{at}].kv_events")
+        yield from worker_problems(worker, f"$.workers[{at}]")
     collector = settings.telemetry.otlp_endpoint
     if collector is not None and (problem := url_problem(collector)) is not None:
         yield f"$.telemetry.otlp_endpoint: {problem}"
@@ -92,10 +105,40 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
             for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
                 if url is not None and (problem := url_problem(url)) is not None:
                     yield f"$.{place}[{at}].{name}: {problem}"
+    yield from _other_models(settings)
+    logins = [(at, rules.login) for at, rules in enumerate(settings.admin.issuers) if rules.login is not None]
+    for at, login in logins:
+        if login.url is not None and (problem := url_problem(login.url)) is not None:
+            yield f"$.admin.issuers[{at}].login.url: {problem}"
+    for at, _ in logins[1:]:
+        yield f"$.admin.issuers[{at}].login: only one issuer can have the login of /ui"
     plans = {plan.name for plan in settings.plans}
     for at, tenant in enumerate(settings.tenants):
         if tenant.plan is not None and tenant.plan not in plans:
             yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
+
+
+def _other_models(settings: Settings) -> Iterator[str]:
+    """Names may be those of models that are only found at workers later; of those known here some are wrong."""
+    for at, model in enumerate(settings.models):
+        if model.splits and not sum(model.splits.values()) > 0:
+            yield f"$.models[{at}].splits: at least one weight has to be above 0"
+        if model.name in model.fallbacks or set(model.aliases) & set(model.fallbacks):
+            yield f"$.models[{at}].fallbacks: a model cannot stand in for itself"
+
+
+def worker_problems(worker: Worker, path: str) -> Iterator[str]:
+    """What is wrong with one worker, wherever it was found; no value is quoted that may be secret."""
+    kinds = adapters()
+    if worker.kind not in kinds:
+        yield f"{path}.kind: there is no kind {worker.kind!r}; there are {', '.join(sorted(kinds))}"
+    if (problem := url_problem(worker.url)) is not None:
+        yield f"{path}.url: {problem}"
+    yield from _way_to_workers(worker.headers, worker.tls, path)
+    if worker.tls is not None and not worker.url.startswith("https://"):
+        yield f"{path}.tls: the address of the worker is not https://"
+    if isinstance(worker.kv_events, KvEventsAt):
+        yield from _event_ports(worker.kv_events, f"{path}.kv_events")
 
 
 def _discovery(settings: Settings) -> Iterator[str]:
@@ -107,9 +150,29 @@ def _discovery(settings: Settings) -> Iterator[str]:
         if one.worker_kind not in adapters():
             there = ", ".join(sorted(adapters()))
             yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
+        yield from _way_to_workers(one.headers, one.tls, path)
+        if (one.headers or one.tls is not None) and one.kind in ("file", "redis"):
+            yield f"{path}: workers of kind {one.kind} bring headers and tls of their own"
         if (one.kind, one.name) in seen:
             yield f"{path}: is named twice"
         seen.add((one.kind, one.name))
+
+
+def _way_to_workers(headers: Mapping[str, Secret], tls: WorkerTls | None, path: str) -> Iterator[str]:
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            yield f"{path}.headers: {name[:100]!r} is no name of a header"
+        elif name.lower() in OWN_HEADERS:
+            yield f"{path}.headers: {name} is set by the gateway itself"
+        elif not _HEADER_VALUE.fullmatch(value.reveal()):
+            yield f"{path}.headers: the value of {name} has to be printable ASCII"
+    if tls is None:
+        return
+    if (tls.certificate is None) != (tls.key is None):
+        yield f"{path}.tls: certificate and key belong together"
+    for name, file in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key)):
+        if file is not None and not Path(file).is_file():
+            yield f"{path}.tls.{name}: there is no file {file!r}"
 
 
 def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:

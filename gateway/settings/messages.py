@@ -68,7 +68,9 @@ def _wrong(text: str, plain: str, root: type) -> str:
         return f"there is no {enum['value']}; choose {form}"
     if got is not None:
         return _mistaken(form if choices and form else _wanted(got["wanted"]), form, got["got"])
-    if form is not None and text.startswith(("Expected", "Invalid")):
+    # What is said of a list is not said of what stands in it, which is what has the form.
+    of_list = length is not None and length["kind"] == "array"
+    if form is not None and not of_list and text.startswith(("Expected", "Invalid")):
         return f"expected {form}"
     if bound is not None:
         return (

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from gateway.settings.types import (
     Branch,
@@ -11,6 +11,8 @@ from gateway.settings.types import (
     Name,
     Positive,
 )
+
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Prices(Branch, frozen=True, kw_only=True):
@@ -47,6 +49,22 @@ class Model(Branch, frozen=True, kw_only=True):
     prices: Annotated[
         Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
     ] = None
+    splits: Annotated[
+        dict[Name, Weight],
+        Meta(
+            description="Models that its requests are divided among, by weight: {m: 95, m-next: 5}. A conversation "
+            "stays with one of them; those that nobody serves take no part.",
+            max_length=100,
+        ),
+    ] = field(default_factory=dict)
+    fallbacks: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description="Models that answer, in this order, where nobody serves it or its workers failed before "
+            "the first byte.",
+            max_length=10,
+        ),
+    ] = ()
     tokenizer_memory_bytes_max: Annotated[
         Positive,
         Meta(description="Memory for the tokens of messages that the tokenizer has seen before."),

@@ -31,7 +31,7 @@ class RedisServer(Branch, frozen=True, kw_only=True):
         str,
         Meta(
             description="What all keys begin with; another one for each deployment that shares a Redis.",
-            pattern="^[A-Za-z0-9:_.-]{1,64}$",
+            pattern=r"^[A-Za-z0-9:_.-]{1,64}\Z",
         ),
     ] = "rg"
 

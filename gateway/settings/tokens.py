@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from gateway.settings.tenants import KeyScope
-from gateway.settings.types import Branch, HttpUrl, Identifier, Name, NotNegativeSeconds, Seconds
+from gateway.settings.types import Branch, HttpUrl, Identifier, Name, NotNegativeSeconds, Seconds, Secret
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures with a private key only. `none` and HMAC (whose key would be everybody's) cannot be named."""
@@ -74,6 +74,32 @@ class TokenIssuer(IssuerRules, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
 
 
+class Login(Branch, frozen=True, kw_only=True):
+    """Operators' login in a browser: OpenID Connect's authorization code flow with PKCE.
+
+    At the provider, `<url>/ui/callback` is the address that it sends people back to, and `<url>/ui/` where they are
+    after their logout.
+    """
+
+    client_id: Annotated[Name, Meta(description="What the provider calls this gateway.")]
+    client_secret: Annotated[
+        Secret | None, Meta(description="What it knows this gateway by; none for a public client.")
+    ] = None
+    scopes: Annotated[
+        tuple[Name, ...], Meta(description="What is asked for besides `openid`.", max_length=20)
+    ] = ("profile",)
+    url: Annotated[
+        HttpUrl | None,
+        Meta(
+            description="Where browsers reach this listener, as https://operators.example.com; by default as they "
+            "name it themselves."
+        ),
+    ] = None
+    session_seconds: Annotated[
+        Seconds, Meta(description="After this a browser has to log in again; roles are read at each login.")
+    ] = 28_800.0
+
+
 class OperatorIssuer(IssuerRules, frozen=True, kw_only=True):
     """One whose tokens come in as bearer tokens of operators."""
 
@@ -84,3 +110,6 @@ class OperatorIssuer(IssuerRules, frozen=True, kw_only=True):
         dict[str, Role],
         Meta(description="Roles by the claim's words, the highest counts; empty: they are roles' own names."),
     ] = field(default_factory=dict)
+    login: Annotated[
+        Login | None, Meta(description="Lets operators log in to /ui with a browser; of one issuer.")
+    ] = None

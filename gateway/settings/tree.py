@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from gateway.settings.classes import Classes
+from gateway.settings.files import Batches, Files
 from gateway.settings.listeners import Admin, Listen
 from gateway.settings.models import Model
 from gateway.settings.queueing import Queueing
@@ -60,6 +61,8 @@ class Settings(Branch, frozen=True, kw_only=True):
         default_factory=DatabaseServer
     )
     responses: Annotated[Responses, Meta(description="Stored responses.")] = field(default_factory=Responses)
+    files: Annotated[Files, Meta(description="Files that tenants keep here.")] = field(default_factory=Files)
+    batches: Annotated[Batches, Meta(description="Batches.")] = field(default_factory=Batches)
     state_directory: Annotated[
         FilePath,
         Meta(
@@ -106,7 +109,6 @@ class Settings(Branch, frozen=True, kw_only=True):
 UNBUILT = {
     "listen.processes": "several processes on one machine",
     "listen.tls": "TLS",
-    "models.fallbacks": "fallback models",
     "workers.role": "prefill and decode workers",
     "telemetry.record_content": "content recording",
 }

@@ -14,9 +14,16 @@ def form(words: str) -> dict[str, str]:
     return {"form": words}
 
 
+# Forms end with \Z: `$` lets a newline pass, and `acme` and `acme\n` would be two tenants of one look.
 Host = Annotated[str, Meta(min_length=1)]
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-IDENTIFIER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\x00-\x1f\x7f]{1,200}\Z",
+        extra=form("text of 1 to 200 characters, none of which is a control character"),
+    ),
+]
+IDENTIFIER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 Identifier = Annotated[
     str,
     Meta(
@@ -27,22 +34,22 @@ Identifier = Annotated[
 HttpUrl = Annotated[
     str,
     Meta(
-        pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$",
+        pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?\Z",
         extra=form("an http:// or https:// address without query, as http://host:8000"),
     ),
 ]
 ZmqUrl = Annotated[
     str,
     Meta(
-        pattern=r"^(tcp://[^/\s]+:[0-9]{1,5}|ipc://\S+)$",
+        pattern=r"^(tcp://[^/\s]+:[0-9]{1,5}|ipc://\S+)\Z",
         extra=form("an address of ZMQ, as tcp://host:5557 or ipc:///path"),
     ),
 ]
-FilePath = Annotated[str, Meta(pattern=r"^[^\x00]+$", extra=form("a path"))]
+FilePath = Annotated[str, Meta(pattern=r"^[^\x00]+\Z", extra=form("a path"))]
 KeyHash = Annotated[
     str,
     Meta(
-        pattern=r"^(hmac-sha256|sha256):[0-9a-f]{64}$",
+        pattern=r"^(hmac-sha256|sha256):[0-9a-f]{64}\Z",
         extra=form(
             "`hmac-sha256:` and 64 hex digits, as `radixgate keys new` and `keys hash` print it, or `sha256:` and "
             "the SHA-256 of a key from elsewhere"
@@ -52,14 +59,14 @@ KeyHash = Annotated[
 RedisUrl = Annotated[
     str,
     Meta(
-        pattern=r"^(embedded$|rediss?(\+cluster)?://|unix://)",
+        pattern=r"^(embedded\Z|rediss?(\+cluster)?://|unix://)",
         extra=form("`embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
     ),
 ]
 DatabaseUrl = Annotated[
     str,
     Meta(
-        pattern=r"^(none$|sqlite:///|postgres(ql)?://)",
+        pattern=r"^(none\Z|sqlite:///|postgres(ql)?://)",
         extra=form("`none`, or an address sqlite:///FILE or postgresql://user:password@host:5432/name"),
     ),
 ]

@@ -3,10 +3,11 @@
 import re
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from gateway.settings.types import (
     Branch,
+    FilePath,
     HttpUrl,
     Identifier,
     Name,
@@ -42,6 +43,22 @@ class KvEventsAt(Branch, frozen=True, kw_only=True):
     ] = 1
 
 
+class WorkerTls(Branch, frozen=True, kw_only=True):
+    """How a worker's https:// is spoken; PEM files, read again when they change."""
+
+    ca: Annotated[
+        FilePath | None,
+        Meta(description="Authorities whose certificate it must have; by default those of the system."),
+    ] = None
+    certificate: Annotated[
+        FilePath | None, Meta(description="The gateway's own certificate, for workers that ask for one.")
+    ] = None
+    key: Annotated[FilePath | None, Meta(description="Its key.")] = None
+
+
+Headers = dict[str, Secret]
+
+
 class Worker(Branch, frozen=True, kw_only=True):
     """A serving process."""
 
@@ -61,6 +78,10 @@ class Worker(Branch, frozen=True, kw_only=True):
             "vLLM: --scheduling-policy priority) and gets that of the service class. `auto`: the embedded one does."
         ),
     ] = "auto"
+    headers: Annotated[
+        Headers, Meta(description="Sent to it with every request, as {x-team: llm}.", max_length=32)
+    ] = field(default_factory=dict)
+    tls: Annotated[WorkerTls | None, Meta(description="For https:// with certificates of one's own.")] = None
     kv_events: Annotated[
         Literal["auto", "off"] | KvEventsAt,
         Meta(
@@ -96,6 +117,13 @@ class Discovery(Branch, frozen=True, kw_only=True):
     priority: Annotated[
         Literal["auto", "on", "off"], Meta(description="As `workers[].priority` (dns, kubernetes).")
     ] = "auto"
+    headers: Annotated[
+        Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
+    ] = field(default_factory=dict)
+    tls: Annotated[
+        WorkerTls | None,
+        Meta(description="They are reached by https://, with this (dns, kubernetes); {} will do."),
+    ] = None
     every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
 
     def worker(self, address: str, port: int, *, name: str | None = None) -> Worker:
@@ -105,8 +133,10 @@ class Discovery(Branch, frozen=True, kw_only=True):
         return Worker(
             id=re.sub(r"[^A-Za-z0-9._-]", "-", called)[-64:].lstrip("._-"),
             kind=self.worker_kind,
-            url=f"http://{host}:{port}",
+            url=f"http{'s' if self.tls is not None else ''}://{host}:{port}",
             models=self.models,
             api_key=self.api_key,
             priority=self.priority,
+            headers=self.headers,
+            tls=self.tls,
         )

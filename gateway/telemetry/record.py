@@ -251,6 +251,13 @@ class Progress:
             return self.usage.completion_tokens or 0
         return self.frames
 
+    def tpot_seconds(self) -> float | None:
+        """Between output tokens on average; None where there is nothing between."""
+        tokens = self.output_tokens_used()
+        if not self.stream or self.first_byte_at is None or self.last_byte_at is None or tokens < 2:
+            return None
+        return (self.last_byte_at - self.first_byte_at) / (tokens - 1)
+
     def used(self) -> Used | None:
         """What the request is charged for: the worker's count, else what was sent and came; None if nothing was
         computed for it."""
@@ -273,14 +280,6 @@ class Progress:
         ttft = (
             self.first_byte_at - self.received_at if self.first_byte_at is not None and self.stream else None
         )
-        tpot = None
-        if (
-            self.stream
-            and self.first_byte_at is not None
-            and self.last_byte_at is not None
-            and output_tokens > 1
-        ):
-            tpot = (self.last_byte_at - self.first_byte_at) / (output_tokens - 1)
         now = self.clock()
         queue = None
         if self.queued_at is not None:
@@ -316,7 +315,7 @@ class Progress:
             ttft_seconds=ttft,
             worker_ttft_seconds=self.worker_ttft_seconds,
             predicted_ttft_seconds=self.predicted_ttft_seconds,
-            tpot_seconds=tpot,
+            tpot_seconds=self.tpot_seconds(),
             trace=self.trace,
             steps=self._steps(),
             organisation=self.organisation,

@@ -36,6 +36,13 @@ class TenantDirectory(Protocol):
         """
         ...
 
+    def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        """A tenant as one of its keys presents it, which was presented before: now nobody holds it.
+
+        Raises UnknownKey for a key that opens nothing any more, DirectoryAway.
+        """
+        ...
+
     def groups(self) -> Sequence[str]:
         """The isolation groups of all tenants that were ever known. It only grows, at its end."""
         ...

@@ -11,8 +11,8 @@ not followed, and an answer has a bound.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import aiohttp
 import jwt
@@ -42,15 +42,34 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
+IssuerState = Literal["known", "away", "stale", "not read"]
+
+
+class Description(msgspec.Struct, frozen=True):
+    """The addresses that an issuer names; those of logins only where it has logins."""
+
+    issuer: str
+    jwks_uri: str
+    authorization_endpoint: str | None = None
+    token_endpoint: str | None = None
+    end_session_endpoint: str | None = None
+
+    def addresses(self) -> list[str]:
+        given = (self.jwks_uri, self.authorization_endpoint, self.token_endpoint, self.end_session_endpoint)
+        return [url for url in given if url is not None]
+
+
 class Issuer(Generic[Rules]):
-    """`http`: for its documents. `clock`: seconds, never backwards. `version`: changes with its keys."""
+    """`http`: for its documents. `clock`: seconds, never backwards. `version`: changes with its keys. `failures`:
+    how often they could not be read."""
 
     def __init__(
         self, rules: Rules, http: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.rules = rules
         self.version = 0
-        self._http = http
+        self.failures = 0
+        self.http = http
         self._clock = clock
         self._keys: KeySet | None = None
         self._read_at = float("-inf")
@@ -64,14 +83,24 @@ class Issuer(Generic[Rules]):
         limit = self.rules.refresh_seconds + self.rules.known_keys_seconds_max
         return self._keys is not None and self._clock() - self._read_at <= limit
 
+    @property
+    def state(self) -> IssuerState:
+        """Known, away (known keys go on), stale (they do not any more), or never read."""
+        if self._keys is None:
+            return "not read"
+        return "stale" if not self.fresh else "away" if self._away else "known"
+
     async def run(self) -> None:
         """Keeps the keys up to date, for as long as the process lives."""
         while True:
             await self.refresh()
             await asyncio.sleep(self.rules.refresh_seconds if not self._away else AGAIN_SECONDS)
 
-    async def claims(self, token: str, header: Mapping[str, Any]) -> dict[str, Any]:
-        """What a token says, if it is this issuer's. `header`: as it stands in it, not to be believed.
+    async def claims(
+        self, token: str, header: Mapping[str, Any], audiences: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """What a token says, if it is this issuer's. `header`: as it stands in it, not to be believed. `audiences`:
+        in place of those of the rules.
 
         Raises TokenInvalid, IssuerAway.
         """
@@ -85,7 +114,7 @@ class Issuer(Generic[Rules]):
                 token,
                 key.key,
                 algorithms=[algorithm],
-                audience=list(rules.audiences),
+                audience=list(audiences or rules.audiences),
                 issuer=rules.issuer,
                 leeway=rules.leeway_seconds,
                 options={"require": ["iss", "aud", "exp"]},
@@ -121,8 +150,9 @@ class Issuer(Generic[Rules]):
     async def _read(self) -> None:
         try:
             async with asyncio.timeout(FETCH_SECONDS_MAX):
-                keys = KeySet(await self._get(self.rules.jwks_url or await self._told()))
+                keys = KeySet(await self._get(self.rules.jwks_url or (await self.description()).jwks_uri))
         except (aiohttp.ClientError, OSError, TimeoutError, KeysUnreadable, ValueError) as err:
+            self.failures += 1
             if not self._away:
                 log.warning("the keys of %s cannot be read: %s", self.rules.issuer, str(err) or "no answer")
             self._away = True
@@ -133,32 +163,35 @@ class Issuer(Generic[Rules]):
             self.version += 1
         self._keys, self._read_at, self._away = keys, self._clock(), False
 
-    async def _told(self) -> str:
-        """Where the keys are, as the issuer says (OpenID Connect Discovery 1.0, 4.3). Raises KeysUnreadable."""
+    async def description(self) -> Description:
+        """What it says of itself (OpenID Connect Discovery 1.0, 4.3).
+
+        Raises KeysUnreadable, and what reading raises: aiohttp.ClientError, OSError, TimeoutError, ValueError.
+        """
         text = await self._get(self.rules.issuer.rstrip("/") + DISCOVERY)
         try:
-            told = msgspec.json.decode(text, type=_Discovery)
+            told = msgspec.json.decode(text, type=Description)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
             raise KeysUnreadable(f"its description is not understood: {err}") from err
         if told.issuer != self.rules.issuer:
             raise KeysUnreadable(f"it calls itself {told.issuer[:200]!r}")
-        secure = not self.rules.issuer.startswith("https:") or told.jwks_uri.startswith("https:")
-        if not secure or not told.jwks_uri.startswith(("https:", "http:")):
-            raise KeysUnreadable("its keys are at an address that is not https")
-        return told.jwks_uri
+        wanted = ("https:",) if self.rules.issuer.startswith("https:") else ("https:", "http:")
+        if not all(url.startswith(wanted) for url in told.addresses()):
+            raise KeysUnreadable("it names an address that is not https")
+        return told
 
     async def _get(self, url: str) -> bytes:
-        async with self._http.get(url, allow_redirects=False) as answer:
+        async with self.http.get(url, allow_redirects=False) as answer:
             if answer.status != 200:
                 raise KeysUnreadable(f"status {answer.status} from {url}")
-            text = b""
-            async for chunk in answer.content.iter_any():
-                text += chunk
-                if len(text) > DOCUMENT_BYTES_MAX:
-                    raise KeysUnreadable(f"more than {DOCUMENT_BYTES_MAX} bytes from {url}")
-            return text
+            return await bounded(answer)
 
 
-class _Discovery(msgspec.Struct):
-    issuer: str
-    jwks_uri: str
+async def bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """All of it, if it is no more than a document of an issuer ever is. Raises KeysUnreadable."""
+    text = b""
+    async for chunk in answer.content.iter_any():
+        text += chunk
+        if len(text) > DOCUMENT_BYTES_MAX:
+            raise KeysUnreadable(f"more than {DOCUMENT_BYTES_MAX} bytes from {answer.url.origin()}")
+    return text

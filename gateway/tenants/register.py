@@ -119,6 +119,16 @@ class Register:
         entry = Entry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
         return self._put_together(entry, self._wall())[0]
 
+    def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        return self.tenant_of(self.entry_of(tenant, key_id))
+
+    def entry_of(self, tenant: str, key_id: str) -> Entry:
+        """What is known of a tenant's key that may be used now. Raises UnknownKey."""
+        entry = self._entries.get(key_id)
+        if entry is None or entry.tenant_id != tenant or entry.expires <= self._wall():
+            raise UnknownKey
+        return entry
+
     def groups(self) -> Sequence[str]:
         return self._group_list
 

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
@@ -19,7 +20,7 @@ from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKey
 from gateway.tenants.directory import DirectoryAway, UnknownKey
-from gateway.tenants.register import Register
+from gateway.tenants.register import Entry, Register
 from gateway.tenants.tenant import Tenant
 from radix_cache.turns import Turns
 
@@ -86,8 +87,14 @@ class SqlDirectory:
         return len(self._register)
 
     def by_key(self, presented: str | None) -> Tenant:
+        return self._known(partial(self._register.entry, presented))
+
+    def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        return self._known(partial(self._register.entry_of, tenant, key_id))
+
+    def _known(self, find: Callable[[], Entry]) -> Tenant:
         try:
-            entry = self._register.entry(presented)
+            entry = find()
         except UnknownKey:
             if self.away or self._full:
                 raise DirectoryAway from None

@@ -10,6 +10,9 @@ from gateway.settings.types import Address, Network
 INFERENCE, USAGE, ADMIN = "inference", "usage", "admin"
 """What a key may be used for."""
 
+SUBJECT_PREFIX = "token-"
+"""What stands in a key's place begins with this, where somebody has presented an issuer's token."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:

@@ -23,11 +23,11 @@ from gateway.settings.tokens import TokenIssuer
 from gateway.settings.types import IDENTIFIER
 from gateway.tenants.issuer import Issuer
 from gateway.tenants.keys import PLAIN_HASH_PREFIX
+from gateway.tenants.tenant import SUBJECT_PREFIX
 from gateway.tenants.token_failures import NoTenantNamed
 
 TOKENS_MAX = 10_000
 TOKEN_LENGTH_MAX = 12 * 1024
-SUBJECT_PREFIX = "token-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,9 @@ class OpenUntilTenants:
     def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
         return self._inner.by_id(tenant, rules)
 
+    def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        return (self._inner if self._inner.has_tenants else self._open).by_key_id(tenant, key_id)
+
     def groups(self) -> Sequence[str]:
         # Everybody's comes first, so that the list only grows.
         self._groups += self._inner.groups()[len(self._groups) - 1 :]
@@ -70,6 +73,11 @@ class OpenDirectory:
 
     def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
         raise UnknownKey
+
+    def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        if (tenant, key_id) != ("default", ""):
+            raise UnknownKey
+        return self.by_key(None)
 
     def groups(self) -> Sequence[str]:
         return (OPEN_GROUP,)

@@ -1,32 +1,34 @@
-"""The operators' listener: health, metrics, the page, and the API (gateway/adminapi), which has a gate of its own.
+"""The operators' listener: health, metrics, the page, the way in with a browser, and the API (gateway/adminapi).
 
-/health/* and /metrics answer everybody who can connect. /ui and /admin/v1/overview need the token if there is
-one; without one they answer only while the listener is on a loopback address, and then the host must be named
-as loopback too.
+/health/* and /metrics answer everybody who can connect. All else is behind the gate; where nothing that the
+settings name opens it, it is open to whoever is on this machine, and then the host must be named as loopback too.
 """
 
-import hmac
 from contextlib import aclosing
 from importlib.resources import files
+from urllib.parse import urlencode
 
 import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from gateway.adminapi.records import records_of
+from gateway.adminapi.gate import PAGE_COOKIE, Gate
+from gateway.adminapi.problems import Problem, no_database
+from gateway.adminapi.records import office_of
 from gateway.adminapi.routes import mount
 from gateway.app import Gateway
+from gateway.database.database import DatabaseDown
 from gateway.dispatch.fleet import Worker
 from gateway.errors import GatewayError
-from gateway.settings.listeners import is_loopback
 from gateway.telemetry.exposition import exposition
+from gateway.web import openai
 from gateway.web.boundary import Handler, boundary
 
-COOKIE = "radixgate_admin"
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
 CONTENT_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 SECURITY_HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:",
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
@@ -36,26 +38,8 @@ SECURITY_HEADERS = {
 
 def admin_app(gateway: Gateway) -> web.Application:
     """The application behind `admin`."""
-    admin = gateway.settings.admin
-    token = admin.token.reveal() if admin.token is not None else None
-
-    def guarded(handle: Handler) -> Handler:
-        async def check(http: web.Request) -> web.StreamResponse:
-            if token is None and not is_loopback(admin.host):
-                return _problem(
-                    403, "Set admin.token to use this address on a listener that others can reach."
-                )
-            if token is not None and not _presents(http, token):
-                return _problem(
-                    401, "This address needs the admin token, as `Authorization: Bearer` or ?token=."
-                )
-            response = await handle(http)
-            if token is not None and http.query.get("token"):
-                # The page's own requests carry it from here on.
-                response.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
-            return response
-
-        return check
+    office = office_of(gateway, openai.decode)
+    gate = office.gate
 
     async def live(http: web.Request) -> web.Response:
         return _json({"live": True})
@@ -84,35 +68,79 @@ def admin_app(gateway: Gateway) -> web.Application:
     async def overview(http: web.Request) -> web.Response:
         return _json(shown(gateway))
 
-    async def page(http: web.Request) -> web.Response:
-        name = PAGE_FILES.get(http.match_info.get("file", ""))
-        if name is None:
-            return _problem(404, "There is nothing here.")
-        body = (files("gateway.web") / "page" / name).read_bytes()
-        kind = CONTENT_TYPES[name.rpartition(".")[2]]
-        return web.Response(body=body, content_type=kind, charset="utf-8", headers=SECURITY_HEADERS)
+    async def session(http: web.Request) -> web.Response:
+        asker = await gate.admit(http, "viewer", page=True)
+        has_one = gate.sessions is not None and gate.sessions.find(http) is not None
+        return _json({"name": asker.name, "role": asker.role, "login": has_one})
 
-    async def no_database(http: web.Request) -> web.Response:
-        return _problem(404, "Tenants and keys come from the settings file only (database.url: none).")
+    async def no_records(http: web.Request) -> web.Response:
+        raise Problem(404, "Tenants and keys come from the settings file only (database.url: none).")
 
     async def to_page(http: web.Request) -> web.StreamResponse:
         raise web.HTTPFound("/ui/")
 
-    local_names_only = token is None and is_loopback(admin.host)
-    app = web.Application(middlewares=[boundary(admin_failure, local_names_only=lambda: local_names_only)])
+    app = web.Application(middlewares=[boundary(admin_failure, local_names_only=lambda: gate.open)])
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics)
-    app.router.add_get("/admin/v1/overview", guarded(overview))
-    records = records_of(gateway)
-    if records is not None:
-        mount(app, records)
+    app.router.add_get("/admin/v1/overview", _guarded(gate, overview))
+    if office.records is not None:
+        mount(app, office.records, gate)
     else:
-        app.router.add_route("*", "/admin/v1/{anything:.*}", no_database)
-    app.router.add_get("/ui/{file:.*}", guarded(page))
+        app.router.add_route("*", "/admin/v1/{anything:.*}", _problems(no_records))
+    if office.login is not None:
+        app.router.add_get("/ui/login", _problems(office.login.begin))
+        app.router.add_get("/ui/callback", _problems(office.login.come_back))
+        app.router.add_post("/ui/logout", _problems(office.login.leave))
+    app.router.add_get("/ui/session", _guarded(gate, session))
+    app.router.add_get("/ui/{file:.*}", _guarded(gate, _page, to_login=office.login is not None))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
     return app
+
+
+def _problems(handle: Handler) -> Handler:
+    """What it raises is said as problems are."""
+
+    async def answer(http: web.Request) -> web.StreamResponse:
+        try:
+            return await handle(http)
+        except Problem as problem:
+            return problem.response(http.path)
+        except (DatabaseDown, TimeoutError) as err:
+            return no_database(err).response(http.path)
+
+    return answer
+
+
+def _guarded(gate: Gate, handle: Handler, *, to_login: bool = False) -> Handler:
+    """For whoever may look. `to_login`: who may not is shown the way in."""
+
+    async def check(http: web.Request) -> web.StreamResponse:
+        try:
+            await gate.admit(http, "viewer", page=True)
+        except Problem as problem:
+            if problem.status == 401 and to_login and "Authorization" not in http.headers:
+                raise web.HTTPSeeOther(f"/ui/login?{urlencode({'to': http.path})}") from None
+            raise
+        response = await handle(http)
+        token = http.query.get("token")
+        if token and gate.is_admin_token(token):
+            # The page's own requests carry it from here on.
+            secure = gate.sessions is not None and gate.sessions.secure(http)
+            response.set_cookie(PAGE_COOKIE, token, httponly=True, samesite="Strict", secure=secure)
+        return response
+
+    return _problems(check)
+
+
+async def _page(http: web.Request) -> web.Response:
+    name = PAGE_FILES.get(http.match_info.get("file", ""))
+    if name is None:
+        raise Problem(404, "There is nothing here.")
+    body = (files("gateway.web") / "page" / name).read_bytes()
+    kind = CONTENT_TYPES[name.rpartition(".")[2]]
+    return web.Response(body=body, content_type=kind, charset="utf-8", headers=SECURITY_HEADERS)
 
 
 def readiness(gateway: Gateway) -> dict[str, object]:
@@ -169,31 +197,13 @@ def _worker(worker: Worker) -> dict[str, object]:
     }
 
 
-def _presents(http: web.Request, token: str) -> bool:
-    bearer = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-    given = bearer or http.query.get("token") or http.cookies.get(COOKIE) or ""
-    # Any bytes may come in a header, also such as are no text.
-    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())
-
-
 def _json(value: object, status: int = 200) -> web.Response:
     return web.Response(
         status=status, body=orjson.dumps(value), content_type="application/json", headers=SECURITY_HEADERS
     )
 
 
-def admin_failure(error: GatewayError) -> web.Response:
-    problem = _problem(error.status, error.message)
-    problem.headers.update(error.headers())
-    return problem
-
-
-def _problem(status: int, detail: str) -> web.Response:
-    """An RFC 9457 problem."""
-    detail = detail.encode("utf-8", "replace").decode()
-    return web.Response(
-        status=status,
-        body=orjson.dumps({"type": "about:blank", "status": status, "detail": detail}),
-        content_type="application/problem+json",
-        headers=SECURITY_HEADERS,
-    )
+def admin_failure(error: GatewayError, http: web.BaseRequest | None = None) -> web.Response:
+    """A failure outside of every handler, as a problem."""
+    path = http.path if http is not None else None
+    return Problem(error.status, error.message, error.headers()).response(path)

@@ -22,26 +22,26 @@ _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d*)?", re.I)
 
 
 def boundary(
-    failure: Callable[[GatewayError], web.Response], *, local_names_only: Callable[[], bool]
+    failure: Callable[[GatewayError, web.Request], web.Response], *, local_names_only: Callable[[], bool]
 ) -> Middleware:
     """`failure`: an error in the listener's own shape. `local_names_only`: must the host be named as loopback?"""
 
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
         if local_names_only() and not _LOOPBACK.fullmatch(request.headers.get("Host", "")):
-            return failure(ForbiddenHost())
+            return failure(ForbiddenHost(), request)
         try:
             return await handler(request)
         except web.HTTPNotFound:
-            return failure(NotFound(f"There is nothing at {request.method} {request.path[:200]}."))
+            return failure(NotFound(f"There is nothing at {request.method} {request.path[:200]}."), request)
         except web.HTTPMethodNotAllowed as err:
-            return failure(MethodNotAllowed(", ".join(sorted(err.allowed_methods))))
+            return failure(MethodNotAllowed(", ".join(sorted(err.allowed_methods))), request)
         except (web.HTTPException, ConnectionResetError):
             raise
         except Exception:
             request_id = new_request_id()
             log.exception("%s %r failed in the gateway (%s)", request.method, request.path, request_id)
-            return failure(InternalError(request_id))
+            return failure(InternalError(request_id), request)
 
     return around
 

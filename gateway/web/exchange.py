@@ -73,6 +73,10 @@ class HttpExchange:
         return presented_key(self._http.headers)
 
     @property
+    def caller(self) -> None:
+        return None
+
+    @property
     def repeat_key(self) -> str | None:
         key = self._http.headers.get("Idempotency-Key")
         if key is not None and not (1 <= len(key) <= REPEAT_KEY_MAX and key.isascii() and key.isprintable()):

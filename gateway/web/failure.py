@@ -7,7 +7,7 @@ from gateway.web.anthropic import answers
 from gateway.web.exchange import SERVER, new_request_id
 
 
-def failure(error: GatewayError, http: web.Request | None = None) -> web.Response:
+def failure(error: GatewayError, http: web.BaseRequest | None = None) -> web.Response:
     """OpenAI's shape, unless the caller is known to speak Anthropic's."""
     request_id = new_request_id()
     headers = {"server": SERVER, "x-request-id": request_id, **error.headers()}
@@ -18,6 +18,6 @@ def failure(error: GatewayError, http: web.Request | None = None) -> web.Respons
     return web.Response(status=error.status, body=body, content_type="application/json", headers=headers)
 
 
-def speaks_anthropic(http: web.Request) -> bool:
+def speaks_anthropic(http: web.BaseRequest) -> bool:
     """Its SDKs send their API's version with every request."""
     return "anthropic-version" in http.headers or http.path.startswith(("/v1/messages", "/messages"))

@@ -10,7 +10,7 @@ from aiohttp import web
 from gateway.errors import BadRequest, GatewayError, InternalError
 from gateway.web.exchange import new_request_id
 
-Failure = Callable[[GatewayError], web.Response]
+Failure = Callable[[GatewayError, web.BaseRequest | None], web.Response]
 
 
 def speaking(failure: Failure) -> Callable[[web.RequestHandler], web.RequestHandler]:
@@ -29,11 +29,11 @@ def speaking(failure: Failure) -> Callable[[web.RequestHandler], web.RequestHand
             if request.writer.output_size:
                 return super().handle_error(request, status, exc, message)
             if status < 500:
-                answer = failure(BadRequest("This is not HTTP as it is spoken here."))
+                answer = failure(BadRequest("This is not HTTP as it is spoken here."), None)
             else:
                 request_id = new_request_id()
                 self.log_exception("a request failed in the HTTP server (%s)", request_id, exc_info=exc)
-                answer = failure(InternalError(request_id))
+                answer = failure(InternalError(request_id), None)
             answer.force_close()
             return answer
 

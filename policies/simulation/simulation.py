@@ -307,6 +307,8 @@ class Simulation:
         if change.what is Happening.JOIN:
             if worker not in self._up:
                 self._up = sorted([*self._up, worker])
+                for gateway in self._gateways:
+                    gateway.view.join(worker, now)
                 self._room_made(now)
             return
         self._up = [at for at in self._up if at != worker]

@@ -16,6 +16,9 @@ from radix_cache.match import WorkerId
 from radix_cache.tree import RadixTree
 from workers.worker import Speed, WorkerSnapshot
 
+YOUNG_SECONDS = 600.0
+"""After this nobody asks how long ago a worker joined."""
+
 Prediction = tuple[int, int]
 """Worker and number of the request that brings a path there."""
 
@@ -34,6 +37,7 @@ class GatewayView:
         self._kv_tokens = [0] * len(workers)
         self._snapshots: list[WorkerSnapshot | None] = [None] * len(workers)
         self._bare: list[Candidate | None] = [None] * len(workers)
+        self._joined: dict[int, float] = {}
         self._predicted: RadixTree[Prediction] = RadixTree()
 
     def candidates(
@@ -61,7 +65,7 @@ class GatewayView:
 
     def snapshot(self, worker: int, now: float) -> WorkerSnapshot:
         found = self._snapshots[worker]
-        if found is None or self._queued[worker]:
+        if found is None or self._queued[worker] or worker in self._joined:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
                 tokens_queued=self._queued[worker],
@@ -71,8 +75,22 @@ class GatewayView:
                 kv_tokens_max=self._kv_tokens_max,
                 chunk_tokens=self._chunk_tokens,
                 speed=self._speeds[worker],
+                age_seconds=self._age(worker, now),
             )
         return found
+
+    def join(self, worker: int, now: float) -> None:
+        """It is there again."""
+        self._joined[worker] = now
+        self._changed(worker)
+
+    def _age(self, worker: int, now: float) -> float | None:
+        since = self._joined.get(worker)
+        if since is None:
+            return None
+        if now - since > YOUNG_SECONDS:
+            del self._joined[worker]
+        return now - since
 
     def has_room(self, worker: int, tokens: int) -> bool:
         """Does so much fit into its KV, as far as is known?"""
@@ -117,7 +135,7 @@ class GatewayView:
 
     def _unmatched(self, worker: int, now: float) -> Candidate:
         bare = Candidate(worker=self.snapshot(worker, now))
-        if not self._queued[worker]:
+        if not self._queued[worker] and worker not in self._joined:
             self._bare[worker] = bare
         return bare
 

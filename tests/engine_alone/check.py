@@ -54,7 +54,8 @@ def load_the_four() -> set[str]:
 def answers(checkpoint: Path, **settings: object) -> list[list[int]]:
     """Greedy tokens: each prompt alone and then all together must give the same."""
     from workers.engine.config import EngineConfig
-    from workers.engine.engine import Engine, Request
+    from workers.engine.engine import Engine
+    from workers.engine.request import Request
     from workers.engine.sample.params import SamplingParams
 
     prompts = [[5, 9, 200, 31] * 6, [8], [40, 41, 42] * 9]

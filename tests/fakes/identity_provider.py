@@ -1,8 +1,16 @@
-"""An identity provider on a real socket: it describes itself, shows its public keys, and signs what a test asks."""
+"""An identity provider on a real socket: it describes itself, shows its public keys, and signs what a test asks.
 
+It has logins too (OpenID Connect's code flow): whoever comes is `person`, without being asked, and a code is given
+for a token once, to the client that it was made for, for the verifier of its challenge.
+"""
+
+import hashlib
 import json
+import secrets
 import time
+from base64 import b64decode, urlsafe_b64encode
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jwt
 from aiohttp import web
@@ -10,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
 AUDIENCE = "radixgate"
+CLIENT, CLIENT_SECRET = "radixgate operators", "a secret: of the client's"
 
 
 def private_key(algorithm: str) -> Any:
@@ -35,6 +44,10 @@ class IdentityProvider:
         self.issuer = ""
         self.keys: dict[str, Any] = {}
         self.shown: dict[str, dict[str, Any]] = {}
+        self.person: dict[str, Any] = {"sub": "ada", "roles": ["operator"]}
+        self.refuses: str | None = None  # to let anybody in, for this reason
+        self.begun: list[dict[str, str]] = []  # what logins were begun with
+        self.codes: dict[str, dict[str, str]] = {}
         self._runner: web.AppRunner | None = None
         self.rotate("first")
 
@@ -76,6 +89,8 @@ class IdentityProvider:
         app = web.Application()
         app.router.add_get("/.well-known/openid-configuration", self._describe)
         app.router.add_get("/keys", self._keys)
+        app.router.add_get("/authorize", self._authorize)
+        app.router.add_post("/token", self._token)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -90,6 +105,9 @@ class IdentityProvider:
         told = {
             "issuer": self.issuer if self.describes else "http://elsewhere",
             "jwks_uri": f"{self.issuer}/keys",
+            "authorization_endpoint": f"{self.issuer}/authorize",
+            "token_endpoint": f"{self.issuer}/token",
+            "end_session_endpoint": f"{self.issuer}/logout",
         }
         return web.json_response(told)
 
@@ -100,3 +118,38 @@ class IdentityProvider:
         if self.document is not None:
             return web.Response(body=self.document)
         return web.json_response({"keys": list(self.shown.values())})
+
+    async def _authorize(self, http: web.Request) -> web.Response:
+        asked = dict(http.query)
+        self.begun.append(asked)
+        if asked["client_id"] != CLIENT or asked["response_type"] != "code":
+            return web.Response(status=400)
+        told = {"state": asked["state"], "iss": self.issuer}
+        if self.refuses is not None:
+            told["error"] = self.refuses
+        else:
+            told["code"] = secrets.token_urlsafe()
+            self.codes[told["code"]] = asked
+        return web.Response(status=302, headers={"location": f"{asked['redirect_uri']}?{urlencode(told)}"})
+
+    async def _token(self, http: web.Request) -> web.Response:
+        given = await http.post()
+        asked = self.codes.pop(str(given["code"]), None)
+        kind, _, who = http.headers.get("Authorization", "").partition(" ")
+        known = kind == "Basic" and b64decode(who).decode() == f"{quote(CLIENT)}:{quote(CLIENT_SECRET)}"
+        if not self.up:
+            return web.Response(status=503)
+        if not known:
+            return web.json_response({"error": "invalid_client"}, status=401)
+        digest = hashlib.sha256(str(given.get("code_verifier")).encode()).digest()
+        if (
+            asked is None
+            or asked["redirect_uri"] != given["redirect_uri"]
+            or asked["code_challenge"] != urlsafe_b64encode(digest).rstrip(b"=").decode()
+            or given["grant_type"] != "authorization_code"
+        ):
+            return web.json_response({"error": "invalid_grant"}, status=400)
+        said = {"aud": CLIENT, "nonce": asked["nonce"], **self.person}
+        return web.json_response(
+            {"access_token": "x", "token_type": "Bearer", "id_token": self.token(**said)}
+        )

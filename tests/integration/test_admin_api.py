@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 
 import jsonschema
 import pytest
+from yarl import URL
 
 from gateway.adminapi import openapi
+from gateway.database import schema
 from gateway.database.audit_log import chain_key
 from gateway.database.tenant_store import TenantStore
 from gateway.tenants.keys import pepper
@@ -43,8 +45,7 @@ def api(gateway, tmp_path):
         async with ScriptedWorker() as worker:
             async with gateway(worker, **{"database.url": url, **settings}) as running:
                 ledger = running.here.gateway.records.ledger
-                async with running.http.get(f"{running.admin}/admin/v1/plans"):
-                    pass  # The first call makes the tables.
+                await schema.upgrade(ledger.database)
                 life = OperatorLife(
                     TenantStore(ledger.database, chain_key(SECRET.encode())), pepper(SECRET.encode())
                 )
@@ -234,6 +235,8 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
                 *(status, status, "application/problem+json"),
             ), problem
             assert problem["detail"].startswith(detail), problem
+            assert (problem["type"], problem["instance"]) == ("about:blank", f"/admin/v1{path}")
+            assert problem["title"]
         for query in ({"limit": "0"}, {"before": "1"}, {"after": "a\x00"}):
             assert (await call("GET", "/keys", **query))[0] == 400
         for query in ({"by": "colour"}, {"since": "soon"}, {"tenant": "\x00"}, {"limit": "x"}, {"tag": "x"}):
@@ -244,6 +247,38 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
         header = {"Authorization": f"Bearer {call.tokens['owner']}"}
         async with call.running.http.put(url, data=b"{}", headers=header) as response:
             assert response.status == 415
+        json_type = {**header, "Content-Type": "application/json", "Content-Encoding": "gzip"}
+        async with call.running.http.put(url, data=b"{}", headers=json_type) as response:
+            assert response.status == 415
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/plans/%00", None, 404),
+        ("PUT", "/plans/%00", {}, 404),
+        ("PUT", "/plans/p%0A", {}, 404),
+        ("PUT", "/tenants/acme%0A", {}, 404),
+        ("POST", "/operators/%00/revoke", None, 404),
+        ("PUT", "/plans/p", {"limits": [{"requests": 1, "models": ["a\x00"]}]}, 400),
+        ("PUT", "/tenants/t", {"organisation": "acme\n"}, 400),
+        ("PUT", "/tenants/t", {"plan": "p\x00"}, 400),
+        ("POST", "/keys", {"tenant": "t\n"}, 400),
+        ("POST", "/keys", {"tenant": "t", "rules": {"name": "a\x1b[31m"}}, 400),
+        ("POST", "/keys/revoke", {"ids": ["\x00"]}, 400),
+        ("POST", "/operators", {"name": "a\nb", "role": "viewer"}, 400),
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+async def test_names_with_control_characters_are_nobodys(api, method, path, body, status):
+    async with api() as call:
+        async with call.running.http.request(
+            method,
+            URL(f"{call.running.admin}/admin/v1{path}", encoded=True),
+            json=body,
+            headers={"Authorization": f"Bearer {call.tokens['owner']}"},
+        ) as response:
+            assert response.status == status, await response.text()
 
 
 async def test_lists_come_page_by_page(api):

@@ -23,8 +23,8 @@ from workers.kv_events.wire import decode_batch
 
 
 @asynccontextmanager
-async def published(port=0, *, replays=True):
-    publisher = Publisher("127.0.0.1", port, page_size=2)
+async def published(port=0, *, replays=True, kept=100):
+    publisher = Publisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
     task = asyncio.create_task(publisher.replay()) if replays else None
     try:
         yield publisher
@@ -107,6 +107,14 @@ async def test_who_comes_late_hears_everything_from_the_beginning(listen):
         await listener.until([0, 1, 2, 3, 4])
         publisher.publish(stored(5))
         await listener.until([0, 1, 2, 3, 4, 5])
+
+
+async def test_no_more_is_kept_for_replay_than_was_allowed(listen):
+    async with published(kept=2) as publisher:
+        for number in range(5):
+            publisher.publish(stored(number))
+        listener = listen(source_of(publisher))
+        await listener.until([3, 4])
 
 
 async def test_a_gap_is_filled_from_the_replay_and_nothing_is_heard_twice(listen):

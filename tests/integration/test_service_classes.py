@@ -21,11 +21,15 @@ def ask(running, text=LONG, *, headers=None, tenant="acme", **more):
     )
 
 
+def learn(worker, fixed_ms, ms_per_token):
+    fit = PrefillFit(fixed_ms=fixed_ms, ms_per_token=ms_per_token, error_ms=1.0, samples=100)
+    worker.learnt.fit, worker.learnt.speed = fit, fit.speed(worker.speed)
+
+
 def known(running, ms_per_token=0.1, fixed_ms=1.0):
     """Workers' speeds have been learnt, and are these."""
     for worker in running.here.gateway.fleet:
-        worker.fit = PrefillFit(fixed_ms=fixed_ms, ms_per_token=ms_per_token, error_ms=1.0, samples=100)
-        worker.speed = worker.fit.speed(worker.speed)
+        learn(worker, fixed_ms, ms_per_token)
 
 
 async def occupied(running, worker, **more):
@@ -104,8 +108,7 @@ async def test_the_next_choice_is_taken_where_it_keeps_the_target_and_the_first_
         await (await ask(running, "p" * 4000)).read()
         chosen, other = (fleet[0], fleet[1]) if slow.seen else (fleet[1], fleet[0])
         known(running, fixed_ms=10.0)
-        chosen.fit = PrefillFit(fixed_ms=10_000.0, ms_per_token=0.001, error_ms=1.0, samples=100)
-        chosen.speed = chosen.fit.speed(chosen.speed)
+        learn(chosen, 10_000.0, 0.001)
         await (await ask(running, "p" * 4000, headers={"x-radixgate-class": "code"})).read()
         assert (len(slow.seen), len(fast.seen)) == (1, 1)
         assert other.load.streams == 0

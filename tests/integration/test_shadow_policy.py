@@ -46,7 +46,7 @@ async def test_predicted_and_measured_times_to_the_first_token_are_metrics(gatew
     async with ScriptedWorker() as worker, gateway(worker) as running:
         await streams(running)
         seen = await metrics(running)
-        fit = running.here.gateway.fleet["w0"].fit
+        fit = running.here.gateway.fleet["w0"].learnt.fit
     assert fit.samples == REQUESTS
     assert seen['radixgate_worker_ttft_seconds_total{worker="w0"}'] > 0
     assert seen['radixgate_worker_predicted_ttft_seconds_total{worker="w0"}'] > 0
@@ -58,7 +58,7 @@ async def test_a_stream_that_its_client_left_teaches_its_first_token_too(gateway
         worker.then(gap=0.2)
         async with running.chat("hello", stream=True) as response:
             await response.content.readany()
-        await running.until(lambda: running.here.gateway.fleet["w0"].fit.samples == 1)
+        await running.until(lambda: running.here.gateway.fleet["w0"].learnt.fit.samples == 1)
 
 
 async def test_a_shadow_that_decides_already_is_refused(gateway):

@@ -49,6 +49,7 @@ REQUESTS_MIN = 5000
 IDLE_SECONDS_MAX = 30.0
 INDEX_BYTES = 4 * 1024**2
 TOKENIZER_BYTES = 2 * 1024**2
+EVENT_STEPS = 500
 """Small, so that what is bounded is full, and forgets, before the counted part begins."""
 
 ROWS_SHOWN = 24
@@ -161,7 +162,9 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
             "the checkpoint", sys.executable, "-m", "workers.engine.tiny_checkpoint", str(checkpoint)
         )
         fast = fast_workers(directory, (TEXT, TOKENS))
-        engine = EmbeddedProcess(ENGINE_NAME, directory, checkpoint, kv_tokens=8192)
+        engine = EmbeddedProcess(
+            ENGINE_NAME, directory, checkpoint, kv_tokens=8192, kv_events_buffer_steps=EVENT_STEPS
+        )
         for process in (fast, engine):
             stack.push_async_callback(process.stop)
         await asyncio.gather(fast.start(), engine.start())

@@ -7,6 +7,7 @@ clients that leave, in the middle of a stream or with their request hardly sent,
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from random import Random
 
 import orjson
@@ -26,6 +27,7 @@ STREAMS = 0.35
 LEAVING = 0.02
 REFUSED, REFUSED_KINDS = 0.01, 3
 ON_THE_ENGINE = 0.01
+ENGINE_TOURS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,14 @@ class Traffic:
         return self
 
     def tour(self) -> Iterator[Ask]:
-        """Each kind of request once for every tenant: what is kept of each kind is kept from then on."""
+        """Each kind of request once for every tenant: what is kept of each kind is kept from then on.
+
+        And more for the engine, which later sees one in a hundred: what it keeps for each length of a step.
+        """
+        for _, key in product(range(ENGINE_TOURS), self._keys):
+            yield Ask(_bytes(key, self._body(key, ENGINE, max_tokens=4, stream=True)))
         for key in self._keys:
-            for model in (TEXT, TOKENS, ENGINE):
+            for model in (TEXT, TOKENS):
                 yield Ask(_bytes(key, self._body(key, model, max_tokens=4, stream=True)))
             for model in (TEXT, TOKENS):
                 yield self._left(key, model, 1)

@@ -10,13 +10,15 @@ is sent once more, on a fresh one. (Workers close idle connections after seconds
 """
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import cast
 from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from workers.adapter import TlsFiles
+from workers.adapters.tls import ClientTls
 
 CONNECT_SECONDS_MAX = 3.0
 KEEPALIVE_SECONDS = 4.0
@@ -221,10 +223,11 @@ def _anew(error: Broken) -> Broken:
 class ConnectionPool:
     """Connections to one worker: opened when there is none idle, kept for a while."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, files: TlsFiles | None = None) -> None:
+        """Raises OSError (ssl.SSLError is one) for files that cannot be used."""
         parts = urlsplit(url)
         self._host = parts.hostname or ""
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = ClientTls(files or TlsFiles()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls is not None else 80)
         self._idle: deque[Connection] = deque()
         self._unanswered: set[Connection] = set()
@@ -283,8 +286,9 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                tls = self._tls.context() if self._tls is not None else None
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._keep), self._host, self._port, ssl=self._tls
+                    lambda: Connection(self._keep), self._host, self._port, ssl=tls
                 )
         except TimeoutError as err:
             raise Broken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err

@@ -32,12 +32,13 @@ class HttpWorker:
     """A worker's address, its credentials, and the connections to it."""
 
     def __init__(self, target: WorkerTarget) -> None:
-        self._pool = ConnectionPool(target.url)
+        self._pool = ConnectionPool(target.url, target.tls)
         self.host = urlsplit(target.url).hostname or "127.0.0.1"
         """Where it is, without its port."""
         self._headers = f"Host: {self._pool.host}\r\nAccept-Encoding: identity\r\n"
         if target.api_key is not None:
             self._headers += f"Authorization: Bearer {target.api_key}\r\n"
+        self._headers += "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
 
     @asynccontextmanager
     async def stream(self, call: WorkerCall, body: bytes) -> AsyncIterator[WorkerAnswer]:

@@ -5,6 +5,7 @@
                     scheduler.commit(plan, sampled)     tokens, finishes, cache inserts
 
 Three rules keep it small. The scheduler touches no tensor; the runner decides nothing; nothing is global.
-Read in this order: `engine`, `sched/sequence`, `sched/policy`, `sched/scheduler`, `kv/prefix`, `exec/runner`,
-`model/decoder`, `attention/sdpa`, `sample/sampler`, `metrics`, `aio`. `ladder` shows what each of its ideas brings.
+Read in this order: `request`, `engine`, `sched/sequence`, `sched/policy`, `sched/scheduler`, `kv/prefix`,
+`exec/runner`, `model/decoder`, `attention/sdpa`, `sample/sampler`, `metrics`, `parts`, `aio`. `ladder` shows what
+each of its ideas brings.
 """

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from workers.engine.engine import Engine, EngineInfo, Output, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import EngineError, EngineFailed, RequestRefused
 from workers.engine.grammar.queue import CompileQueue
 from workers.engine.kv.events import KVEvent
 from workers.engine.loads import Loads
 from workers.engine.metrics import EngineMetrics
+from workers.engine.parts import EngineInfo
+from workers.engine.request import Output, Request
 from workers.engine.sched.limits import Limits
 from workers.engine.tokenizer import Tokenizer
 

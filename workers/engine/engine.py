@@ -10,113 +10,26 @@ One thread drives it; `aio` puts it behind an event loop. Several engines can li
 import secrets
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import torch
-
-from workers.engine.attention.sdpa import SdpaBackend
 from workers.engine.config import EngineConfig
-from workers.engine.errors import ConfigInvalid, EngineError, RequestRefused
-from workers.engine.exec.runner import Runner
+from workers.engine.errors import EngineError, RequestRefused
 from workers.engine.grammar.compiler import GrammarCompiler
-from workers.engine.grammar.matcher import Matcher
-from workers.engine.kv.codec import kv_codec
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.sizing import pool_blocks
-from workers.engine.kv.store import KVStore
 from workers.engine.loads import LoadMeter, Loads
 from workers.engine.metrics import EngineMetrics
-from workers.engine.model.spec import ModelSpec
-from workers.engine.model.weights import load_decoder
-from workers.engine.sample.logprobs import TokenLogprob
-from workers.engine.sample.params import SamplingParams
+from workers.engine.parts import Parts, load_parts
+from workers.engine.request import Bootstrap, Output, Request
 from workers.engine.sched.limits import Limits, check_turn
 from workers.engine.sched.opening import table_opener
-from workers.engine.sched.plan import Sampled, StepPlan
+from workers.engine.sched.plan import Sampled
 from workers.engine.sched.scheduler import Scheduler
 from workers.engine.sched.sequence import FinishReason, Handoff, Sequence
 from workers.engine.sched.speculation import Speculation
 from workers.engine.spec.counters import SpecCounters
-from workers.engine.spec.drafter import Drafter
-from workers.engine.spec.loading import Target, draft_bytes_per_token, draft_spec, load_drafter
-from workers.engine.tokenizer import Tokenizer
 from workers.engine.transcript import Transcript
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bootstrap:
-    """The prefill engine's address for handoffs, and the number that both sides know the prompt by."""
-
-    host: str
-    port: int
-    room: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A prompt and how to continue it. Requests with different salts share no cached block."""
-
-    id: str
-    prompt: Tokens[int]
-    params: SamplingParams
-    salt: str = ""
-    fork_of: str | None = None
-    """The id of an earlier request with the same prompt and salt, whose prefill serves this one too."""
-    bootstrap: Bootstrap | None = None
-    """Where this prompt's prefill and decode meet, on engines that do one of the two only."""
-    priority: int = 0
-    """Which direction goes first is the engine's setting."""
-    deadline_seconds: float | None = None
-    """How long it may wait for its first token; then it ends with the reason "deadline"."""
-    streamed: bool = True
-    """Does its reader see the tokens as they come? For the metrics only."""
-    matcher: Matcher | None = None
-    """Holds the answer to a grammar; it is at the grammar's beginning, and belongs to this request alone."""
-    shown_ids: frozenset[int] = frozenset()
-    """Special tokens that are part of the answer's text, as they are written."""
-
-    def must_fit(self, limits: Limits) -> None:
-        """RequestRefused when it can never run."""
-        limits.check(self.prompt, self.params.max_tokens)
-        self.params.must_fit(limits.vocab_size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """What one step added to one answer, and its counts so far. The last one has `finish`.
-
-    `logprobs`: one for each of `tokens`, if the request asked for them.
-    """
-
-    id: str
-    text: str
-    tokens: tuple[int, ...]
-    finish: FinishReason | None
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
-    """What an engine turned out to be, once it stands."""
-
-    context_length: int
-    block_size: int
-    pool_tokens: int
-    running_max: int
-    vocab_size: int
-    dtype: str
-    device: str
-    kv_dtype: str = "float32"
-    kv_bytes_per_token: int = 0
-    """Keys and values of one token over all layers."""
-    window: int | None = None
-    """How far back the model looks, where every layer of it has a window."""
 
 
 class HandoffSide(Protocol):
@@ -134,14 +47,6 @@ class HandoffSide(Protocol):
 
     def ended(self, sequence: Sequence) -> None:
         """It has finished; "give": its blocks are held, unless it was aborted."""
-        ...
-
-
-class PlanRunner(Protocol):
-    """Computes plans; see Runner."""
-
-    def run(self, plan: StepPlan) -> list[Sampled]:
-        """One result for each item that samples, in the plan's order."""
         ...
 
 
@@ -165,19 +70,14 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
+        parts: Parts,
         *,
-        info: EngineInfo,
-        runner: PlanRunner,
-        store: KVStore | None = None,
-        tokenizer: Tokenizer,
-        eos_ids: frozenset[int],
-        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.info = info
-        self.store = store
-        self.tokenizer = tokenizer
-        self.grammars = GrammarCompiler(tokenizer.to_json, info.vocab_size, eos_ids)
+        self.info = info = parts.info
+        self.store = parts.store
+        self.tokenizer = parts.tokenizer
+        self.grammars = GrammarCompiler(parts.tokenizer.to_json, info.vocab_size, parts.eos_ids)
         self.limits = Limits(
             context_length=info.context_length, pool_tokens=info.pool_tokens, vocab_size=info.vocab_size
         )
@@ -185,7 +85,9 @@ class Engine:
             BlockPool(info.pool_tokens // info.block_size, info.block_size), window=info.window
         )
         self._speculation = (
-            Speculation(config.speculation, drafter, info.device) if config.speculation and drafter else None
+            Speculation(config.speculation, parts.drafter, info.device)
+            if config.speculation and parts.drafter
+            else None
         )
         self.scheduler = Scheduler(
             self.tree,
@@ -201,8 +103,8 @@ class Engine:
         """Is there work that has to wait for blocks which a handoff holds?"""
         self.metrics = EngineMetrics(speculation=self._speculation.counters if self._speculation else None)
         self._clock = clock
-        self._runner = runner
-        self._eos_ids = eos_ids
+        self._runner = parts.runner
+        self._eos_ids = parts.eos_ids
         self._seed = secrets.randbits(63) if config.seed is None else config.seed
         self._answers: dict[str, _Answer] = {}
         self._submitted = 0
@@ -211,70 +113,7 @@ class Engine:
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
         """Read the checkpoint and build everything; CheckpointInvalid or ConfigInvalid say what is wrong."""
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        spec = ModelSpec.from_directory(config.model)
-        context_length = config.context_length or spec.context_length
-        if context_length > spec.context_length:
-            raise ConfigInvalid(
-                f"context_length {context_length} is more than the model's {spec.context_length}"
-            )
-        device, dtype = _device(config.device), _dtype(config.dtype, spec)
-        tokenizer = Tokenizer(config.model)
-        decoder = load_decoder(
-            config.model,
-            spec,
-            context_length=context_length,
-            dtype=dtype,
-            device=device,
-            quantization=config.quantization,
-        )
-        codec = kv_codec(config.kv_dtype, dtype)
-        draft = draft_spec(config.speculation, spec, context_length)
-        blocks = pool_blocks(
-            config,
-            spec,
-            context_length=context_length,
-            codec=codec,
-            device=device,
-            draft_bytes=draft_bytes_per_token(draft, dtype),
-        )
-        store = KVStore(
-            spec, blocks=blocks + 1, block_size=config.block_size, codec=codec, dtype=dtype, device=device
-        )
-        info = EngineInfo(
-            context_length=context_length,
-            block_size=config.block_size,
-            pool_tokens=blocks * config.block_size,
-            running_max=config.running_max,
-            vocab_size=spec.vocab_size,
-            dtype=str(dtype).removeprefix("torch."),
-            device=device.type,
-            kv_dtype=codec.name,
-            kv_bytes_per_token=codec.bytes_per_token(spec),
-            window=spec.window,
-        )
-        attention = SdpaBackend(store, spec)
-        target = Target(
-            decoder=decoder,
-            attention=attention,
-            context_length=context_length,
-            blocks=blocks,
-            block_size=config.block_size,
-            chunk_tokens=config.chunk_tokens,
-            dtype=dtype,
-            device=device,
-        )
-        drafter = load_drafter(config.speculation, target, draft) if config.speculation else None
-        return cls(
-            config,
-            info=info,
-            runner=Runner(decoder, attention, device, drafter),
-            store=store,
-            tokenizer=tokenizer,
-            eos_ids=spec.eos_ids,
-            drafter=drafter,
-        )
+        return cls(config, load_parts(config))
 
     @property
     def has_work(self) -> bool:
@@ -285,38 +124,12 @@ class Engine:
         """Queue a request. RequestRefused: it can never run. QueueFull: not now."""
         if request.id in self._answers:
             raise RequestRefused(f"request {request.id} is running already", param="rid")
-        prompt = list(request.prompt)
-        params = request.params
         request.must_fit(self.limits)
         check_turn(request.priority, request.deadline_seconds)
         side = self.side if request.bootstrap else None
-        if side and side.role == "give":
-            params = replace(params, max_tokens=1, min_tokens=min(1, params.min_tokens))
-        self._submitted += 1
-        now = self._clock()
-        sequence = Sequence(
-            id=request.id,
-            order=self._submitted,
-            tokens=prompt,
-            num_prompt=len(prompt),
-            params=params,
-            # Without a seed of its own a request gets the engine's, moved on by one each time.
-            seed=self._seed + self._submitted if params.seed is None else params.seed,
-            salt=request.salt,
-            stop_ids=params.stop_token_ids | (frozenset() if params.ignore_eos else self._eos_ids),
-            arrival=now,
-            priority=request.priority,
-            deadline=None if request.deadline_seconds is None else now + request.deadline_seconds,
-            streamed=request.streamed,
-            leader=None if side else self._leader(request),
-            handoff=side.role if side else None,
-            matcher=request.matcher,
-        )
+        sequence = self._sequence(request, side.role if side else None)
         self.scheduler.submit(sequence)
-        transcript = Transcript(
-            self.tokenizer.pieces, params.stop, min_tokens=params.min_tokens, shown_ids=request.shown_ids
-        )
-        answer = _Answer(sequence=sequence, transcript=transcript)
+        answer = _Answer(sequence=sequence, transcript=self._transcript(request))
         sequence.hear = answer.hear
         self._answers[request.id] = answer
         if side and request.bootstrap:
@@ -383,6 +196,37 @@ class Engine:
         """Forget every cached prefix; refused (False) while requests run or wait."""
         return not self.has_work and self.tree.clear()
 
+    def _sequence(self, request: Request, handoff: Handoff | None) -> Sequence:
+        """The state that a request begins with."""
+        self._submitted += 1
+        now, params = self._clock(), request.params
+        if handoff == "give":
+            params = replace(params, max_tokens=1, min_tokens=min(1, params.min_tokens))
+        return Sequence(
+            id=request.id,
+            order=self._submitted,
+            tokens=list(request.prompt),
+            num_prompt=len(request.prompt),
+            params=params,
+            # Without a seed of its own a request gets the engine's, moved on by one each time.
+            seed=self._seed + self._submitted if params.seed is None else params.seed,
+            salt=request.salt,
+            stop_ids=params.stop_token_ids | (frozenset() if params.ignore_eos else self._eos_ids),
+            arrival=now,
+            priority=request.priority,
+            deadline=None if request.deadline_seconds is None else now + request.deadline_seconds,
+            streamed=request.streamed,
+            leader=None if handoff else self._leader(request),
+            handoff=handoff,
+            matcher=request.matcher,
+        )
+
+    def _transcript(self, request: Request) -> Transcript:
+        params = request.params
+        return Transcript(
+            self.tokenizer.pieces, params.stop, min_tokens=params.min_tokens, shown_ids=request.shown_ids
+        )
+
     def _leader(self, request: Request) -> Sequence | None:
         """The sequence that this request forks from; None when it has ended, or was never the same prompt."""
         answer = self._answers.get(request.fork_of or "")
@@ -416,17 +260,3 @@ class Engine:
             # The token that ends an answer is no part of it.
             logprobs=tuple(logprobs[:-1] if sequence.ended_by_token else logprobs),
         )
-
-
-def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigInvalid("device cuda was asked for, and this machine has none")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-
-
-def _dtype(name: str, spec: ModelSpec) -> torch.dtype:
-    name = spec.dtype if name == "auto" else name
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in dtypes:
-        raise ConfigInvalid(f"dtype {name} is not supported ({', '.join(dtypes)})")
-    return dtypes[name]

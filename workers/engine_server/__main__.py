@@ -55,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--speculative-draft-model", type=Path, help="the draft model, or the Medusa heads")
     parser.add_argument("--speculative-exit-layer", type=int, help="early_exit: first layers that guess")
     parser.add_argument("--speculative-disable-by-batch-size", type=int, help="no guesses above it")
+    parser.add_argument("--kv-events-buffer-steps", type=int, help="batches of KV events kept for replay")
     parser.add_argument("--drain-seconds", type=float)
     values = vars(parser.parse_args(arguments))
     try:

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workers.engine.engine import Output
 from workers.engine.pieces import PieceTable
+from workers.engine.request import Output
 from workers.engine_server import likelihoods
 from workers.engine_server.said import Said, Whole
 from workers.engine_server.tools.call_parser import CallPiece

@@ -9,7 +9,7 @@ a client sent under these names: a decode worker connects to whatever they say.
 
 from typing import Any
 
-from workers.engine.engine import Bootstrap
+from workers.engine.request import Bootstrap
 from workers.engine_server.errors import bad_request
 from workers.engine_server.requests import Sampling
 

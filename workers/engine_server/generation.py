@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from aiohttp import web
 
 from workers.engine.aio import OutputStream
-from workers.engine.engine import Request
 from workers.engine.errors import RequestRefused
 from workers.engine.grammar.matcher import Matcher
+from workers.engine.request import Request
 from workers.engine_server.answers import Answer, ChatAnswer, Head, TextAnswer
 from workers.engine_server.bootstrap import bootstraps
 from workers.engine_server.errors import ApiError, bad_request

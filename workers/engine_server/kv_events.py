@@ -19,14 +19,13 @@ from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent
 
 _log = logging.getLogger(__name__)
 
-BATCHES_KEPT = 10_000
 END = b"\xff" * 8
 
 
 class Publisher:
     """`publish` from the event loop; `replay` as a task. Addresses as bound: `endpoint`, `replay_endpoint`."""
 
-    def __init__(self, host: str, port: int, page_size: int, topic: str = "") -> None:
+    def __init__(self, host: str, port: int, page_size: int, batches_kept_max: int, topic: str = "") -> None:
         """`port`: 0 takes free ones; else the next one is the replay's. Raises OSError."""
         self.topic = topic
         self._page_size = page_size
@@ -44,7 +43,7 @@ class Publisher:
                 err.errno, f"KV events cannot be published on {host}:{port}: {err.strerror}"
             ) from err
         self.port, self.replay_port = (_port(socket) for socket in (self._out, self._asked))
-        self._kept: deque[tuple[int, bytes]] = deque(maxlen=BATCHES_KEPT)
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=batches_kept_max)
         self._sequence = 0
 
     def publish(self, events: Sequence[KVEvent]) -> None:

@@ -58,6 +58,8 @@ class WorkerOptions:
     speculative_disable_by_batch_size: int = 32
     kv_events_port: int | None = 0
     """Publish KV events on this port and replay them on the next; 0 takes free ones, None publishes nothing."""
+    kv_events_buffer_steps: int = 10_000
+    """Batches of KV events that are kept for replay, each of one step: about 4 bytes for each token computed."""
     tool_call_parser: str = "auto"
     """How the model writes tool calls, by the names of vLLM and SGLang; "auto" reads it off the chat template."""
     disaggregation_mode: DisaggregationMode = "null"
@@ -76,6 +78,10 @@ class WorkerOptions:
             raise ConfigInvalid(f"drain_seconds must not be negative, not {self.drain_seconds}")
         if self.kv_events_port is not None and not 0 <= self.kv_events_port <= 65534:
             raise ConfigInvalid(f"kv_events_port must be between 0 and 65534, not {self.kv_events_port}")
+        if self.kv_events_buffer_steps < 1:
+            raise ConfigInvalid(
+                f"kv_events_buffer_steps must be at least 1, not {self.kv_events_buffer_steps}"
+            )
         if self.tool_call_parser not in ("auto", *FORMATS):
             raise ConfigInvalid(
                 f"tool_call_parser must be auto, {', '.join(FORMATS)}, not {self.tool_call_parser!r}"

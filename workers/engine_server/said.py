@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from workers.engine.engine import Output
+from workers.engine.request import Output
 from workers.engine.sample.logprobs import TokenLogprob
 from workers.engine_server.tools.call_parser import CallParser, CallPiece, Piece
 

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 
 from workers.engine.aio import OutputStream
-from workers.engine.engine import Output
+from workers.engine.request import Output
 from workers.engine.sched.sequence import FinishReason
 from workers.engine_server.answers import Answer, Head, Json
 from workers.engine_server.errors import ApiError, translate

@@ -106,7 +106,12 @@ async def _published(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterat
         yield None
         return
     try:
-        publisher = Publisher(options.kv_events_host, options.kv_events_port, engine.info.block_size)
+        publisher = Publisher(
+            options.kv_events_host,
+            options.kv_events_port,
+            engine.info.block_size,
+            options.kv_events_buffer_steps,
+        )
     except OSError as err:
         raise CannotListen(err.strerror) from err
     engine.on_kv_events = publisher.publish

@@ -59,6 +59,11 @@ function show(state) {
 async function refresh() {
   try {
     const answer = await fetch("/admin/v1/overview", { credentials: "same-origin" });
+    if (answer.status === 401) {
+      // A session has ended: the page itself knows the way in, if there is one.
+      location.reload();
+      return;
+    }
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     show(await answer.json());
   } catch (error) {
@@ -69,4 +74,19 @@ async function refresh() {
   setTimeout(refresh, 1000);
 }
 
+async function who() {
+  const answer = await fetch("/ui/session", { credentials: "same-origin" });
+  if (!answer.ok) return;
+  const session = await answer.json();
+  if (!session.login) return;
+  const line = document.querySelector("#who");
+  line.querySelector("span").textContent = `${session.name.replace(/^login:/, "")} (${session.role})`;
+  line.querySelector("button").addEventListener("click", async () => {
+    const left = await fetch("/ui/logout", { method: "POST", credentials: "same-origin" });
+    if (left.ok) location.assign((await left.json()).url);
+  });
+  line.hidden = false;
+}
+
+who();
 refresh();

@@ -6,13 +6,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.database.database import DatabaseDown
 from gateway.database.response_store import ResponseStore, StoredResponse
-from gateway.errors import BadRequest, GatewayError, NotFound, ResponsesUnavailable
-from gateway.tenants.tenant import Tenant
+from gateway.errors import BadRequest, NotFound, ResponsesUnavailable
 from gateway.web.boundary import Handler
-from gateway.web.exchange import SERVER, new_request_id
-from gateway.web.failure import failure
+from gateway.web.kept import TenantOf, answering, page_of
 
 ITEMS_MAX = 100
 ITEMS = 20
@@ -21,22 +18,24 @@ _LIST = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class StoredResponses:
-    """`tenant_of`: whose key a request has; raises what Entrance.admit raises. `store`: None keeps nothing."""
+    """`store`: None keeps nothing."""
 
-    def __init__(
-        self, store: ResponseStore | None, tenant_of: Callable[[web.Request], Awaitable[Tenant]]
-    ) -> None:
+    def __init__(self, store: ResponseStore | None, tenant_of: TenantOf) -> None:
         self._store = store
         self._tenant_of = tenant_of
 
     def routes(self) -> list[tuple[str, str, Handler]]:
         """Method, path below the prefix, handler."""
         one = "responses/{response}"
+
+        def answer(work: Callable[[web.Request], Awaitable[bytes]]) -> Handler:
+            return answering(work, ResponsesUnavailable)
+
         return [
-            ("GET", one, self._answering(self.show)),
-            ("DELETE", one, self._answering(self.delete)),
-            ("POST", f"{one}/cancel", self._answering(self.cancel)),
-            ("GET", f"{one}/input_items", self._answering(self.input_items)),
+            ("GET", one, answer(self.show)),
+            ("DELETE", one, answer(self.delete)),
+            ("POST", f"{one}/cancel", answer(self.cancel)),
+            ("GET", f"{one}/input_items", answer(self.input_items)),
         ]
 
     async def show(self, http: web.Request) -> bytes:
@@ -57,22 +56,17 @@ class StoredResponses:
 
     async def input_items(self, http: web.Request) -> bytes:
         """The newest first, unless asked otherwise; `after` names the last item that is known already."""
-        limit, order = http.query.get("limit", str(ITEMS)), http.query.get("order", "desc")
-        if not (limit.isdecimal() and limit.isascii() and 1 <= int(limit[:5]) <= ITEMS_MAX):
-            raise BadRequest(f"limit must be between 1 and {ITEMS_MAX}.", param="limit")
-        if order not in ("asc", "desc"):
-            raise BadRequest("order must be asc or desc.", param="order")
+        asked = page_of(http, limit=ITEMS, limit_max=ITEMS_MAX)
         stored = await self._found(http)
         items = _LIST.decode(stored.context)[stored.own_from :]
-        if order == "desc":
+        if asked.newest_first:
             items.reverse()
-        after = http.query.get("after")
-        if after is not None:
-            places = [at for at, item in enumerate(items) if item["id"] == after]
+        if asked.after is not None:
+            places = [at for at, item in enumerate(items) if item["id"] == asked.after]
             if not places:
-                raise BadRequest(f"There is no item {after[:100]!r}.", param="after")
+                raise BadRequest(f"There is no item {asked.after[:100]!r}.", param="after")
             items = items[places[0] + 1 :]
-        page = items[: int(limit)]
+        page = items[: asked.limit]
         return msgspec.json.encode(
             {
                 "object": "list",
@@ -89,16 +83,3 @@ class StoredResponses:
         if found is None:
             raise NotFound(f"The response {identity[:100]!r} does not exist.")
         return found
-
-    def _answering(self, work: Callable[[web.Request], Any]) -> Handler:
-        async def handle(http: web.Request) -> web.Response:
-            try:
-                body = await work(http)
-            except GatewayError as err:
-                return failure(err, http)
-            except DatabaseDown:
-                return failure(ResponsesUnavailable(), http)
-            headers = {"server": SERVER, "x-request-id": new_request_id()}
-            return web.Response(body=body, content_type="application/json", headers=headers)
-
-        return handle

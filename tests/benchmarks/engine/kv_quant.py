@@ -25,11 +25,12 @@ from tests.benchmarks.report import new_table
 from workers.engine.attention.base import Span
 from workers.engine.attention.sdpa import SdpaBackend
 from workers.engine.config import EngineConfig, KvDtype
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.kv.codec import kv_codec
 from workers.engine.kv.store import KVStore
 from workers.engine.model.spec import ModelSpec
 from workers.engine.model.weights import load_decoder
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.tiny_checkpoint import build
 

@@ -10,7 +10,8 @@ from tests.benchmarks.engine.generate import Generate
 from tests.benchmarks.engine.models import Model
 from tests.benchmarks.engine.stopwatch import Times, timed
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 
 Figures = dict[str, float]

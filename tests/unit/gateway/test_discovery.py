@@ -13,8 +13,10 @@ from gateway.discovery.file import FileSource
 from gateway.discovery.source import SourceAway
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.loads import Place
+from gateway.settings.types import Secret
 from gateway.settings.workers import Discovery as Settings
 from gateway.settings.workers import Worker as WorkerSettings
+from gateway.settings.workers import WorkerTls
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
 from workers.worker import Health
@@ -281,3 +283,30 @@ def test_a_workers_id_is_one_that_settings_allow():
     for address, name in (("10.0.0.1", None), ("fd00::1", None), ("10.0.0.1", "x" * 200)):
         one = Settings(kind="dns", name="workers.example.com").worker(address, 8000, name=name)
         assert msgspec.convert(msgspec.to_builtins(one.id), WorkerSettings.__annotations__["id"]) == one.id
+
+
+async def test_workers_behind_a_name_are_reached_by_tls_and_with_headers_where_that_is_said():
+    told = Settings(kind="dns", name="localhost", tls=WorkerTls(), headers={"x-a": Secret("b")})
+    (first, *_) = await DnsSource(told).find()
+    assert first.url.startswith("https://")
+    assert first.headers == {"x-a": Secret("b")}
+
+
+async def test_a_worker_whose_certificates_cannot_be_read_joins_once_they_can(clock, caplog):
+    source, readable = Told("a"), []
+
+    def make(one):
+        if not readable:
+            raise FileNotFoundError("no such file: ca.pem")
+        return made(one)
+
+    events = FleetEvents(room=lambda: None, emptied=print, reported=print, gone=print)
+    fleet = Fleet([], events)
+    discovery = Discovery(fleet, [], [source], None, make, drain_seconds=60, clock=clock)
+    await discovery.look()
+    await discovery.look()
+    assert names(fleet) == []
+    assert sum("cannot join" in record.getMessage() for record in caplog.records) == 1
+    readable.append(True)
+    await discovery.look()
+    assert names(fleet) == ["a"]

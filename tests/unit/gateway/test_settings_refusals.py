@@ -3,10 +3,22 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from gateway.settings.sources import load
-from gateway.settings.types import Secret, SettingsProblem
+from gateway.settings.types import (
+    DatabaseUrl,
+    FilePath,
+    HttpUrl,
+    Identifier,
+    KeyHash,
+    Name,
+    RedisUrl,
+    Secret,
+    SettingsProblem,
+    ZmqUrl,
+)
 
 WORKER = "{id: a, kind: openai, url: 'http://localhost:1'}"
 SMALLEST = f"workers: [{WORKER}]\n"
@@ -467,3 +479,60 @@ def test_issuers_of_tokens_are_refused_with_their_path(issuers, said):
         load(None, {}, [f"authentication.tokens={json.dumps(issuers)}", A_WORKER])
     assert str(problem.value).startswith("$.authentication.tokens")
     assert said in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good"),
+    [
+        (Identifier, "acme"),
+        (Name, "a plan"),
+        (HttpUrl, "http://host:8000/path"),
+        (ZmqUrl, "tcp://host:5557"),
+        (FilePath, "/run/socket"),
+        (KeyHash, HASH),
+        (RedisUrl, "embedded"),
+        (DatabaseUrl, "none"),
+    ],
+    ids=["identifier", "name", "http", "zmq", "path", "hash", "redis", "database"],
+)
+def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good):
+    assert msgspec.convert(good, kind) == good
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(f"{good}\n", kind)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("headers: {'x y': v}", "$.workers[0].headers: 'x y' is no name of a header"),
+        ("headers: {Host: v}", "$.workers[0].headers: Host is set by the gateway itself"),
+        ("tls: {}", "$.workers[0].tls: the address of the worker is not https://"),
+        ("tls: {certificate: a}", "$.workers[0].tls: certificate and key belong together"),
+        ("tls: {ca: nowhere.pem}", "$.workers[0].tls.ca: there is no file 'nowhere.pem'"),
+    ],
+    ids=["name", "own", "http", "half", "missing"],
+)
+def test_ways_to_a_worker_that_are_wrong(file, more, expected):
+    said = refusal(file(f"workers: [{{id: a, kind: openai, url: 'http://localhost:1', {more}}}]\n"))
+    assert said.startswith(expected)
+
+
+def test_a_header_quotes_no_value_and_may_be_a_reference(file):
+    worker = "workers: [{id: a, kind: openai, url: 'http://localhost:1', headers: {x-pass: '${env:PASS}'}}]\n"
+    (one,) = load(file(worker), {"PASS": "s3cret"}).settings.workers
+    assert one.headers == {"x-pass": Secret("s3cret")}
+    assert "s3cret" not in repr(one)
+    assert "s3cret" not in refusal(file(worker), {"PASS": "s3cret\r\nx-evil: 1"})
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("splits: {a: 0, b: 0}", "$.models[0].splits: at least one weight has to be above 0"),
+        ("splits: {a: -1}", "$.models[0].splits"),
+        ("fallbacks: [m]", "$.models[0].fallbacks: a model cannot stand in for itself"),
+    ],
+    ids=["nothing", "negative", "itself"],
+)
+def test_other_models_that_are_wrong(file, more, expected):
+    assert refusal(file(SMALLEST + f"models: [{{name: m, {more}}}]\n")).startswith(expected)

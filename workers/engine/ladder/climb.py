@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.kv.waste import waste_of
 from workers.engine.ladder.traffic import Arrival
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 
 

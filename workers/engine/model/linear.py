@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from workers.engine.model import packed
+from workers.engine.model.row_counts import linear
 
 
 class Projection(Protocol):
@@ -42,7 +42,7 @@ class Linear:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """As promised by Projection."""
-        return F.linear(rows, self.weight, self.bias)
+        return linear(rows, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

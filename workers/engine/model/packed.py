@@ -31,6 +31,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from workers.engine.model.row_counts import in_few_counts
+
 INT8_ROWS_MAX = 8
 INT4_ROWS_MAX = 48
 INT4_GROUPS = (32, 64, 128, 256)
@@ -84,8 +86,9 @@ class PackedFloat:
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         """`rows` [n, in] times the weight transposed, plus `bias` [out]; [n, out]."""
-        product: Tensor = _mkldnn._linear_pointwise(rows, self.packed, bias, "none", [], "")
-        return product
+        return in_few_counts(
+            lambda padded: _mkldnn._linear_pointwise(padded, self.packed, bias, "none", [], ""), rows
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from math import gcd
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from workers.engine.config import Quantization
 from workers.engine.model import packed
 from workers.engine.model.linear import Projection, plain
+from workers.engine.model.row_counts import linear
 
 GROUP = 64
 _STEPS_INT8 = 127
@@ -56,9 +56,9 @@ class Int8Linear:
             product = packed.int8_product(rows.contiguous(), self.steps, self.scale)
         elif rows.dtype == torch.float16:
             # Sums of unscaled steps can be larger than a float16.
-            product = F.linear(rows, self.dequantised())
+            product = linear(rows, self.dequantised())
         else:
-            product = F.linear(rows, self.steps.to(rows.dtype)) * self.scale
+            product = linear(rows, self.steps.to(rows.dtype)) * self.scale
         return product if self.bias is None else product + self.bias
 
 
@@ -175,7 +175,7 @@ class GroupLinear:
             group = rows.shape[1] // len(self.scale_and_middle)
             product = self.steps.product(rows.contiguous(), group, self.scale_and_middle)
         else:
-            product = F.linear(rows, self.dequantised())
+            product = linear(rows, self.dequantised())
         return product if self.bias is None else product + self.bias
 
 

@@ -17,7 +17,7 @@ from time import monotonic
 
 from torch import Tensor
 
-from workers.engine.engine import Bootstrap, Engine, Output, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import EngineError
 from workers.engine.kv.store import KVStore
 from workers.engine.pd.channel import blocks_per_slab, receiving
@@ -33,6 +33,7 @@ from workers.engine.pd.manifest import (
     receive_as,
     send_frame,
 )
+from workers.engine.request import Bootstrap, Output, Request
 from workers.engine.sched.sequence import Handoff, Sequence
 
 _log = logging.getLogger("radixgate.engine")

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.engine.engine import Bootstrap, Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import RequestRefused
 from workers.engine.kv.store import KVStore
 from workers.engine.pd.channel import blocks_per_slab, sending
@@ -27,6 +27,7 @@ from workers.engine.pd.manifest import (
     receive_frame,
     send_frame,
 )
+from workers.engine.request import Bootstrap, Request
 from workers.engine.sched.plan import Sampled
 from workers.engine.sched.sequence import Handoff, Sequence
 

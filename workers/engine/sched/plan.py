@@ -1,6 +1,7 @@
 """What one step computes: a value that can be printed, compared and replayed."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from workers.engine.kv.table import Copy
 from workers.engine.sample.logprobs import TokenLogprob
@@ -70,4 +71,49 @@ class StepPlan:
                 *(f"-{sequence.id}" for sequence in self.preempted),
                 *(f"x{sequence.id}" for sequence in self.expired),
             ]
+        )
+
+
+class PlanBuilder:
+    """A plan while it is made: what is left of the token budget, and what was handed out of it."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.items: dict[Sequence, Item] = {}
+        self.preempted: list[Sequence] = []
+        self.copies: list[Copy] = []
+        self.prefills = 0
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        """Hand out `count` of the pending tokens; their blocks are there."""
+        start = sequence.num_computed
+        self.prefills += count > 1 or not sequence.num_generated
+        self.items[sequence] = Item(
+            sequence=sequence,
+            start=start,
+            count=count,
+            samples=count == sequence.pending,
+            recomputed=max(0, min(start + count, sequence.computed_max) - start),
+        )
+        self.budget -= count
+
+    def speculate(self, item: Item, drafts: int) -> None:
+        """Let a decoding sequence verify so many drafts too; their blocks are there."""
+        self.items[item.sequence] = replace(item, count=item.count + drafts, drafts=drafts)
+        self.budget -= drafts
+
+    def drop(self, sequence: Sequence) -> None:
+        """The sequence was preempted; what it had been given is free again."""
+        item = self.items.pop(sequence, None)
+        self.budget += item.count if item else 0
+        self.preempted.append(sequence)
+
+    def plan(self, *, expired: Iterable[Sequence], padding: Iterable[int]) -> StepPlan:
+        """What came of it."""
+        return StepPlan(
+            items=tuple(self.items.values()),
+            preempted=tuple(self.preempted),
+            copies=tuple(self.copies),
+            expired=tuple(expired),
+            padding=tuple(padding),
         )

@@ -20,55 +20,19 @@ tensor is touched here, and no clock: whoever plans says what time it is.
 """
 
 from bisect import insort
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 
 from workers.engine.errors import QueueFull
 from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.table import Copy, NextBlock, Table
+from workers.engine.kv.table import NextBlock, Table
 from workers.engine.sched.opening import OpenTable, table_opener
-from workers.engine.sched.plan import Item, Sampled, StepPlan
+from workers.engine.sched.plan import Item, PlanBuilder, Sampled, StepPlan
 from workers.engine.sched.policy import SchedulingPolicy, expired
 from workers.engine.sched.sequence import FinishReason, Sequence
 from workers.engine.sched.speculation import Speculation
 
 _by_rank = attrgetter("rank")
-
-
-class _Draft:
-    """A plan while it is made: what is left of the budget, and what was handed out."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.items: dict[Sequence, Item] = {}
-        self.preempted: list[Sequence] = []
-        self.copies: list[Copy] = []
-        self.prefills = 0
-
-    def add(self, sequence: Sequence, count: int) -> None:
-        """Hand out `count` of the pending tokens; their blocks are there."""
-        start = sequence.num_computed
-        self.prefills += count > 1 or not sequence.num_generated
-        self.items[sequence] = Item(
-            sequence=sequence,
-            start=start,
-            count=count,
-            samples=count == sequence.pending,
-            recomputed=max(0, min(start + count, sequence.computed_max) - start),
-        )
-        self.budget -= count
-
-    def speculate(self, item: Item, drafts: int) -> None:
-        """Let a decoding sequence verify so many drafts too; their blocks are there."""
-        self.items[item.sequence] = replace(item, count=item.count + drafts, drafts=drafts)
-        self.budget -= drafts
-
-    def drop(self, sequence: Sequence) -> None:
-        """The sequence was preempted; what it had been given is free again."""
-        item = self.items.pop(sequence, None)
-        self.budget += item.count if item else 0
-        self.preempted.append(sequence)
 
 
 class Scheduler:
@@ -128,25 +92,18 @@ class Scheduler:
         late = tuple(sequence for sequence in self.waiting if expired(sequence, now))
         for sequence in late:
             self.finish(sequence, FinishReason.DEADLINE)
-        draft = _Draft(self._token_budget)
+        step = PlanBuilder(self._token_budget)
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in self.running:
             (decoding if sequence.decodes else prefilling).append(sequence)
-        self._continue_running(draft, decoding)
-        self._add_drafts(draft)
-        self._continue_running(draft, prefilling)
+        self._continue_running(step, decoding)
+        self._add_drafts(step)
+        self._continue_running(step, prefilling)
         # Whoever was preempted would come straight back and push out the next one.
-        if not draft.preempted:
-            self._admit_waiting(draft)
-        items = tuple(draft.items.values())
-        return StepPlan(
-            items=items,
-            preempted=tuple(draft.preempted),
-            copies=tuple(draft.copies),
-            expired=late,
-            padding=self._padding(items),
-        )
+        if not step.preempted:
+            self._admit_waiting(step)
+        return step.plan(expired=late, padding=self._padding(step.items.values()))
 
     def commit(self, plan: StepPlan, sampled: Iterable[Sampled]) -> None:
         """Record what the step computed. `sampled` holds one for each item that samples, in order."""
@@ -195,8 +152,8 @@ class Scheduler:
         """Free the blocks that were held for another engine."""
         self.held.pop(sequence_id).close()
 
-    def _add_drafts(self, draft: _Draft) -> None:
-        decoding = list(draft.items.values())
+    def _add_drafts(self, step: PlanBuilder) -> None:
+        decoding = list(step.items.values())
         if self._speculation is None or len(decoding) > self._speculation.batch_size_max:
             return
         promised = sum(running.blocks.missing(len(running.tokens)) for running in self.running)
@@ -204,43 +161,43 @@ class Scheduler:
         for item in decoding:
             blocks = item.sequence.blocks
             count = self._speculation.count(
-                item.sequence, batch=len(decoding), budget=draft.budget, spare=spare
+                item.sequence, batch=len(decoding), budget=step.budget, spare=spare
             )
             if count:
                 spare -= blocks.missing(len(item.sequence.tokens) + count)
-                draft.copies += blocks.grow(len(item.sequence.tokens) + count)
-                draft.speculate(item, count)
+                step.copies += blocks.grow(len(item.sequence.tokens) + count)
+                step.speculate(item, count)
 
-    def _continue_running(self, draft: _Draft, sequences: Iterable[Sequence]) -> None:
+    def _continue_running(self, step: PlanBuilder, sequences: Iterable[Sequence]) -> None:
         for sequence in sequences:
             # One that was preempted a moment ago has no table any more.
-            count = self._share(draft, sequence) if sequence.table is not None else 0
-            if count and self._make_room(draft, sequence, count):
-                draft.add(sequence, count)
+            count = self._share(step, sequence) if sequence.table is not None else 0
+            if count and self._make_room(step, sequence, count):
+                step.add(sequence, count)
 
-    def _share(self, draft: _Draft, sequence: Sequence) -> int:
+    def _share(self, step: PlanBuilder, sequence: Sequence) -> int:
         """Tokens that this running sequence would get now."""
-        if draft.budget <= 0 and not self._policy.lockstep:
+        if step.budget <= 0 and not self._policy.lockstep:
             return 0
         if sequence.blocks.whole:
             return sequence.pending
-        return self._policy.share(sequence.pending, draft.budget, first=not draft.prefills)
+        return self._policy.share(sequence.pending, step.budget, first=not step.prefills)
 
-    def _make_room(self, draft: _Draft, sequence: Sequence, count: int) -> bool:
+    def _make_room(self, step: PlanBuilder, sequence: Sequence, count: int) -> bool:
         """Get blocks for the sequence's next `count` tokens; False when it had to give up its own place."""
         num_tokens = sequence.num_computed + count
         while (missing := sequence.blocks.missing(num_tokens)) > self._tree.available:
             victim = self.running[-1]
             self._preempt(victim)
-            draft.drop(victim)
+            step.drop(victim)
             if victim is sequence:
                 return False
         # A decoding sequence mostly has room in its last block.
         if missing or sequence.blocks.whole:
-            draft.copies += sequence.blocks.grow(num_tokens)
+            step.copies += sequence.blocks.grow(num_tokens)
         return True
 
-    def _admit_waiting(self, draft: _Draft) -> None:
+    def _admit_waiting(self, step: PlanBuilder) -> None:
         if not self.waiting or (self._policy.static and self.running):
             return
         computing = {self._next_block(sequence) for sequence in self.running}
@@ -256,7 +213,7 @@ class Scheduler:
                 table.close()
                 place += 1
                 continue
-            count = self._opening_share(draft, sequence, table)
+            count = self._opening_share(step, sequence, table)
             if count is None or not self._fits(sequence, table):
                 table.close()
                 break
@@ -265,16 +222,16 @@ class Scheduler:
                 continue
             self._admit(sequence, table)
             if count:
-                draft.copies += table.grow(sequence.num_computed + count)
-                draft.add(sequence, count)
+                step.copies += table.grow(sequence.num_computed + count)
+                step.add(sequence, count)
             computing.add(self._next_block(sequence))
 
-    def _opening_share(self, draft: _Draft, sequence: Sequence, table: Table) -> int | None:
+    def _opening_share(self, step: PlanBuilder, sequence: Sequence, table: Table) -> int | None:
         """Tokens that a newcomer gets in its first step; None: it has to wait for another one."""
         pending = len(sequence.tokens) - table.computed
-        if draft.budget <= 0 and not self._policy.static:
+        if step.budget <= 0 and not self._policy.static:
             return None
-        share = self._policy.share(pending, max(0, draft.budget), first=not draft.prefills)
+        share = self._policy.share(pending, max(0, step.budget), first=not step.prefills)
         if table.whole and share:
             return pending
         # A static batch comes in at once; what the budget does not reach is computed in the steps after.
@@ -356,7 +313,7 @@ class Scheduler:
     def _has_place(self) -> bool:
         return len(self.running) + len(self.pulling) < self._running_max
 
-    def _padding(self, items: tuple[Item, ...]) -> tuple[int, ...]:
+    def _padding(self, items: Collection[Item]) -> tuple[int, ...]:
         """What a static batch computes for nobody: short prompts filled up, finished rows carried along."""
         if not self._policy.static or not items:
             return ()

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine, Output, Request
+from workers.engine.engine import Engine
+from workers.engine.request import Output, Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.tiny_checkpoint import build
 

@@ -12,8 +12,10 @@ import pytest
 
 from workers.engine.aio import AsyncEngine, OutputStream
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine, EngineInfo, Output, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
+from workers.engine.parts import EngineInfo, Parts
+from workers.engine.request import Output, Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.sched.plan import Sampled, StepPlan
 from workers.engine.tokenizer import Tokenizer
@@ -53,7 +55,8 @@ async def running(checkpoint: Path, **settings: Any) -> AsyncIterator[tuple[Asyn
         context_length=512, block_size=4, pool_tokens=1024, running_max=4, vocab_size=512, dtype="", device=""
     )
     config = EngineConfig(**{"model": checkpoint, "running_max": 4, "waiting_max": 3, **settings})
-    engine = Engine(config, info=info, runner=runner, tokenizer=Tokenizer(checkpoint), eos_ids=frozenset())
+    parts = Parts(info=info, runner=runner, tokenizer=Tokenizer(checkpoint), eos_ids=frozenset())
+    engine = Engine(config, parts)
     async with AsyncEngine(engine) as front:
         try:
             yield front, runner

@@ -16,9 +16,10 @@ import torch
 from safetensors.torch import save_file
 
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine, Output, Request
+from workers.engine.engine import Engine
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine.grammar.guidance import is_installed
+from workers.engine.request import Output, Request
 from workers.engine.sample.logprobs import TokenLogprob
 from workers.engine.sample.params import SamplingParams
 from workers.engine.spec.config import Method, SpecConfig

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import QueueFull, RequestRefused
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.sched.sequence import FinishReason
 

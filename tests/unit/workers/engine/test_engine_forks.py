@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.workers.engine.conftest import Answer, finish_all, greedy
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import PrefixTree
 from workers.engine.kv.table import BlockTable
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 
 SIZE = 4

@@ -14,13 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import QueueFull, RequestRefused
 from workers.engine.grammar import compiler as compiler_module
 from workers.engine.grammar.compiler import GrammarCompiler, GrammarsUnavailable
 from workers.engine.grammar.grammar import GRAMMAR_CHARS_MAX, Grammar, GrammarKind
 from workers.engine.grammar.matcher import mask_words, masks_along
 from workers.engine.grammar.queue import CompileQueue
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.tokenizer import Tokenizer
 

@@ -17,13 +17,14 @@ import pytest
 
 from tests.unit.workers.engine.conftest import Answer, finish_all
 from workers.engine.aio import AsyncEngine
-from workers.engine.engine import Bootstrap, Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import EngineFailed, RequestRefused
 from workers.engine.pd import channel
 from workers.engine.pd.decode import DecodeSide, _Pull, connect
 from workers.engine.pd.handoff import HandoffFailed, Holding, Leases, LeaseState
 from workers.engine.pd.manifest import Manifest, fingerprint, receive_as, receive_frame, send_frame
 from workers.engine.pd.prefill import PrefillServer, PrefillSide
+from workers.engine.request import Bootstrap, Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.sched.plan import Sampled
 from workers.engine.sched.sequence import Sequence

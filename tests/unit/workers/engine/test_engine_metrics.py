@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.fakes.desk import Desk
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.metrics import EngineMetrics, Histogram, Objectives
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.sched.plan import Item, Sampled, StepPlan
 from workers.engine.sched.policy import SchedulingPolicy

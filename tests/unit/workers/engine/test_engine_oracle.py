@@ -11,8 +11,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workers.engine.attention.base import Span
-from workers.engine.engine import Engine, EngineConfig, Request
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
 from workers.engine.exec import runner as runner_module
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 
 NEW_TOKENS = 20

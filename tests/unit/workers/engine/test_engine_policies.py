@@ -265,3 +265,48 @@ def test_under_every_policy_all_finish_none_is_lost_and_the_budget_holds(
             assert sequence.finish is FinishReason.LENGTH
             assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
     assert blocks == desk.tree.available == desk.tree.pool.free + desk.tree.cached
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    arrivals=st.lists(st.integers(0, 6), min_size=2, max_size=9).map(sorted),
+    prompt=st.integers(1, 14),
+    output=st.integers(1, 12),
+    room=st.integers(0, 5),
+    budget=st.sampled_from([1, 3, 8, 100]),
+    running_max=st.integers(1, 6),
+)
+def test_of_equal_requests_none_is_overtaken_however_little_memory_there_is(
+    arrivals: list[int], prompt: int, output: int, room: int, budget: int, running_max: int
+) -> None:
+    # One of them fits alone, and a few blocks more: so they push one another out again and again.
+    blocks = -(-(prompt + output) // 4) + room
+    desk = Desk(blocks=blocks, budget=budget, running_max=running_max)
+    sequences: list[Sequence] = []
+    while len(sequences) < len(arrivals) or desk.scheduler.has_work:
+        while len(sequences) < len(arrivals) and arrivals[len(sequences)] <= desk.now:
+            name = str(len(sequences))
+            sequences.append(desk.submit(name, [len(sequences)] * prompt, output, salt=name))
+        if desk.scheduler.has_work:
+            desk.step()
+        generated = [sequence.num_generated for sequence in sequences]
+        assert sorted(generated, reverse=True) == generated
+        desk.now += 1
+        assert desk.now < 3000
+    for number, sequence in enumerate(sequences):
+        assert sequence.tokens[prompt:] == text_of([number] * prompt, output)
+
+
+def test_more_load_than_memory_makes_them_push_one_another_out_and_the_first_one_never() -> None:
+    desk = Desk(blocks=8, budget=100)
+    names = "abcdef"
+    sequences = [desk.submit(name, [ord(name)] * 6, 14, salt=name) for name in names]
+    finished: list[str] = []
+    while desk.scheduler.has_work:
+        desk.step()
+        finished += [one.id for one in sequences if one.finish and one.id not in finished]
+    preempted = {sequence.id for plan in desk.plans for sequence in plan.preempted}
+    assert preempted
+    assert "a" not in preempted
+    assert finished == list(names)
+    assert all(one.tokens[6:] == text_of([ord(one.id)] * 6, 14) for one in sequences)

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.grammar.grammar import Grammar, GrammarKind
+from workers.engine.request import Request
 from workers.engine.sample.params import SamplingParams
 from workers.engine.sched.plan import Item
 from workers.engine.sched.sequence import FinishReason, Sequence

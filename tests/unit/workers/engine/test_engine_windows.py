@@ -12,10 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from tests.unit.workers.engine.conftest import finish_all, greedy
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine, Request
+from workers.engine.engine import Engine
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import HOLLOW, PrefixTree
 from workers.engine.kv.table import BlockTable
+from workers.engine.request import Request
 from workers.engine.tiny_checkpoint import build
 
 WINDOW = 24

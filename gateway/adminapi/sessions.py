@@ -1,0 +1,110 @@
+"""Sessions of operators who have logged in with a browser: a sealed cookie, good in every gateway until it ends.
+
+It is sent by no page of somebody else's with a request that changes anything (SameSite=Lax), and what changes
+something has to come from a page of ours besides: a cookie goes wherever its host does, whoever asks for it.
+"""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from gateway.adminapi.seals import Seals
+from gateway.settings.tokens import OperatorIssuer, Role
+
+SECURE_COOKIE = "__Host-radixgate_session"
+"""Browsers take it over https only, from this host only, for all of it (RFC 6265bis, 4.1.3)."""
+COOKIE = "radixgate_session"
+
+ENDED_MAX = 10_000
+SAFE_METHODS = ("GET", "HEAD")
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """`name`: as the audit log knows whoever it is. `ends`: Unix time."""
+
+    id: str
+    name: str
+    role: Role
+    issuer: str
+    ends: float
+
+
+class Sessions:
+    """`rules`: of the issuer that people log in with. `wall`: Unix time in seconds."""
+
+    def __init__(self, rules: OperatorIssuer, seals: Seals, wall: Callable[[], float] = time.time) -> None:
+        assert rules.login is not None
+        self.seals = seals
+        self.wall = wall
+        self._rules = rules
+        self._login = rules.login
+        self._ended: OrderedDict[str, float] = OrderedDict()
+
+    def base(self, http: web.BaseRequest) -> str:
+        """Where the browser has found this listener, without a slash at the end."""
+        if self._login.url is not None:
+            return self._login.url.rstrip("/")
+        # Whoever forges it is led astray alone: a provider sends people back to addresses that it knows.
+        behind_tls = http.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
+        return f"{'https' if behind_tls or http.secure else 'http'}://{http.host}"
+
+    def secure(self, http: web.BaseRequest) -> bool:
+        return self.base(http).startswith("https:")
+
+    def begin(self, http: web.BaseRequest, response: web.StreamResponse, name: str, role: Role) -> Session:
+        """Somebody has logged in: the browser keeps it from here on."""
+        seconds = self._login.session_seconds
+        session = Session(
+            id=secrets.token_urlsafe(16),
+            name=name,
+            role=role,
+            issuer=self._rules.issuer,
+            ends=self.wall() + seconds,
+        )
+        secure = self.secure(http)
+        response.set_cookie(
+            SECURE_COOKIE if secure else COOKIE,
+            self.seals.seal(session),
+            max_age=int(seconds),
+            path="/",
+            httponly=True,
+            secure=secure,
+            samesite="Lax",
+        )
+        return session
+
+    def find(self, http: web.BaseRequest) -> Session | None:
+        """The session that a request comes with, if it may be used for that request."""
+        name = SECURE_COOKIE if self.secure(http) else COOKIE
+        session = self.seals.open(Session, http.cookies.get(name, ""))
+        if session is None or session.ends <= self.wall() or session.issuer != self._rules.issuer:
+            return None
+        if session.id in self._ended or not (http.method in SAFE_METHODS or self._own_page(http)):
+            return None
+        return session
+
+    def end(self, http: web.BaseRequest, response: web.StreamResponse) -> Session | None:
+        """The browser forgets it; and this gateway takes no copy of it any more."""
+        session = self.find(http)
+        if session is not None:
+            self._ended[session.id] = session.ends
+            if len(self._ended) > ENDED_MAX:
+                self._ended.popitem(last=False)
+        secure = self.secure(http)
+        # A browser drops a cookie of this name only where it would have taken it.
+        response.del_cookie(
+            SECURE_COOKIE if secure else COOKIE, path="/", secure=secure, httponly=True, samesite="Lax"
+        )
+        return session
+
+    def _own_page(self, http: web.BaseRequest) -> bool:
+        site = http.headers.get("Sec-Fetch-Site")
+        if site is not None:
+            return site == "same-origin"
+        origin = http.headers.get("Origin")
+        return origin is not None and urlsplit(origin)[:2] == urlsplit(self.base(http))[:2]

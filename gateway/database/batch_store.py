@@ -1,0 +1,335 @@
+"""BatchStore: batches, how far they are, and which gateway has each.
+
+    validating --claimed--> in_progress --> finalizing --> completed
+         |                     |   |
+         +--> failed           |   +---> expired
+         +------------> cancelling --> cancelled
+
+A gateway claims a batch for some seconds and renews that. One that dies is missed, and another gateway claims what
+it had, with a higher generation: nothing that the dead one might still write is taken (every change by an owner
+names its generation, and locks the batch's row first). So each row of a batch has one result, whoever makes it.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.database import pages, schema
+from gateway.database.database import Database
+from gateway.database.kept_tables import batch_rows, batches
+from gateway.database.pages import Page
+from gateway.database.usage_store import insert_of
+
+Json = dict[str, Any]
+
+VALIDATING, IN_PROGRESS, FINALIZING = "validating", "in_progress", "finalizing"
+COMPLETED, FAILED, EXPIRED = "completed", "failed", "expired"
+CANCELLING, CANCELLED = "cancelling", "cancelled"
+
+LOOKED_AT = 500
+"""The oldest of the batches that nobody has: more are not looked at before one of these is taken."""
+
+ROWS_READ_AT_ONCE = 100
+_MOMENTS = msgspec.json.Decoder(dict[str, int])
+
+
+class LeaseLost(Exception):
+    """Another gateway has the batch now."""
+
+
+class TooManyBatches(Exception):
+    """The tenant has as many as it may have that have not ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBatch:
+    """`moments`: when it came to a status. Times are Unix times in seconds. `key_id`: the key that it came with."""
+
+    id: str
+    tenant: str
+    key_id: str
+    status: str
+    endpoint: str
+    window: str
+    input_file: str
+    created: float
+    expires: float
+    moments: Mapping[str, int]
+    generation: int = 0
+    output_file: str | None = None
+    error_file: str | None = None
+    output_kept_seconds: int | None = None
+    errors: list[Json] | None = None
+    metadata: Json | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResult:
+    """What came of one row. `line`: as it will stand in the output file; in the error file if it is not `good`."""
+
+    row: int
+    good: bool
+    line: str
+
+
+class BatchStore:
+    """`gateway`: this gateway's name. Every method raises DatabaseDown."""
+
+    def __init__(self, database: Database, gateway: str, wall: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._wall = wall
+
+    # What tenants do.
+
+    async def create(self, batch: StoredBatch, *, unfinished_max: int) -> None:
+        """Raises TooManyBatches."""
+        row = {
+            "id": batch.id,
+            "tenant": batch.tenant,
+            "key_id": batch.key_id,
+            "status": batch.status,
+            "endpoint": batch.endpoint,
+            "completion_window": batch.window,
+            "input_file": batch.input_file,
+            "output_kept_seconds": batch.output_kept_seconds,
+            "created_ms": int(batch.created * 1000),
+            "expires_ms": int(batch.expires * 1000),
+            "moments": _json(batch.moments),
+            "metadata": _json(batch.metadata) if batch.metadata is not None else None,
+            "total": 0,
+            "completed": 0,
+            "failed": 0,
+            "generation": 0,
+            "lease_ms": 0,
+        }
+        mine = and_(batches.c.tenant == batch.tenant, batches.c.ended_ms.is_(None))
+        await schema.made(self._database)
+        async with self._database.begin() as connection:
+            await connection.execute(insert(batches).values(row))
+            count = (await connection.execute(select(func.count()).where(mine))).scalar()
+            if int(count or 0) > unfinished_max:
+                raise TooManyBatches
+
+    async def get(self, tenant: str, identity: str) -> StoredBatch | None:
+        """None for what is not there, or is somebody else's."""
+        if not await schema.there(self._database):
+            return None
+        asked = select(batches).where(batches.c.id == identity, batches.c.tenant == tenant)
+        async with self._database.begin() as connection:
+            row = (await connection.execute(asked)).mappings().first()
+        return _batch(dict(row)) if row is not None else None
+
+    async def page(self, tenant: str, page: Page) -> tuple[Sequence[StoredBatch], bool]:
+        """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
+        if not await schema.there(self._database):
+            return [], False
+        async with self._database.begin() as connection:
+            rows, more = await pages.read(connection, batches, batches.c.tenant == tenant, page)
+        return [_batch(row) for row in rows], more
+
+    async def cancel(self, batch: StoredBatch) -> bool:
+        """Whoever has it ends it. False where it is too late."""
+        running = batches.c.status.in_((VALIDATING, IN_PROGRESS))
+        moments = _json({**batch.moments, CANCELLING: int(self._wall())})
+        change = update(batches).where(batches.c.id == batch.id, running, batches.c.status == batch.status)
+        async with self._database.begin() as connection:
+            done = await connection.execute(change.values(status=CANCELLING, moments=moments))
+            return done.rowcount > 0
+
+    # What gateways do.
+
+    async def claim(self, lease_seconds: float) -> StoredBatch | None:
+        """The oldest that no gateway has, of a tenant that has fewest under way; None if there is none."""
+        if not await schema.there(self._database):
+            return None
+        now = self._now_ms()
+        free = and_(batches.c.ended_ms.is_(None), or_(batches.c.owner.is_(None), batches.c.lease_ms <= now))
+        oldest = select(batches.c.id, batches.c.tenant, batches.c.generation).where(free)
+        oldest = oldest.order_by(batches.c.created_ms, batches.c.id).limit(LOOKED_AT)
+        async with self._database.begin() as connection:
+            found = (await connection.execute(oldest)).all()
+            if not found:
+                return None
+            counts = select(batches.c.tenant, func.count()).where(batches.c.ended_ms.is_(None), ~free)
+            counted = await connection.execute(counts.group_by(batches.c.tenant))
+            running: dict[str, int] = dict(counted.tuples().all())
+        chosen = min(found, key=lambda row: running.get(row.tenant, 0))
+        taking = (
+            update(batches)
+            .where(batches.c.id == chosen.id, batches.c.generation == chosen.generation, free)
+            .values(
+                owner=self._gateway,
+                generation=batches.c.generation + 1,
+                lease_ms=now + int(lease_seconds * 1000),
+            )
+            .returning(batches)
+        )
+        async with self._database.begin() as connection:
+            row = (await connection.execute(taking)).mappings().first()
+        return _batch(dict(row)) if row is not None else None
+
+    async def renew(self, batch: StoredBatch, lease_seconds: float) -> str:
+        """Its status: somebody may have cancelled it. Raises LeaseLost."""
+        until = self._now_ms() + int(lease_seconds * 1000)
+        renewing = update(batches).where(self._own(batch)).values(lease_ms=until).returning(batches.c.status)
+        async with self._database.begin() as connection:
+            status = (await connection.execute(renewing)).scalar()
+        if status is None:
+            raise LeaseLost
+        return str(status)
+
+    async def let_go(self, batch: StoredBatch) -> None:
+        """Another gateway may have it at once."""
+        async with self._database.begin() as connection:
+            await connection.execute(update(batches).where(self._own(batch)).values(owner=None, lease_ms=0))
+
+    async def move(self, batch: StoredBatch, status: str, *, total: int | None = None) -> bool:
+        """To another status. False if it was cancelled meanwhile. Raises LeaseLost."""
+        values: Json = {"status": status} | ({"total": total} if total is not None else {})
+        async with self._owned(batch) as (connection, now):
+            if now.status == CANCELLING:
+                return False
+            values["moments"] = _json({**now.moments, status: int(self._wall())})
+            await connection.execute(update(batches).where(self._own(batch)).values(values))
+        return True
+
+    async def done(self, batch: StoredBatch) -> Mapping[int, bool]:
+        """The rows that have a result, and whether it is good."""
+        asked = select(batch_rows.c.row, batch_rows.c.good).where(batch_rows.c.batch == batch.id)
+        async with self._database.begin() as connection:
+            found = await connection.execute(asked)
+            return dict(found.tuples().all())
+
+    async def add(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
+        """Results of rows; a row that has one keeps that. Raises LeaseLost, and nothing is added then."""
+        rows = [{"batch": batch.id, "row": r.row, "good": r.good, "line": r.line} for r in results]
+        async with self._owned(batch) as (connection, _):
+            adding = insert_of(connection, batch_rows).on_conflict_do_nothing()
+            # What is added again was added before, by a transaction whose end nobody heard of.
+            new = (await connection.execute(adding.returning(batch_rows.c.good), rows)).scalars().all()
+            good = sum(new)
+            counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
+            await connection.execute(update(batches).where(self._own(batch)).values(counts))
+
+    async def lines(self, batch: StoredBatch, *, good: bool) -> AsyncIterator[str]:
+        """The lines of all results of one kind, in the order of rows."""
+        last = -1
+        while True:
+            asked = select(batch_rows.c.row, batch_rows.c.line).where(
+                batch_rows.c.batch == batch.id, batch_rows.c.good == good, batch_rows.c.row > last
+            )
+            async with self._database.begin() as connection:
+                page = (
+                    await connection.execute(asked.order_by(batch_rows.c.row).limit(ROWS_READ_AT_ONCE))
+                ).all()
+            if not page:
+                return
+            for last, line in page:  # noqa: B007  where the next page begins
+                yield line
+
+    @asynccontextmanager
+    async def ending(
+        self,
+        batch: StoredBatch,
+        status: str,
+        *,
+        errors: list[Json] | None = None,
+        failed_more: int = 0,
+        **files: str,
+    ) -> AsyncIterator[AsyncConnection]:
+        """One transaction in which it ends: its files become visible, its rows go. Raises LeaseLost.
+
+        `files`: output_file, error_file. `failed_more`: rows without a result, which stand in the error file too.
+        """
+        values: Json = {
+            "status": status,
+            "errors": _json(errors) if errors else None,
+            "failed": batches.c.failed + failed_more,
+            "ended_ms": self._now_ms(),
+            "owner": None,
+            **files,
+        }
+        async with self._owned(batch) as (connection, now):
+            yield connection
+            values["moments"] = _json({**now.moments, status: int(self._wall())})
+            await connection.execute(update(batches).where(batches.c.id == batch.id).values(values))
+            await connection.execute(delete(batch_rows).where(batch_rows.c.batch == batch.id))
+
+    async def current(self, batch: StoredBatch) -> StoredBatch:
+        """As it is now. Raises LeaseLost."""
+        async with self._owned(batch) as (_, now):
+            return now
+
+    async def sweep(self, kept_seconds: float) -> int:
+        """Forgets those that ended so long ago; says how many."""
+        if not await schema.there(self._database):
+            return 0
+        old = batches.c.ended_ms <= self._now_ms() - int(kept_seconds * 1000)
+        async with self._database.begin() as connection:
+            return (await connection.execute(delete(batches).where(old))).rowcount
+
+    async def unfinished(self) -> int:
+        """How many have not ended, of all tenants."""
+        if not await schema.there(self._database):
+            return 0
+        async with self._database.begin() as connection:
+            asked = select(func.count()).select_from(batches).where(batches.c.ended_ms.is_(None))
+            return int((await connection.execute(asked)).scalar() or 0)
+
+    @asynccontextmanager
+    async def _owned(self, batch: StoredBatch) -> AsyncIterator[tuple[AsyncConnection, StoredBatch]]:
+        """A transaction that begins by locking the batch's row, which is this gateway's. Raises LeaseLost."""
+        locking = update(batches).where(self._own(batch)).values(generation=batch.generation)
+        async with self._database.begin() as connection:
+            row = (await connection.execute(locking.returning(batches))).mappings().first()
+            if row is None:
+                raise LeaseLost
+            yield connection, _batch(dict(row))
+
+    def _own(self, batch: StoredBatch) -> ColumnElement[bool]:
+        return and_(
+            batches.c.id == batch.id,
+            batches.c.generation == batch.generation,
+            batches.c.owner == self._gateway,
+        )
+
+    def _now_ms(self) -> int:
+        return int(self._wall() * 1000)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _batch(row: Json) -> StoredBatch:
+    return StoredBatch(
+        id=row["id"],
+        tenant=row["tenant"],
+        key_id=row["key_id"],
+        status=row["status"],
+        endpoint=row["endpoint"],
+        window=row["completion_window"],
+        input_file=row["input_file"],
+        output_file=row["output_file"],
+        error_file=row["error_file"],
+        output_kept_seconds=row["output_kept_seconds"],
+        created=row["created_ms"] / 1000,
+        expires=row["expires_ms"] / 1000,
+        moments=_MOMENTS.decode(row["moments"]),
+        errors=msgspec.json.decode(row["errors"]) if row["errors"] else None,
+        metadata=msgspec.json.decode(row["metadata"]) if row["metadata"] else None,
+        total=row["total"],
+        completed=row["completed"],
+        failed=row["failed"],
+        generation=row["generation"],
+    )

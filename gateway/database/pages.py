@@ -1,0 +1,45 @@
+"""Pages of what a tenant keeps: `after` names the last one that is known already."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, and_, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class NoSuchPlace(Exception):
+    """There is nothing of the name that a page is to begin after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Which part of a list. `newest_first`: in which order."""
+
+    limit: int
+    after: str | None = None
+    newest_first: bool = True
+
+
+async def read(
+    connection: AsyncConnection, table: Table, where: ColumnElement[bool], page: Page
+) -> tuple[list[dict[str, Any]], bool]:
+    """Its rows, and whether there are more. Raises NoSuchPlace."""
+    columns = (table.c.created_ms, table.c.id)
+    if page.after is not None:
+        asked = select(*columns).where(where, table.c.id == page.after)
+        last = (await connection.execute(asked)).first()
+        if last is None:
+            raise NoSuchPlace
+        where = and_(where, _beyond(table, *last, newest_first=page.newest_first))
+    order = [column.desc() if page.newest_first else column for column in columns]
+    query = select(table).where(where).order_by(*order).limit(page.limit + 1)
+    rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+    return rows[: page.limit], len(rows) > page.limit
+
+
+def _beyond(table: Table, created_ms: int, identity: str, *, newest_first: bool) -> ColumnElement[bool]:
+    """What comes after that one, where ids settle who is first of those made at one time."""
+    created, name = table.c.created_ms, table.c.id
+    if newest_first:
+        return or_(created < created_ms, and_(created == created_ms, name < identity))
+    return or_(created > created_ms, and_(created == created_ms, name > identity))

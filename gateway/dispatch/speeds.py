@@ -1,0 +1,91 @@
+"""How fast workers are, as learnt from their answers: each by itself, and all that serve the same models together.
+
+What is known of few answers is held against the others'; see policies/latency_model.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from policies.latency_model import PrefillFit, learnt_step_ms, shrunk
+from workers.worker import Speed
+
+MODELS_MAX = 1000
+
+
+@dataclass(slots=True)
+class LearntSpeed:
+    """`fit`: of prefills. `step_ms`, learnt from so many `steps`: of streams. `speed`: what is made of both."""
+
+    speed: Speed = field(default_factory=Speed)
+    fit: PrefillFit = field(init=False)
+    step_ms: float = field(init=False)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.fit = PrefillFit.seeded(self.speed)
+        self.step_ms = self.speed.step_ms
+
+    def learn_prefill(self, tokens: int, ttft_ms: float) -> None:
+        self.fit = self.fit.learnt(tokens, ttft_ms)
+
+    def learn_step(self, tpot_ms: float) -> None:
+        self.step_ms = learnt_step_ms(self.step_ms, tpot_ms)
+        self.steps += 1
+
+    def held_against(self, fleet: "LearntSpeed") -> None:
+        self.speed = shrunk(
+            self.fit, fleet.fit, steps=self.steps, step_ms=self.step_ms, fleet_step_ms=fleet.step_ms
+        )
+
+    def begin_as(self, fleet: "LearntSpeed") -> None:
+        """Nothing is known of it yet: it is held for one of the others."""
+        self.fit = PrefillFit.seeded(fleet.fit.speed(self.speed))
+        self.step_ms = fleet.step_ms
+        self.held_against(fleet)
+
+
+class FleetSpeeds:
+    """By the models that workers serve; of too many different sets the later ones stand alone."""
+
+    def __init__(self) -> None:
+        self._together: dict[frozenset[str], LearntSpeed] = {}
+
+    def first_token(
+        self,
+        models: frozenset[str],
+        own: LearntSpeed,
+        fellows: Iterable[LearntSpeed],
+        *,
+        tokens: int,
+        ttft_ms: float,
+    ) -> None:
+        """A first token came. `fellows`: all that serve the same models, itself included."""
+        together = self._of(models)
+        together.learn_prefill(tokens, ttft_ms)
+        own.learn_prefill(tokens, ttft_ms)
+        _spread(together, own, fellows)
+
+    def step(
+        self, models: frozenset[str], own: LearntSpeed, fellows: Iterable[LearntSpeed], *, tpot_ms: float
+    ) -> None:
+        """A stream's tokens came so far apart on average."""
+        together = self._of(models)
+        together.learn_step(tpot_ms)
+        own.learn_step(tpot_ms)
+        _spread(together, own, fellows)
+
+    def joined(self, models: frozenset[str], own: LearntSpeed) -> None:
+        """It begins to serve these models."""
+        if models in self._together and not own.fit.samples:
+            own.begin_as(self._together[models])
+
+    def _of(self, models: frozenset[str]) -> LearntSpeed:
+        if models not in self._together and len(self._together) >= MODELS_MAX:
+            return LearntSpeed()
+        return self._together.setdefault(models, LearntSpeed())
+
+
+def _spread(together: LearntSpeed, own: LearntSpeed, fellows: Iterable[LearntSpeed]) -> None:
+    for fellow in fellows:
+        if fellow is own or not fellow.fit.settled:
+            fellow.held_against(together)

@@ -1,0 +1,98 @@
+"""ContentStore in a bucket of S3, or of whatever speaks its protocol (MinIO, Ceph, R2, Google's XML API)."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import S3Store
+
+from gateway.files.content import ContentDown, ContentLost
+from gateway.settings.files import S3
+
+PART_BYTES = 8 * 1024 * 1024
+"""Of an upload; each has at most 10,000. S3 wants 5 MiB at least."""
+PARTS_AT_ONCE = 2
+PIECE_BYTES = 1024 * 1024
+RETRIES_MAX = 3
+RETRY_SECONDS_MAX = 20
+
+_FAILURES = (BaseError, OSError)
+"""The library's own, and Python's for what there is one: FileNotFoundError also for a bucket that is not there."""
+
+
+class ObjectStore:
+    """See ContentStore. An upload that is broken off is aborted there; for what cannot be, buckets have a rule of
+    their own (AbortIncompleteMultipartUpload).
+    """
+
+    def __init__(self, settings: S3) -> None:
+        self._where = f"s3://{settings.bucket}"
+        options: dict[str, Any] = {}
+        for name, secret in (
+            ("access_key_id", settings.access_key_id),
+            ("secret_access_key", settings.secret_access_key),
+        ):
+            if secret is not None:
+                options[name] = secret.reveal()
+        if settings.endpoint is not None:
+            options["endpoint"] = settings.endpoint
+        self._store = S3Store(
+            settings.bucket,
+            prefix=settings.prefix or None,
+            region=settings.region,
+            # Of what is not Amazon's, few serve a host name for every bucket.
+            virtual_hosted_style_request=settings.endpoint is None,
+            client_options={"allow_http": True, "timeout": "60s"},
+            retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX)},
+            **options,
+        )
+
+    async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+        raised: list[BaseException] = []
+
+        async def passed() -> AsyncIterator[bytes]:
+            try:
+                async for piece in pieces:
+                    yield piece
+            except BaseException as err:
+                # It comes back as a text in an error of the library's.
+                raised.append(err)
+                raise
+
+        try:
+            await obstore.put_async(
+                self._store,
+                name,
+                passed(),
+                use_multipart=True,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
+            )
+        except _FAILURES as err:
+            if raised:
+                raise raised[0] from None
+            raise self._down(err) from err
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        try:
+            found = await obstore.get_async(self._store, name)
+            async for piece in found.stream(min_chunk_size=PIECE_BYTES):
+                yield bytes(piece)
+        except (NotFoundError, FileNotFoundError) as err:
+            raise ContentLost(name) from err
+        except _FAILURES as err:
+            raise self._down(err) from err
+
+    async def delete(self, name: str) -> None:
+        try:
+            await obstore.delete_async(self._store, name)
+        except (NotFoundError, FileNotFoundError):
+            pass
+        except _FAILURES as err:
+            raise self._down(err) from err
+
+    def _down(self, err: Exception) -> ContentDown:
+        # What the library says has addresses and replies in it, over many lines.
+        return ContentDown(f"{self._where}: {type(err).__name__}: {' '.join(str(err).split())[:300]}")

@@ -1,0 +1,184 @@
+"""OpenAI's batches: made, listed, looked at, cancelled, each by its own tenant alone. gateway/batches runs them."""
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.database import batch_store
+from gateway.database.batch_store import CANCELLING, VALIDATING, BatchStore, StoredBatch
+from gateway.database.pages import NoSuchPlace
+from gateway.errors import BadRequest, FilesUnavailable, NotFound, TooManyBatches
+from gateway.request import Surface
+from gateway.web import json_bodies
+from gateway.web.boundary import Handler
+from gateway.web.files import kept_seconds, listed
+from gateway.web.kept import Kept, TenantOf, answering, page_of, small_body
+
+BODY_BYTES_MAX = 64 * 1024
+BATCHES, BATCHES_MAX = 20, 100
+SURFACES = {
+    f"/v1/{surface.value}": surface
+    for surface in (Surface.CHAT, Surface.COMPLETIONS, Surface.EMBEDDINGS, Surface.RESPONSES)
+}
+"""What a batch may ask, by `endpoint`."""
+
+_WINDOW = re.compile(r"([1-9]\d{0,3})(m|h|d)")
+_WINDOW_SECONDS = {"m": 60, "h": 3600, "d": 86400}
+WINDOW_SECONDS_MAX = 7 * 86400
+MOMENTS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+
+Json = dict[str, Any]
+
+
+class ExpiresAfter(msgspec.Struct, frozen=True):
+    anchor: str | None = None
+    seconds: int | None = None
+
+
+class CreateBatch(msgspec.Struct, frozen=True):
+    """The body of POST /v1/batches."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: (
+        Annotated[
+            dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
+            msgspec.Meta(max_length=16),
+        ]
+        | None
+    ) = None
+    output_expires_after: ExpiresAfter | None = None
+
+
+_CREATE = msgspec.json.Decoder(CreateBatch)
+
+
+class BatchHandlers:
+    def __init__(
+        self,
+        kept: Kept,
+        tenant_of: TenantOf,
+        *,
+        body_seconds_max: float,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._kept = kept
+        self._tenant_of = tenant_of
+        self._body_seconds_max = body_seconds_max
+        self._wall = wall
+
+    def routes(self) -> list[tuple[str, str, Handler]]:
+        """Method, path below the prefix, handler."""
+        return [
+            ("POST", "batches", answering(self.create, FilesUnavailable)),
+            ("GET", "batches", answering(self.list_all, FilesUnavailable)),
+            ("GET", "batches/{batch}", answering(self.show, FilesUnavailable)),
+            ("POST", "batches/{batch}/cancel", answering(self.cancel, FilesUnavailable)),
+        ]
+
+    @property
+    def _store(self) -> BatchStore:
+        if self._kept.batches is None:
+            raise NotFound("Batches are not kept here: the gateway has no database.")
+        return self._kept.batches
+
+    async def create(self, http: web.Request) -> bytes:
+        tenant, store = await self._tenant_of(http), self._store
+        asked, _ = json_bodies.read(await small_body(http, BODY_BYTES_MAX, self._body_seconds_max), _CREATE)
+        if asked.endpoint not in SURFACES:
+            raise BadRequest(f"endpoint must be one of {', '.join(SURFACES)}.", param="endpoint")
+        seconds = _window_seconds(asked.completion_window)
+        after = asked.output_expires_after or ExpiresAfter()
+        kept = kept_seconds(after.anchor, "created_at", after.seconds)
+        assert self._kept.shelf is not None
+        file = await self._kept.shelf.get(tenant.id, asked.input_file_id)
+        if file is None or file.purpose != "batch":
+            why = "does not exist" if file is None else "was not uploaded with purpose `batch`"
+            raise BadRequest(f"The file {asked.input_file_id[:100]!r} {why}.", param="input_file_id")
+        now = self._wall()
+        batch = StoredBatch(
+            id=f"batch_{secrets.token_hex(16)}",
+            tenant=tenant.id,
+            key_id=tenant.key_id,
+            status=VALIDATING,
+            endpoint=asked.endpoint,
+            window=asked.completion_window,
+            input_file=file.id,
+            created=now,
+            expires=now + seconds,
+            moments={},
+            output_kept_seconds=kept,
+            metadata=asked.metadata,
+        )
+        try:
+            await store.create(batch, unfinished_max=self._kept.unfinished_max)
+        except batch_store.TooManyBatches as err:
+            raise TooManyBatches(self._kept.unfinished_max) from err
+        self._kept.wake()
+        return msgspec.json.encode(batch_object(batch))
+
+    async def list_all(self, http: web.Request) -> bytes:
+        tenant, page = await self._tenant_of(http), page_of(http, limit=BATCHES, limit_max=BATCHES_MAX)
+        try:
+            found, more = await self._store.page(tenant.id, page)
+        except NoSuchPlace as err:
+            raise BadRequest(f"There is no batch {(page.after or '')[:100]!r}.", param="after") from err
+        return listed([batch_object(batch) for batch in found], more)
+
+    async def show(self, http: web.Request) -> bytes:
+        return msgspec.json.encode(batch_object(await self._found(http)))
+
+    async def cancel(self, http: web.Request) -> bytes:
+        """What has not begun is not begun any more; what runs is aborted at its worker."""
+        while True:
+            batch = await self._found(http)
+            if batch.status == CANCELLING:
+                return msgspec.json.encode(batch_object(batch))
+            if batch.status not in (VALIDATING, batch_store.IN_PROGRESS):
+                raise BadRequest(f"A batch that is {batch.status} cannot be cancelled.", param="batch_id")
+            if await self._store.cancel(batch):
+                self._kept.wake()
+
+    async def _found(self, http: web.Request) -> StoredBatch:
+        tenant, identity = await self._tenant_of(http), http.match_info["batch"]
+        batch = await self._store.get(tenant.id, identity)
+        if batch is None:
+            raise NotFound(f"The batch {identity[:100]!r} does not exist.")
+        return batch
+
+
+def batch_object(batch: StoredBatch) -> Json:
+    """As OpenAI writes it."""
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "errors": {"object": "list", "data": batch.errors} if batch.errors else None,
+        "input_file_id": batch.input_file,
+        "completion_window": batch.window,
+        "status": batch.status,
+        "output_file_id": batch.output_file,
+        "error_file_id": batch.error_file,
+        "created_at": int(batch.created),
+        "expires_at": int(batch.expires),
+        **{f"{name}_at": batch.moments.get(name) for name in MOMENTS},
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "metadata": batch.metadata,
+    }
+
+
+def _window_seconds(window: str) -> int:
+    found = _WINDOW.fullmatch(window)
+    seconds = int(found[1]) * _WINDOW_SECONDS[found[2]] if found is not None else 0
+    if not 0 < seconds <= WINDOW_SECONDS_MAX:
+        raise BadRequest(
+            "completion_window must be `24h`, or another time up to 7 days, as `90m` or `2d`.",
+            param="completion_window",
+        )
+    return seconds

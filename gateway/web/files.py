@@ -1,0 +1,186 @@
+"""OpenAI's files: uploaded, listed, read and deleted, each by its own tenant alone."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.database.database import DatabaseDown
+from gateway.database.file_store import NoRoom, StoredFile
+from gateway.database.pages import NoSuchPlace
+from gateway.errors import (
+    BadRequest,
+    FileInUse,
+    FilesUnavailable,
+    GatewayError,
+    NotFound,
+    PayloadTooLarge,
+    StorageExceeded,
+)
+from gateway.files.content import ContentDown, ContentLost
+from gateway.files.shelf import Label, Shelf, TooLarge
+from gateway.web.boundary import Handler
+from gateway.web.exchange import SERVER, new_request_id
+from gateway.web.failure import failure
+from gateway.web.kept import TenantOf, answering, page_of
+from gateway.web.uploads import Upload
+
+PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
+FILES_MAX = 10_000
+KEPT_SECONDS = (3600, 30 * 86400)
+"""What `expires_after` may say, as OpenAI has it."""
+
+Json = dict[str, Any]
+
+
+class FileHandlers:
+    """`shelf`: None keeps nothing. `idle_seconds_max`: longest silence of a client that sends or reads."""
+
+    def __init__(self, shelf: Shelf | None, tenant_of: TenantOf, *, idle_seconds_max: float) -> None:
+        self._maybe_shelf = shelf
+        self._tenant_of = tenant_of
+        self._idle_seconds_max = idle_seconds_max
+
+    def routes(self) -> list[tuple[str, str, Handler]]:
+        """Method, path below the prefix, handler."""
+        return [
+            ("POST", "files", answering(self.create, FilesUnavailable)),
+            ("GET", "files", answering(self.list_all, FilesUnavailable)),
+            ("GET", "files/{file}", answering(self.show, FilesUnavailable)),
+            ("DELETE", "files/{file}", answering(self.delete, FilesUnavailable)),
+            ("GET", "files/{file}/content", self.content),
+        ]
+
+    @property
+    def _shelf(self) -> Shelf:
+        if self._maybe_shelf is None:
+            raise NotFound("Files are not kept here: the gateway has no database.")
+        return self._maybe_shelf
+
+    async def create(self, http: web.Request) -> bytes:
+        tenant, shelf = await self._tenant_of(http), self._shelf
+        bounds = shelf.bounds
+        if (http.content_length or 0) > bounds.file_bytes_max + 65536:
+            raise PayloadTooLarge(bounds.file_bytes_max)
+        upload = Upload(http, self._idle_seconds_max)
+        try:
+            file = await shelf.put(tenant.id, upload.pieces(), lambda: _label(upload))
+        except TooLarge as err:
+            raise PayloadTooLarge(err.bytes_max) from err
+        except NoRoom as err:
+            raise StorageExceeded(bounds.tenant_bytes_max) from err
+        return msgspec.json.encode(file_object(file))
+
+    async def list_all(self, http: web.Request) -> bytes:
+        tenant, page = await self._tenant_of(http), page_of(http, limit=FILES_MAX, limit_max=FILES_MAX)
+        try:
+            found, more = await self._shelf.page(tenant.id, page, http.query.get("purpose"))
+        except NoSuchPlace as err:
+            raise BadRequest(f"There is no file {(page.after or '')[:100]!r}.", param="after") from err
+        return listed([file_object(file) for file in found], more)
+
+    async def show(self, http: web.Request) -> bytes:
+        return msgspec.json.encode(file_object(await self._found(http)))
+
+    async def delete(self, http: web.Request) -> bytes:
+        file = await self._found(http)
+        if await self._shelf.delete(file) == "in use":
+            raise FileInUse
+        return msgspec.json.encode({"id": file.id, "object": "file", "deleted": True})
+
+    async def content(self, http: web.Request) -> web.StreamResponse:
+        """As it was uploaded. A client that does not read for so long has left."""
+        try:
+            file = await self._found(http)
+            pieces = self._shelf.content(file)
+            first = await anext(pieces, b"")
+        except GatewayError as err:
+            return failure(err, http)
+        except ContentLost:
+            return failure(_not_found(http), http)
+        except (DatabaseDown, ContentDown):
+            return failure(FilesUnavailable(), http)
+        headers = {"server": SERVER, "x-request-id": new_request_id(), "content-disposition": "attachment"}
+        answer = web.StreamResponse(headers=headers)
+        answer.content_type, answer.content_length = "application/octet-stream", file.bytes
+        await answer.prepare(http)
+        try:
+            await self._send(answer, first)
+            async for piece in pieces:
+                await self._send(answer, piece)
+            await answer.write_eof()
+        except (TimeoutError, ContentLost, ContentDown):
+            # The length that was promised cannot come any more: the client must not take this for the whole.
+            if http.transport is not None:
+                http.transport.abort()
+        return answer
+
+    async def _send(self, answer: web.StreamResponse, piece: bytes) -> None:
+        async with asyncio.timeout(self._idle_seconds_max):
+            await answer.write(piece)
+
+    async def _found(self, http: web.Request) -> StoredFile:
+        tenant = await self._tenant_of(http)
+        file = await self._shelf.get(tenant.id, http.match_info["file"])
+        if file is None:
+            raise _not_found(http)
+        return file
+
+
+def file_object(file: StoredFile) -> Json:
+    """As OpenAI writes it."""
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": int(file.created),
+        "expires_at": int(file.expires),
+        "filename": file.name,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def listed(objects: list[Json], more: bool) -> bytes:
+    """A page of them."""
+    return msgspec.json.encode(
+        {
+            "object": "list",
+            "data": objects,
+            "first_id": objects[0]["id"] if objects else None,
+            "last_id": objects[-1]["id"] if objects else None,
+            "has_more": more,
+        }
+    )
+
+
+def kept_seconds(anchor: object, anchors: str, seconds: object) -> int | None:
+    """What `expires_after` says; None if nothing. Raises BadRequest."""
+    if anchor is None and seconds is None:
+        return None
+    if anchor != anchors:
+        raise BadRequest(f"expires_after.anchor must be {anchors}.", param="expires_after")
+    least, most = KEPT_SECONDS
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or not least <= seconds <= most:
+        raise BadRequest(f"expires_after.seconds must be between {least} and {most}.", param="expires_after")
+    return seconds
+
+
+def _label(upload: Upload) -> Label:
+    fields: Mapping[str, str] = upload.fields
+    purpose = fields.get("purpose")
+    if purpose not in PURPOSES:
+        raise BadRequest(f"purpose must be one of {', '.join(PURPOSES)}.", param="purpose")
+    seconds = fields.get("expires_after[seconds]")
+    whole = (
+        int(seconds[:12]) if seconds is not None and seconds.isdecimal() and seconds.isascii() else seconds
+    )
+    kept = kept_seconds(fields.get("expires_after[anchor]"), "created_at", whole)
+    return Label(purpose=purpose, name=upload.name or "", kept_seconds=kept)
+
+
+def _not_found(http: web.Request) -> NotFound:
+    return NotFound(f"The file {http.match_info['file'][:100]!r} does not exist.")

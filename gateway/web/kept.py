@@ -1,0 +1,78 @@
+"""What the APIs of kept things (responses, files, batches) have in common: whose they are, and pages of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from gateway.database.batch_store import BatchStore
+from gateway.database.database import DatabaseDown
+from gateway.database.pages import Page
+from gateway.database.response_store import ResponseStore
+from gateway.errors import BadRequest, BodyTimeout, GatewayError, PayloadTooLarge, UnsupportedEncoding
+from gateway.files.content import ContentDown
+from gateway.files.shelf import Shelf
+from gateway.tenants.tenant import Tenant
+from gateway.web.boundary import Handler
+from gateway.web.exchange import SERVER, new_request_id
+from gateway.web.failure import failure
+
+TenantOf = Callable[[web.Request], Awaitable[Tenant]]
+"""Whose key a request has. Raises what Entrance.admit raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Where things are kept; None: nowhere. `unfinished_max`: batches of a tenant. `wake`: there is one to run."""
+
+    responses: ResponseStore | None = None
+    shelf: Shelf | None = None
+    batches: BatchStore | None = None
+    unfinished_max: int = 0
+    wake: Callable[[], None] = lambda: None
+
+
+def answering(work: Callable[[web.Request], Awaitable[bytes]], away: Callable[[], GatewayError]) -> Handler:
+    """A handler that answers with this JSON. `away`: what it says when those who keep it cannot be reached."""
+
+    async def handle(http: web.Request) -> web.Response:
+        try:
+            body = await work(http)
+        except GatewayError as err:
+            return failure(err, http)
+        except (DatabaseDown, ContentDown):
+            return failure(away(), http)
+        headers = {"server": SERVER, "x-request-id": new_request_id()}
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    return handle
+
+
+def page_of(http: web.Request, *, limit: int, limit_max: int) -> Page:
+    """What part of a list is asked for; `limit`: unless it says. Raises BadRequest."""
+    asked, order = http.query.get("limit", str(limit)), http.query.get("order", "desc")
+    if not (asked.isdecimal() and asked.isascii() and 1 <= int(asked[:9]) <= limit_max):
+        raise BadRequest(f"limit must be between 1 and {limit_max}.", param="limit")
+    if order not in ("asc", "desc"):
+        raise BadRequest("order must be asc or desc.", param="order")
+    return Page(limit=int(asked), after=http.query.get("after"), newest_first=order == "desc")
+
+
+async def small_body(http: web.Request, bytes_max: int, seconds_max: float) -> bytes:
+    """All of it. Raises PayloadTooLarge, BodyTimeout, UnsupportedEncoding, BadRequest."""
+    if (encoding := http.headers.get("Content-Encoding", "identity")).strip().lower() != "identity":
+        raise UnsupportedEncoding(encoding)
+    held = b""
+    try:
+        async with asyncio.timeout(seconds_max):
+            while piece := await http.content.readany():
+                held += piece
+                if len(held) > bytes_max:
+                    raise PayloadTooLarge(bytes_max)
+    except TimeoutError:
+        raise BodyTimeout(seconds_max) from None
+    except RequestPayloadError as err:
+        raise BadRequest("The body did not arrive as its headers said.") from err
+    return held

@@ -1,0 +1,85 @@
+"""How fast workers are held to be while little is known of them."""
+
+from random import Random
+
+import pytest
+
+from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
+from policies.latency_model import predicted_ttft_ms
+from policies.registry import routing_policy
+from policies.routing.protocol import Candidate, RouteQuery
+from radix_cache.match import WorkerId
+from workers.worker import WorkerSnapshot
+
+MODELS = frozenset({"m"})
+
+
+def fleet(count=3):
+    return FleetSpeeds(), [LearntSpeed() for _ in range(count)]
+
+
+def taught(speeds, workers, at, *, tokens, ttft_ms):
+    speeds.first_token(MODELS, workers[at], workers, tokens=tokens, ttft_ms=ttft_ms)
+
+
+def best(workers, matched):
+    """Where the policy sends a prompt of 600 tokens, of which the first worker holds so many."""
+    candidates = [
+        Candidate(
+            worker=WorkerSnapshot(id=WorkerId(f"w{at}"), speed=worker.speed),
+            matched_tokens=0 if at else matched,
+        )
+        for at, worker in enumerate(workers)
+    ]
+    asked = RouteQuery(prompt_tokens=600, output_tokens=50, sequence=0, draw=0.0)
+    return routing_policy("cost", {}).rank(asked, candidates, 0.0)[0].worker
+
+
+@pytest.mark.parametrize("samples", [1, 3, 10])
+def test_slow_first_answers_do_not_drive_a_conversation_from_the_one_worker_that_was_tried(samples):
+    speeds, workers = fleet()
+    for _ in range(samples):
+        taught(speeds, workers, 0, tokens=600, ttft_ms=900.0)
+    assert best(workers, matched=500) == "w0"
+
+
+def test_one_stalled_answer_among_equal_workers_moves_nobody():
+    random = Random(4)
+    speeds, workers = fleet()
+    for number in range(60):
+        tokens = random.randrange(100, 2000)
+        taught(speeds, workers, number % 3, tokens=tokens, ttft_ms=(30 + 0.2 * tokens) * random.gauss(1, 0.1))
+    taught(speeds, workers, 0, tokens=600, ttft_ms=20_000.0)
+    assert best(workers, matched=400) == "w0"
+
+
+def test_a_worker_that_is_really_slower_is_found_out():
+    random = Random(5)
+    speeds, workers = fleet()
+    for number in range(300):
+        tokens, slow = random.randrange(100, 4000), 4 if number % 3 == 0 else 1
+        taught(speeds, workers, number % 3, tokens=tokens, ttft_ms=slow * (20 + 0.1 * tokens))
+    assert predicted_ttft_ms(workers[0].speed, 2000) == pytest.approx(880, rel=0.3)
+    assert predicted_ttft_ms(workers[1].speed, 2000) == pytest.approx(220, rel=0.3)
+    assert best(workers, matched=200) != "w0"
+
+
+def test_a_worker_that_joins_is_as_fast_as_its_fellows_until_it_says_otherwise():
+    speeds, workers = fleet(1)
+    for tokens in (100, 2000) * 100:
+        taught(speeds, workers, 0, tokens=tokens, ttft_ms=5 + 0.02 * tokens)
+        speeds.step(MODELS, workers[0], workers, tpot_ms=4.0)
+    late = LearntSpeed()
+    speeds.joined(MODELS, late)
+    assert late.speed.ms_per_token == pytest.approx(workers[0].speed.ms_per_token, rel=0.1)
+    assert late.speed.step_ms == pytest.approx(4.0, rel=0.1)
+    assert late.fit.samples == 0
+
+
+def test_workers_of_another_model_teach_nothing():
+    speeds, workers = fleet(1)
+    other = LearntSpeed()
+    for _ in range(50):
+        speeds.first_token(frozenset({"tiny"}), other, [other], tokens=100, ttft_ms=1.0)
+    taught(speeds, workers, 0, tokens=100, ttft_ms=30.0)
+    assert workers[0].speed.ms_per_token > 0.09
