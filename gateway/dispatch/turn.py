@@ -21,7 +21,7 @@ from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
 from gateway.dispatch.target import Demoted, Target
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
-from gateway.errors import NoWorker
+from gateway.errors import GatewayError, NoWorker
 from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
@@ -144,9 +144,9 @@ class Turn:
                 self._waits(decision)
                 try:
                     placed = await room.wait(ticket, self.seat, self._target.patience(room, ticket))
-                except BaseException:
-                    self._by.room_made()  # Those who stood behind this room may go now.
-                    raise
+                finally:
+                    if placed is None:
+                        self._by.room_made()  # Those who stood behind this room may go now.
         self._charged = ticket.cost
         return placed
 
@@ -219,7 +219,7 @@ class Turn:
         assert decision is not None
         try:
             self._target.check(decision.routes, self._room())
-        except BaseException:
+        except (GatewayError, Demoted):
             by.queue.leave(shared, -shared.cost)
             raise
         by.router.shadowed(decision)

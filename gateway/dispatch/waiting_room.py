@@ -146,6 +146,11 @@ class WaitingRoom(Generic[Placed]):
         return self.account.evenness(self._clock())
 
     @property
+    def goes_first(self) -> bool:
+        """Does nobody in another room go before those who wait here?"""
+        return self._first()
+
+    @property
     def tokens(self) -> int:
         """Uncached prompt tokens that wait."""
         return self._inside_now.tokens
@@ -168,13 +173,14 @@ class WaitingRoom(Generic[Placed]):
         with self._inside(ticket):
             waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
             self._waiting[ticket.number] = waiter
+            placed: Placed | None = None
             try:
                 async with self._patience(ticket, patience):
-                    placed: Placed = await waiter.turn
-                    return placed
-            except BaseException:
-                self._leave(waiter)
-                raise
+                    placed = await waiter.turn
+                return placed
+            finally:
+                if placed is None:
+                    self._leave(waiter)
 
     async def wait_with_all(
         self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], patience: Patience | None = None
