@@ -203,6 +203,7 @@ class Turn:
 
         def waits() -> None:
             assert decision is not None
+            self._room().waits(ticket)
             self._waits(decision)
 
         def routes() -> list[SharedRoute]:

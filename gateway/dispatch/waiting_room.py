@@ -102,6 +102,7 @@ class WaitingRoom(Generic[Placed]):
         self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
         self._elsewhere: dict[int, Ticket] = {}
         self._inside_now = NOBODY
+        self._not_at_once: set[int] = set()
         self._of_tenants: dict[str, Waiting] = {}
         self._drained = DrainRate()
         self._number = 0
@@ -173,6 +174,7 @@ class WaitingRoom(Generic[Placed]):
         with self._inside(ticket):
             waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
             self._waiting[ticket.number] = waiter
+            self.waits(ticket)
             placed: Placed | None = None
             try:
                 async with self._patience(ticket, patience):
@@ -195,6 +197,14 @@ class WaitingRoom(Generic[Placed]):
                 return placed
             finally:
                 del self._elsewhere[ticket.number]
+
+    def waits(self, ticket: Ticket) -> None:
+        """It does not have its turn at once."""
+        self._not_at_once.add(ticket.number)
+        self.classes.add(ticket.service_class)
+        self.account.waits(ticket.tenant, self._clock())
+        if self.standing_since is None:
+            self.standing_since = self._clock()
 
     def waiting(self) -> Sequence[Ticket]:
         """Everybody who does."""
@@ -266,16 +276,14 @@ class WaitingRoom(Generic[Placed]):
         if by == "everybody":
             raise Overloaded(self.retry_after())
         self._count(tenant, 1, tokens)
-        self.classes.add(ticket.service_class)
-        self.account.waits(tenant, self._clock())
-        if self.standing_since is None:
-            self.standing_since = self._clock()
         try:
             yield
         finally:
             self._count(tenant, -1, -tokens)
-            self.account.waits(tenant, self._clock())
-            if not self._inside_now.requests:
+            if ticket.number in self._not_at_once:
+                self._not_at_once.discard(ticket.number)
+                self.account.waits(tenant, self._clock())
+            if not self._not_at_once:
                 self.standing_since = None
 
     def _count(self, tenant: str, requests: int, tokens: int) -> None:
