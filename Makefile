@@ -20,7 +20,7 @@ help: ## Show what there is
 demo: .venv/.engine ## Run the whole product here: workers, gateway, traffic, a table (DEMO_ARGS='--exit --json out.json')
 	$(BIN)/radixgate demo $(DEMO_ARGS)
 
-test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done ## Run all tests that need nothing but this machine
+test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done .tools/moto/.done ## Run all tests that need nothing but this machine
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 test-redis: .venv/.dev ## Run what Redis decides against Debian's Redis 7.0, the oldest that is served
@@ -111,4 +111,8 @@ clean: ## Remove what make has made
 
 .tools/anthropic/.done: | .venv/bin/python
 	$(BIN)/pip install --quiet --target .tools/anthropic 'anthropic>=2.10,<3'
+	@touch $@
+
+.tools/moto/.done: | .venv/bin/python
+	$(BIN)/pip install --quiet --target .tools/moto 'moto[s3,server]>=5,<6'
 	@touch $@

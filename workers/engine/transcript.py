@@ -8,7 +8,7 @@ What was given out is never taken back: all pieces joined are the text of the wh
 """
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from workers.engine.pieces import PieceTable
 
@@ -70,11 +70,8 @@ class Transcript:
         """Has a stop string appeared?"""
         return self._stops.stopped
 
-    def push(self, tokens: Iterable[int]) -> str:
-        """What these tokens let out; may be empty."""
-        return "".join(map(self._push, tokens))
-
-    def _push(self, token: int) -> str:
+    def push(self, token: int) -> str:
+        """What one more token lets out; may be empty."""
         piece = self._pieces.written(token) if token in self._shown_ids else self._pieces.piece(token)
         text = self._characters.decode(piece)
         if self._too_early > 0:

@@ -17,6 +17,8 @@ class Model:
     decode_steps: int
     arrival_seconds: float
     """How long mixed requests go on arriving: short enough that neither side is ever idle."""
+    requests: int = 96
+    """In each traffic of mixed lengths."""
     context: int = 128
     """Tokens of each prompt when decoding begins."""
 
@@ -54,6 +56,7 @@ HUNDRED_MILLION = Model(
     },
     prefill_tokens=512,
     decode_steps=16,
-    arrival_seconds=2.0,
+    arrival_seconds=1.0,
+    requests=48,
     context=32,
 )

@@ -29,7 +29,7 @@ def told(tokenizer: Tokenizer, tokens: list[int], stops: tuple[str, ...] = ()) -
     transcript = Transcript(tokenizer.pieces, stops)
     pieces = []
     for token in tokens:
-        pieces.append(transcript.push([token]))
+        pieces.append(transcript.push(token))
         if transcript.stopped:
             break
     return [*pieces, transcript.end()]
@@ -146,7 +146,7 @@ def test_metaspace_tokenizers_are_spelled_too() -> None:
     table = PieceTable({i: w for w, i in tokenizer.get_vocab().items()}, frozenset(), byte_level=False)
     tokens = [1, 2, 3, *(5 + byte for byte in "é🦊".encode()), 1]
     transcript = Transcript(table, ())
-    text = "".join(transcript.push([token]) for token in tokens) + transcript.end()
+    text = "".join(map(transcript.push, tokens)) + transcript.end()
     assert " the catsé🦊 the" == tokenizer.decode(tokens) == text
 
 
