@@ -11,7 +11,7 @@ REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py 
 	tests/integration/test_shared_index.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-helm chaos soak bench-overhead bench-index bench-routing bench-isolation bench-quotas bench-engine \
+.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-helm chaos soak bench-overhead bench-index bench-routing bench-fairness bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -71,6 +71,9 @@ bench-isolation: .venv/.dev ## Whether a tenant can tell by time what another ha
 
 bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)
+
+bench-fairness: .venv/.dev ## Who suffers from whom under each queue policy, simulated and with real processes
+	$(BIN)/python -m tests.benchmarks.fairness $(BENCH_ARGS)
 
 ladder: .venv/.dev ## The same requests on every rung from a naive engine to a modern one; draws ladder.png
 	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)

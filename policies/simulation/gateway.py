@@ -44,7 +44,10 @@ class OutputLengths:
 
 
 class SimulatedGateway:
-    """`window_tokens`, `hold`: see Scenario. Requests that wait here are known by their number."""
+    """`window_tokens`, `hold`: see Scenario. Requests that wait here are known by their number.
+
+    `takes_turns`: nobody waits here but in TurnQueue, and whose turn it is goes wherever there is room.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class SimulatedGateway:
         window_tokens: int | None,
         hold: Order,
         random: Random,
+        takes_turns: bool = False,
     ) -> None:
         self.view = view
         self._policy = policy
@@ -61,6 +65,7 @@ class SimulatedGateway:
         self._hold = hold
         self._random = random
         self._lengths = OutputLengths()
+        self._takes_turns = takes_turns
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
         self._sequence = 0
 
@@ -96,6 +101,8 @@ class SimulatedGateway:
         ranking = self._policy.rank(query, candidates, now)
         if self._window_tokens is None:
             return ranking[0]
+        if self._takes_turns:
+            return self._anywhere(ranking, request, places)
         dearest = ranking[0].cost_ms * (1 + SLACK)
         for route in ranking:
             if route.cost_ms > dearest:
@@ -103,6 +110,17 @@ class SimulatedGateway:
             worker, uncached = places[route.worker], request.prompt_tokens - route.matched_tokens
             window = has_window(self.view.queued(worker), uncached, self._window_tokens)
             if window and self.view.has_room(worker, uncached + query.output_tokens):
+                return route
+        return None
+
+    def _anywhere(
+        self, ranking: Sequence[Route], request: TraceRequest, places: Mapping[WorkerId, int]
+    ) -> Route | None:
+        """The best that has room, as in gateway/dispatch/turn.py."""
+        assert self._window_tokens is not None
+        for route in ranking:
+            queued = self.view.queued(places[route.worker])
+            if has_window(queued, request.prompt_tokens - route.matched_tokens, self._window_tokens):
                 return route
         return None
 
