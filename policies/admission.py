@@ -9,6 +9,10 @@ DRAIN_SECONDS = 30.0
 """How far back the drain rate looks."""
 
 TURNS_REMEMBERED = 512
+HOLD_MS = 10.0
+PASSED_MAX = 4
+"""Of those who would rather wait for their worker: so many are looked at for one who goes to another."""
+
 SHED_SHARE = 0.3
 
 
@@ -19,6 +23,15 @@ def has_window(tokens_queued: int, uncached_tokens: int, window_tokens: int) -> 
     takes anything, also a prompt longer than the window.
     """
     return tokens_queued == 0 or tokens_queued + uncached_tokens <= window_tokens
+
+
+def worth_going(cost_ms: float, least_ms: float, hold: float | None) -> bool:
+    """Is a worker good enough to go there, where the best would cost so little? Else one waits for that one.
+
+    `hold`: how much dearer it may be, as a share of the least; None: any will do. What HOLD_MS would gain is not
+    worth a wait.
+    """
+    return hold is None or cost_ms <= least_ms + max(abs(least_ms) * hold, HOLD_MS)
 
 
 class RoomBounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -83,7 +83,9 @@ class Reservations:
         self.queue = queue
         self.clock = clock
         self.preemptible = Preemptible()
-        self._rooms = Rooms(fleet, new_room, self._unseat)
+        self._rooms = Rooms(
+            fleet, new_room, self._unseat, lambda: queue.share_of(bounds.release_window_tokens)
+        )
 
     @asynccontextmanager
     async def hold(

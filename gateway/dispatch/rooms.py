@@ -8,23 +8,36 @@ from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.turn import Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.queue.keys import BATCH, model_of
+from policies.admission import has_window
+from radix_cache.match import WorkerId
 
 
 class NewRoom(Protocol):
     def __call__(
-        self, model: str, unseat: Callable[[Placed], None], first: Callable[[], bool]
+        self,
+        model: str,
+        unseat: Callable[[Placed], None],
+        first: Callable[[], bool],
+        elsewhere: Callable[[set[WorkerId]], bool],
     ) -> WaitingRoom[Placed]:
         """A waiting room; see WaitingRoom."""
         ...
 
 
 class Rooms:
-    """By queue; see gateway/queue/keys.py. `unseat` undoes a seat."""
+    """By queue; see gateway/queue/keys.py. `unseat` undoes a seat. `window_tokens`: this gateway's part of one."""
 
-    def __init__(self, fleet: Fleet, new_room: NewRoom, unseat: Callable[[Placed], None]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        new_room: NewRoom,
+        unseat: Callable[[Placed], None],
+        window_tokens: Callable[[], int],
+    ) -> None:
         self._fleet = fleet
         self._new_room = new_room
         self._unseat = unseat
+        self._window_tokens = window_tokens
         self._rooms: dict[str, WaitingRoom[Placed]] = {}
 
     def all(self) -> Mapping[str, WaitingRoom[Placed]]:
@@ -35,7 +48,8 @@ class Rooms:
         if room is None:
             model = model_of(queue)
             first = partial(self._nobody_waits_beside, model) if queue != model else _always
-            room = self._rooms[queue] = self._new_room(model, self._unseat, first)
+            elsewhere = partial(self._room_elsewhere, model)
+            room = self._rooms[queue] = self._new_room(model, self._unseat, first, elsewhere)
         return room
 
     def room_made(self) -> None:
@@ -50,6 +64,12 @@ class Rooms:
                 room.room_made()
         for room in behind:
             room.room_made()
+
+    def _room_elsewhere(self, model: str, closed: set[WorkerId]) -> bool:
+        """At a worker that nobody waits for."""
+        window = self._window_tokens()
+        able = self._fleet.serving(model)
+        return any(w.id not in closed and has_window(w.load.all_tokens_queued, 1, window) for w in able)
 
     def _nobody_waits_beside(self, model: str) -> bool:
         """For no model of its workers, batch work apart."""

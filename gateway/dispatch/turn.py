@@ -28,7 +28,7 @@ from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
 from gateway.telemetry.record import Progress
-from policies.admission import has_window
+from policies.admission import has_window, worth_going
 from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
@@ -53,7 +53,7 @@ class Bounds:
     """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte.
 
     `batch`: what others are demoted to. `background`: batch work has queues of its own, behind all others; a policy
-    that knows classes itself needs none. `preempts`: see settings.
+    that knows classes itself needs none. `preempts`, `hold`: see settings.
     """
 
     release_window_tokens: int
@@ -63,6 +63,7 @@ class Bounds:
     batch: ServiceClass = BATCH
     background: bool = True
     preempts: bool = False
+    hold: float | None = None
 
 
 class Parts(Protocol):
@@ -139,7 +140,7 @@ class Turn:
                 ticket, partial(self._of_all, ticket), self._target.patience(room, ticket)
             )
         else:
-            placed = room.at_once(ticket, partial(self.seat, decision))
+            placed = room.at_once(ticket, partial(self.seat, decision=decision))
             if placed is None:
                 self._waits(decision)
                 try:
@@ -150,8 +151,10 @@ class Turn:
         self._charged = ticket.cost
         return placed
 
-    def seat(self, decision: Decision | None = None) -> Placed | None:
+    def seat(self, closed: set[WorkerId] | None = None, *, decision: Decision | None = None) -> Placed | None:
         """Ranks with what is known now and takes the best place that has room; None if none has.
+
+        `closed`: workers that somebody waits for who goes before it; those that this one waits for are added.
 
         After a failure room is not asked for: the request has had its turn.
         """
@@ -165,15 +168,21 @@ class Turn:
                 return None
             raise NowhereToGo
         window = by.queue.share_of(by.bounds.release_window_tokens)
+        taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
+            if not (self._tried or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
+                break
             worker, uncached = by.fleet[route.worker], self._uncached(route)
-            if self._tried or has_window(worker.load.all_tokens_queued, uncached, window):
+            free = worker.id not in taken and has_window(worker.load.all_tokens_queued, uncached, window)
+            if self._tried or free:
                 if not self._tried:
                     by.router.shadowed(decision)
                 assert self._ticket is not None
                 shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens)
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(worker, route, uncached, shared)
+            waited_for.append(worker.id)
+        taken.update(waited_for)
         return None
 
     def cost_change(self, used: Cost | None) -> float:

@@ -8,7 +8,9 @@
                +--> its patience is over: AdmissionTimeout, or what the service class says
 
 Nothing polls. Whoever makes room (first token, end, a worker that is back) calls `room_made`; whoever's turn it is
-has its place before it wakes up, so that no later arrival can take it.
+has its place before it wakes up, so that no later arrival can take it. Who would rather wait for a worker that has
+its prompt cached than go to one that is free keeps its place in the order, and nobody takes that worker; others may
+go to the free one.
 
 Where several gateways give turns together, the order is kept in Redis, and the room counts, bounds and times those
 who wait; see gateway/queue/shared.py.
@@ -16,22 +18,22 @@ who wait; see gateway/queue/shared.py.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
-from gateway.errors import AdmissionTimeout, GatewayError, NoWorker, Overloaded, TenantQueueFull
+from gateway.dispatch.waiting_space import Space
+from gateway.errors import AdmissionTimeout, GatewayError, NoWorker
 from gateway.queue.shared import AskAnew
-from policies.admission import DrainRate, RoomBounds, Waiting, refused_by, retry_after_seconds
-from policies.queueing.heads import next_turn
+from policies.admission import DrainRate, RoomBounds, retry_after_seconds
+from policies.queueing.heads import heads
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 from policies.queueing.received import Account
+from radix_cache.match import WorkerId
 
 Placed = TypeVar("Placed")
-
-
-NOBODY = Waiting()
 
 
 class NowhereToGo(Exception):
@@ -63,16 +65,21 @@ class Patience:
 
 @dataclass(slots=True)
 class _Waiter(Generic[Placed]):
-    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo, GatewayError."""
+    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo, GatewayError.
+
+    It gets the workers that somebody waits for who goes before it, and adds those that it waits for itself.
+    """
 
     ticket: Ticket
-    seat: Callable[[], Placed | None]
+    seat: Callable[[set[WorkerId]], Placed | None]
     turn: "asyncio.Future[Placed]"
 
 
 class WaitingRoom(Generic[Placed]):
     """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
-    who wait here. `standing_since`: somebody has waited without a break."""
+    who wait here. `passed_max`: so many may wait for a worker of theirs while others go elsewhere, if there
+    is room at workers that nobody waits for.
+    """
 
     def __init__(
         self,
@@ -85,25 +92,24 @@ class WaitingRoom(Generic[Placed]):
         waiting_seconds_max: float,
         clock: Callable[[], float],
         first: Callable[[], bool] = lambda: True,
+        passed_max: int = 0,
+        elsewhere: Callable[[set[WorkerId]], bool] = lambda closed: True,
     ) -> None:
         self.model = model
-        self.standing_since: float | None = None
         self.account = Account()
-        self.classes: set[str] = set()
+        self._space = Space(bounds, self.account, clock)
         self._policy = policy
         self._order = order
         self._unseat = unseat
-        self._bounds = bounds
         self._waiting_seconds_max = waiting_seconds_max
         self._clock = clock
         self._first = first
+        self._passed_max = passed_max
+        self._others_have_room = elsewhere
         self._counters = QueueCounters()
         self._adopted = self._counters
         self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
         self._elsewhere: dict[int, Ticket] = {}
-        self._inside_now = NOBODY
-        self._not_at_once: set[int] = set()
-        self._of_tenants: dict[str, Waiting] = {}
         self._drained = DrainRate()
         self._number = 0
 
@@ -154,7 +160,7 @@ class WaitingRoom(Generic[Placed]):
     @property
     def tokens(self) -> int:
         """Uncached prompt tokens that wait."""
-        return self._inside_now.tokens
+        return self._space.everybody.tokens
 
     def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
         """A place without waiting: there is one, and nobody was here before. Raises NoWorker, and as `seat`."""
@@ -167,15 +173,20 @@ class WaitingRoom(Generic[Placed]):
         return placed
 
     async def wait(
-        self, ticket: Ticket, seat: Callable[[], Placed | None], patience: Patience | None = None
+        self,
+        ticket: Ticket,
+        seat: Callable[[set[WorkerId]], Placed | None],
+        patience: Patience | None = None,
     ) -> Placed:
         """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what
         `patience` and `seat` raise."""
-        with self._inside(ticket):
+        with self._space.taken(ticket, self.retry_after):
             waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
             self._waiting[ticket.number] = waiter
             self.waits(ticket)
             placed: Placed | None = None
+            if self._passed_max:
+                self.room_made()  # Those before it may wait for other workers than this one.
             try:
                 async with self._patience(ticket, patience):
                     placed = await waiter.turn
@@ -188,7 +199,7 @@ class WaitingRoom(Generic[Placed]):
         self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], patience: Patience | None = None
     ) -> Placed:
         """A turn that all gateways together give. Raises what `wait` raises, and what `turn` does."""
-        with self._inside(ticket):
+        with self._space.taken(ticket, self.retry_after):
             self._elsewhere[ticket.number] = ticket
             try:
                 async with self._patience(ticket, patience):
@@ -200,11 +211,17 @@ class WaitingRoom(Generic[Placed]):
 
     def waits(self, ticket: Ticket) -> None:
         """It does not have its turn at once."""
-        self._not_at_once.add(ticket.number)
-        self.classes.add(ticket.service_class)
-        self.account.waits(ticket.tenant, self._clock())
-        if self.standing_since is None:
-            self.standing_since = self._clock()
+        self._space.waits(ticket)
+
+    @property
+    def standing_since(self) -> float | None:
+        """Somebody has waited without a break."""
+        return self._space.standing_since
+
+    @property
+    def classes(self) -> set[str]:
+        """Those that have waited here."""
+        return self._space.classes
 
     def waiting(self) -> Sequence[Ticket]:
         """Everybody who does."""
@@ -230,19 +247,30 @@ class WaitingRoom(Generic[Placed]):
 
     def room_made(self) -> None:
         """Gives out what room there is now, in the order of the policy."""
+        passed: set[tuple[str, str]] = set()
+        closed: set[WorkerId] = set()
+        first: list[Ticket] | None = None
         while self._waiting and self._first():
-            turn = next_turn(self._policy, self._order, self._counters, self._tickets(), self._clock())
+            if first is None:
+                first = heads(self._tickets(), self._order, self._clock())
+            left = [head for head in first if (head.tenant, head.service_class) not in passed]
+            turn = self._policy.next(self._counters, left, self._clock())
             if turn is None:
                 return
             waiter = self._waiting[turn.ticket.number]
             try:
-                placed = self._seated(waiter.seat)
+                placed = self._seated(partial(waiter.seat, closed))
             except GatewayError as err:
+                first = None
                 del self._waiting[turn.ticket.number]
                 waiter.turn.set_exception(err)
                 continue
             if placed is None:
-                return
+                passed.add((turn.ticket.tenant, turn.ticket.service_class))
+                if len(passed) > self._passed_max or not self._others_have_room(closed):
+                    return
+                continue
+            first = None
             del self._waiting[turn.ticket.number]
             self._granted(turn)
             waiter.turn.set_result(placed)
@@ -263,34 +291,6 @@ class WaitingRoom(Generic[Placed]):
             units = sum(ticket.cost for ticket in waiting if ticket.tenant == tenant)
             rate *= weights[tenant] / sum(weights.values())
         return retry_after_seconds(units, rate, self._waiting_seconds_max)
-
-    @contextmanager
-    def _inside(self, ticket: Ticket) -> Iterator[None]:
-        """Takes space, and gives it back. Raises TenantQueueFull, Overloaded."""
-        tenant, tokens = ticket.tenant, ticket.uncached_tokens
-        own = self._of_tenants.get(tenant, NOBODY)
-        tenants = len(self._of_tenants) + (tenant not in self._of_tenants)
-        by = refused_by(self._bounds, self._inside_now, own, tenants, tokens)
-        if by == "tenant":
-            raise TenantQueueFull(self.retry_after(tenant))
-        if by == "everybody":
-            raise Overloaded(self.retry_after())
-        self._count(tenant, 1, tokens)
-        try:
-            yield
-        finally:
-            self._count(tenant, -1, -tokens)
-            if ticket.number in self._not_at_once:
-                self._not_at_once.discard(ticket.number)
-                self.account.waits(tenant, self._clock())
-            if not self._not_at_once:
-                self.standing_since = None
-
-    def _count(self, tenant: str, requests: int, tokens: int) -> None:
-        self._inside_now = self._inside_now.plus(requests, tokens)
-        own = self._of_tenants.pop(tenant, NOBODY).plus(requests, tokens)
-        if own.requests:
-            self._of_tenants[tenant] = own
 
     @asynccontextmanager
     async def _patience(self, ticket: Ticket, patience: Patience | None) -> AsyncIterator[None]:

@@ -30,7 +30,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
-from policies.admission import RoomBounds
+from policies.admission import PASSED_MAX, RoomBounds
 from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
@@ -152,7 +152,10 @@ def _new_room(queue: Queueing) -> NewRoom:
     )
 
     def new_room(
-        model: str, unseat: Callable[[Placed], None], first: Callable[[], bool]
+        model: str,
+        unseat: Callable[[Placed], None],
+        first: Callable[[], bool],
+        elsewhere: Callable[[set[WorkerId]], bool],
     ) -> WaitingRoom[Placed]:
         return WaitingRoom(
             model,
@@ -163,6 +166,8 @@ def _new_room(queue: Queueing) -> NewRoom:
             waiting_seconds_max=queue.waiting_seconds_max,
             clock=time.monotonic,
             first=first,
+            elsewhere=elsewhere,
+            passed_max=PASSED_MAX if queue.hold is not None else 0,
         )
 
     return new_room
@@ -192,6 +197,7 @@ def _bounds(settings: Settings) -> Bounds:
         batch=ServiceClasses(settings.classes).batch,
         background=queue.across != Priority.name,
         preempts=queue.preempts,
+        hold=queue.hold,
     )
 
 

@@ -55,6 +55,13 @@ class Queueing(Branch, frozen=True, kw_only=True):
             "another one would have to wait for it; the batch request waits again."
         ),
     ] = False
+    hold: Annotated[
+        NotNegative | None,
+        Meta(
+            description="How much dearer than its best worker another may be for a request to go there now, as a "
+            "share; else it waits for that one, and others take the free one. null: any that has room will do."
+        ),
+    ] = 0.1
     whole_from_streams: Annotated[
         bool,
         Meta(

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
+from policies.admission import PASSED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
 from policies.simulation.engine import Cache, Engine, Job
@@ -100,6 +101,7 @@ class Simulation:
                 hold=ORDERS[scenario.hold],
                 random=self._random,
                 takes_turns=scenario.turns is not None,
+                slack=scenario.turns.hold if scenario.turns is not None else None,
             )
             for at in range(scenario.gateways)
         ]
@@ -187,11 +189,14 @@ class Simulation:
         turns.take()
         self._send(number, route, now)
 
-    def _route(self, number: int, now: float) -> Route | None:
+    def _route(self, number: int, now: float, closed: set[WorkerId] | None = None) -> Route | None:
         at, query = self._queries[number]
         request = self._trace[number]
         known = self._known.match(request.blocks)
-        return self._gateways[at].route(query, request, known, self._up, self._places, now)
+        gateway = self._gateways[at]
+        return gateway.route(
+            query, request, known, self._up, self._places, now, set() if closed is None else closed
+        )
 
     def _send(self, number: int, route: Route, now: float) -> None:
         at, query = self._queries[number]
@@ -230,12 +235,7 @@ class Simulation:
         if not self._up:
             return
         if self._turns is not None:
-            while (number := self._turns.first(now)) is not None:
-                route = self._route(number, now)
-                if route is None:
-                    return
-                self._turns.take()
-                self._send(number, route, now)
+            self._give_turns(self._turns, now)
             return
         for gateway in self._gateways:
             for number in gateway.turns(now):
@@ -243,6 +243,17 @@ class Simulation:
                 if route is not None:
                     gateway.leave(number)
                     self._send(number, route, now)
+
+    def _give_turns(self, turns: TurnQueue, now: float) -> None:
+        passed: set[int] = set()
+        closed: set[WorkerId] = set()
+        while len(passed) <= PASSED_MAX and (number := turns.first(now, passed)) is not None:
+            route = self._route(number, now, closed)
+            if route is not None:
+                turns.take()
+                self._send(number, route, now)
+            else:
+                passed.add(number)
 
     # Engines
 

@@ -1,10 +1,10 @@
 """Whose turn it is in a simulated gateway: the real queue policies, as the gateway's waiting room uses them.
 
-One queue for all gateways, as Redis keeps it. Who stands first waits until a worker has room; smaller ones do not
-slip past it.
+One queue for all gateways, as Redis keeps it. Who stands first waits until a worker has room that is about as good
+for it as the best; others may go to workers meanwhile that it does not wait for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from policies.queueing.cost import CostWeights
@@ -18,11 +18,13 @@ REQUESTS = "requests"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRule:
-    """`across`, `within`: names of policies, or REQUESTS. `weights`: of tenants; 1 by default."""
+    """`across`, `within`: names of policies, or REQUESTS. `weights`: of tenants; 1 by default. `hold`: how much
+    dearer than its best worker one may be; see admission.worth_going."""
 
     across: str = "sfq"
     within: str = "hrrn"
     weights: Mapping[str, float] = field(default_factory=dict)
+    hold: float | None = 0.1
 
     def queue(self) -> "TurnQueue":
         """Raises PolicyError."""
@@ -80,9 +82,11 @@ class TurnQueue:
         if self._heads_kept is not None:
             self._heads_kept.setdefault(ticket.tenant, ticket)
 
-    def first(self, now: float) -> int | None:
-        """Whose turn it is; None if nobody waits."""
+    def first(self, now: float, without: Collection[int] = ()) -> int | None:
+        """Whose turn it is, of those who would not rather wait; None if nobody else does."""
         heads = self._heads(now)
+        if without:
+            heads = [head for head in heads if head.number not in without]
         self._turn = self._policy.next(self._counters, heads, now) if heads else None
         return self._turn.ticket.number if self._turn is not None else None
 

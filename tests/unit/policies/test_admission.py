@@ -2,7 +2,16 @@
 
 import pytest
 
-from policies.admission import DRAIN_SECONDS, DrainRate, RoomBounds, Waiting, patience_seconds, refused_by
+from policies.admission import (
+    DRAIN_SECONDS,
+    HOLD_MS,
+    DrainRate,
+    RoomBounds,
+    Waiting,
+    patience_seconds,
+    refused_by,
+    worth_going,
+)
 
 BOUNDS = RoomBounds(requests_max=10, tokens_max=1000)
 
@@ -56,3 +65,17 @@ def test_the_drain_rate_is_of_lately():
     rate.gave(DRAIN_SECONDS + 1, 20.0)
     assert rate.per_second(DRAIN_SECONDS + 2) == pytest.approx(15.0)
     assert rate.per_second(3 * DRAIN_SECONDS) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cost", "hold", "goes"),
+    [(1090.0, 0.1, True), (1110.0, 0.1, False), (1000.0, 0.0, True), (99999.0, None, True)],
+    ids=str,
+)
+def test_a_worker_that_is_much_dearer_than_the_best_is_not_worth_going_to(cost, hold, goes):
+    assert worth_going(cost, 1000.0, hold) is goes
+
+
+def test_milliseconds_are_not_worth_a_wait():
+    assert worth_going(1.0 + HOLD_MS, 1.0, 0.1)
+    assert not worth_going(1.1 + HOLD_MS, 1.0, 0.1)
