@@ -9,9 +9,9 @@ from operator import itemgetter
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.placed import Placed
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.shadow import Shadow
-from gateway.dispatch.turn import Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.ledger.ledger import Ledger
 from gateway.quotas.guarded_store import GuardedQuotaStore

@@ -115,7 +115,7 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
             async with held.place() as placed:
                 try:
                     asked = call(ctx, prompt, at, progress, placed.worker)
-                    stream = placed.worker.adapter.stream(asked)
+                    stream = placed.through.stream(asked)
                     async with held.until_first_byte(placed), stream as answer:
                         held.answered(placed, answer)
                         own = placed.worker.adapter.isolates or not ctx.tenant.group

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from gateway.dispatch.turn import Placed
+from gateway.dispatch.placed import Placed
 from policies.admission import has_window
 from policies.routing.protocol import Ranking, Route
 

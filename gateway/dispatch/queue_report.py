@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.dispatch.placed import Placed
 from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.turn import Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.queue.keys import BATCH
 from policies.queueing.protocol import Ticket

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Protocol
 
 from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.turn import Placed
+from gateway.dispatch.placed import Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.queue.keys import BATCH, model_of
 from policies.admission import has_window

@@ -78,7 +78,7 @@ class Target:
 
     def _by_then(self, route: Route, moment: float) -> bool:
         """Can a first token be expected from there by then? Of a worker that is not known yet it can."""
-        worker = self._fleet[route.worker]
+        worker = self._fleet[route.prefill_worker or route.worker]
         if worker.learnt.fit.samples < SAMPLES_MIN:
             return True
         ahead = worker.load.all_tokens_queued - worker.load.computed(worker.speed)

@@ -8,15 +8,17 @@ Its service class and its client's own timeout say when it is too late: it is th
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from gateway.context import RequestContext
-from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.choices import session_of
+from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.loads import Place
+from gateway.dispatch.pairs import PairPlace, pair
+from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
 from gateway.dispatch.target import Demoted, Target
@@ -29,41 +31,10 @@ from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
 from gateway.telemetry.record import Progress
 from policies.admission import has_window, worth_going
-from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
-from policies.service_class import BATCH, ServiceClass
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerUnreachable
-
-
-class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places."""
-
-    worker: Worker
-    route: Route
-    place: Place
-    shared: SharedTicket
-    tokens_ahead: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte.
-
-    `batch`: what others are demoted to. `background`: batch work has queues of its own, behind all others; a policy
-    that knows classes itself needs none. `preempts`, `hold`: see settings.
-    """
-
-    release_window_tokens: int
-    costs: CostWeights
-    attempts_max: int
-    first_token_seconds_max: float
-    batch: ServiceClass = BATCH
-    background: bool = True
-    preempts: bool = False
-    hold: float | None = None
 
 
 class Parts(Protocol):
@@ -172,7 +143,7 @@ class Turn:
         for route in decision.routes:
             if not (self._tried or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
                 break
-            worker, uncached = by.fleet[route.worker], self._uncached(route)
+            worker, uncached = by.fleet[_computes(route)], self._uncached(route)
             free = worker.id not in taken and has_window(worker.load.all_tokens_queued, uncached, window)
             if self._tried or free:
                 if not self._tried:
@@ -180,7 +151,7 @@ class Turn:
                 assert self._ticket is not None
                 shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens)
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
-                return self._placed(worker, route, uncached, shared)
+                return self._placed(route, uncached, shared)
             waited_for.append(worker.id)
         taken.update(waited_for)
         return None
@@ -206,7 +177,7 @@ class Turn:
 
     async def _of_all(self, ticket: Ticket) -> Placed:
         """The turn that all gateways together give."""
-        by, known = self._by, dict[WorkerId, tuple[Worker, Route]]()
+        by, known = self._by, dict[WorkerId, Route]()
         shared = by.queue.ticket(ticket, self._queue, self._kv_tokens)
         decision: Decision | None = None
 
@@ -218,9 +189,10 @@ class Turn:
         def routes() -> list[SharedRoute]:
             nonlocal decision
             decision = self._ranked()
-            ranking = decision.routes[:ROUTES_MAX]
-            known.update((route.worker, (by.fleet[route.worker], route)) for route in ranking)
-            return [self._shared_route(route) for route in ranking]
+            # In Redis a route is a worker that has room in its window; of two over one worker the better counts.
+            ranking = {_computes(route): route for route in reversed(decision.routes)}
+            known.update(ranking)
+            return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
 
         try:
             turn = await by.queue.turn(shared, ticket, routes, waits)
@@ -233,7 +205,7 @@ class Turn:
             by.queue.leave(shared, -shared.cost)
             raise
         by.router.shadowed(decision)
-        return self._placed(*known[turn.worker], turn.uncached_tokens, shared)
+        return self._placed(known[turn.worker], turn.uncached_tokens, shared)
 
     def _ranked(self) -> Decision:
         """Where a class would rather go to another choice than be late: those in time only, if there are any."""
@@ -259,9 +231,10 @@ class Turn:
 
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
-        queued = self._by.fleet[route.worker].load.all_tokens_queued
+        worker = _computes(route)
+        queued = self._by.fleet[worker].load.all_tokens_queued
         return SharedRoute(
-            route.worker,
+            worker,
             self._uncached(route),
             route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
@@ -279,20 +252,46 @@ class Turn:
             ),
             uncached_tokens=uncached,
             cached_tokens=cached,
-            worker=best.worker if best is not None and cached else "",
+            worker=_computes(best) if best is not None and cached else "",
             deadline=self._target.at,
             service_class=self._target.kind.name,
             level=self._target.kind.level,
         )
 
-    def _placed(self, worker: Worker, route: Route, uncached: int, shared: SharedTicket) -> Placed:
+    def _placed(self, route: Route, uncached: int, shared: SharedTicket) -> Placed:
+        by, worker, computes = self._by, self._by.fleet[route.worker], self._by.fleet[_computes(route)]
+        ahead = computes.load.all_tokens_queued - computes.load.computed(computes.speed)
+        since, tokens_ahead = by.clock(), ahead + uncached
+        if computes is worker:
+            return Placed(
+                worker=worker,
+                computes=worker,
+                through=worker.adapter,
+                route=route,
+                tokens_ahead=tokens_ahead,
+                since=since,
+                place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
+                shared=shared,
+            )
+        assert self._ticket is not None
+        answering = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
+        by.queue.hold(answering, SharedPlaced(worker.id, 0))
         return Placed(
             worker=worker,
+            computes=computes,
+            through=pair(computes, worker, self._ctx, session_of(self._ctx.request, self._ctx.tenant)),
             route=route,
-            tokens_ahead=worker.load.all_tokens_queued - worker.load.computed(worker.speed) + uncached,
-            since=self._by.clock(),
-            place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
+            tokens_ahead=tokens_ahead,
+            since=since,
+            place=PairPlace(
+                computes.load,
+                worker.load,
+                uncached_tokens=uncached,
+                prompt_tokens=self._prompt.prompt_tokens,
+                kv_tokens=self._kv_tokens,
+            ),
             shared=shared,
+            answering=answering,
         )
 
     def _waits(self, decision: Decision) -> None:
@@ -307,3 +306,8 @@ class Turn:
     @property
     def _kv_tokens(self) -> int:
         return self._prompt.prompt_tokens + self._output_tokens
+
+
+def _computes(route: Route) -> WorkerId:
+    """Whose window the prompt takes."""
+    return route.prefill_worker or route.worker

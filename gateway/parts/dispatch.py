@@ -13,12 +13,12 @@ from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.household import QueueHousehold
+from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.rooms import NewRoom
 from gateway.dispatch.router import Router
 from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.shadow import Shadow
-from gateway.dispatch.turn import Bounds, Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.queue.keys import QueueKeys
 from gateway.queue.shared import SharedQueue
@@ -39,6 +39,7 @@ from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import TlsFiles, WorkerTarget
 from workers.adapters.registry import adapters
+from workers.worker import Role
 
 
 def reservations_of(
@@ -67,6 +68,7 @@ def reservations_of(
             policy=routing_policy(routing.policy, routing.options),
             random=random.Random(),
             shadow=_shadow(routing.shadow),
+            prefill_tokens_min=routing.prefill_tokens_min,
         ),
         fleet=fleet,
         index=index,
@@ -96,6 +98,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         adapter=adapters()[settings.kind](target),
         models=frozenset(settings.models),
         models_fixed=bool(settings.models),
+        role=Role(settings.role),
         told=event_sources(settings),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
     )

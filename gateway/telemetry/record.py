@@ -92,6 +92,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
     what is charged; None if nothing was computed. `service_class`, `ttft_target_seconds`: what it wanted;
     `first_token_seconds`: from received to a worker's first token, where that can be told.
+    `prefill_worker`: who computed the prompt, where that was another worker than the one that answered.
     """
 
     id: str
@@ -131,6 +132,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     service_class: str = ""
     ttft_target_seconds: float | None = None
     first_token_seconds: float | None = None
+    prefill_worker: str | None = None
 
 
 class Progress:
@@ -157,6 +159,7 @@ class Progress:
         "policy_reason",
         "predicted_tokens",
         "predicted_ttft_seconds",
+        "prefill_worker",
         "prompt_tokens",
         "queued_at",
         "queued_until",
@@ -194,6 +197,7 @@ class Progress:
         self.by_shadow = False
         self.stream = False
         self.worker: str | None = None
+        self.prefill_worker: str | None = None
         self.attempts = 0
         self.prompt_tokens = 0
         self.predicted_tokens = 0
@@ -225,8 +229,10 @@ class Progress:
         reason: str,
         predicted_tokens: int,
         predicted_ttft_seconds: float,
+        prefill_worker: str | None = None,
     ) -> None:
         """A worker gets it now. `by_shadow`: the second policy decided so."""
+        self.prefill_worker = prefill_worker
         self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
         self.predicted_tokens = predicted_tokens
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
@@ -295,6 +301,7 @@ class Progress:
             worker=self.worker,
             policy_reason=self.policy_reason,
             by_shadow=self.by_shadow,
+            prefill_worker=self.prefill_worker,
             attempts=self.attempts,
             stream=self.stream,
             prompt_tokens=self.usage.prompt_tokens if self.usage is not None else self.prompt_tokens,

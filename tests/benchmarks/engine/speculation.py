@@ -16,26 +16,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from tests.benchmarks.engine.models import HUNDRED_MILLION
 from tests.benchmarks.engine.speed import prompts, submit
 from tests.benchmarks.engine.stopwatch import Times
 from tests.benchmarks.report import new_table, number
-from workers.engine.attention.base import Span
-from workers.engine.attention.sdpa import SdpaBackend
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.store import KVStore
-from workers.engine.model.spec import ModelSpec
-from workers.engine.model.weights import load_decoder
 from workers.engine.spec.config import Method, SpecConfig
 from workers.engine.spec.counters import SpecCounters
-from workers.engine.spec.medusa import FILE
+from workers.engine.spec.fit_medusa import fit_heads, save_heads
 from workers.engine.spec.pace import expected_tokens
 
 DRAFT_LAYERS = 2
@@ -201,41 +193,11 @@ def _first_layers(model: Path, directory: Path) -> Path:
 
 
 def _heads(model: Path, directory: Path, tokens: int) -> Path:
-    """Heads that give what the model will say to the prompts of this benchmark: least squares, no training."""
-    asked = prompts(4, 24, HUNDRED_MILLION.shape["vocab"])
+    """Heads that know what the model will say to the first prompts of this benchmark."""
     config = EngineConfig(model=model, kv_tokens=16_384, dtype="float32", seed=0)
-    _, _, said = decode(config, asked, tokens + DRAFTS, rounds=0)
-    states, targets = [], []
-    for prompt, answer in zip(asked, said, strict=True):
-        text = [*prompt, *answer]
-        states.append(_states(model, text)[len(prompt) - 1 : len(prompt) - 1 + tokens])
-        targets.append(torch.tensor(answer))
-    weights: dict[str, Tensor] = {}
-    hidden, vocab = HUNDRED_MILLION.shape["hidden"], HUNDRED_MILLION.shape["vocab"]
-    for head in range(DRAFTS):
-        wanted = torch.cat([answer[head + 1 : head + 1 + tokens] for answer in targets])
-        known = torch.cat(states)[: len(wanted)]
-        one_hot = torch.nn.functional.one_hot(wanted, vocab).float()
-        weights[f"{head}.0.linear.weight"] = torch.zeros(hidden, hidden)
-        weights[f"{head}.0.linear.bias"] = torch.zeros(hidden)
-        weights[f"{head}.1.weight"] = torch.linalg.lstsq(known, one_hot).solution.T.contiguous()
-    directory.mkdir()
-    save_file(weights, directory / FILE)
-    described = {"medusa_num_heads": DRAFTS, "medusa_num_layers": 1}
-    (directory / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    asked = prompts(4, 24, HUNDRED_MILLION.shape["vocab"])
+    save_heads(fit_heads(config, asked, heads=DRAFTS, tokens=tokens + DRAFTS, ridge=1e-6), directory)
     return directory
-
-
-def _states(model: Path, text: list[int]) -> Tensor:
-    """Last hidden state at each token, [tokens, hidden]."""
-    spec, cpu = ModelSpec.from_directory(model), torch.device("cpu")
-    decoder = load_decoder(model, spec, context_length=512, dtype=torch.float32, device=cpu)
-    codec = kv_codec("auto", torch.float32)
-    store = KVStore(spec, blocks=33, block_size=16, codec=codec, dtype=torch.float32, device=cpu)
-    span = Span(start=0, count=len(text), blocks=list(range(1, 33)))
-    with torch.inference_mode():
-        step = SdpaBackend(store, spec).begin([span])
-        return decoder.forward(torch.tensor(text), torch.arange(len(text)), step).clone()
 
 
 if __name__ == "__main__":
