@@ -8,10 +8,12 @@ from gateway.dispatch.fleet import Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.pairs import Through
 from gateway.queue.store import SharedTicket
+from gateway.telemetry.record import PromptDetails, Usage
 from policies.queueing.cost import CostWeights
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, ServiceClass
 from radix_cache.match import WorkerId
+from workers.disaggregation import Pair
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
