@@ -26,6 +26,7 @@ NAMES = (
         "index",
         "workers",
         "route",
+        "queue",
     ),
 )
 
@@ -107,6 +108,10 @@ def _command(name: str) -> Any:
             from gateway.cli.route import route
 
             return _alone(route)
+        case "queue":
+            from gateway.cli.queue import queue
+
+            return _alone(queue)
         case "usage":
             from gateway.cli.usage import usage
 

@@ -20,6 +20,7 @@ from gateway.adminapi.routes import mount
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.dispatch.fleet import Worker
+from gateway.dispatch.queue_report import queue_report
 from gateway.errors import GatewayError
 from gateway.several import OneOf
 from gateway.telemetry.exposition import exposition
@@ -82,6 +83,9 @@ def admin_app(gateway: Gateway, one: OneOf | None = None) -> web.Application:
     async def overview(http: web.Request) -> web.Response:
         return _json(shown(gateway))
 
+    async def queue(http: web.Request) -> web.Response:
+        return _json(queue_report(gateway.services.reservations))
+
     async def session(http: web.Request) -> web.Response:
         asker = await gate.admit(http, "viewer", page=True)
         has_one = gate.sessions is not None and gate.sessions.find(http) is not None
@@ -98,6 +102,7 @@ def admin_app(gateway: Gateway, one: OneOf | None = None) -> web.Application:
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", metrics_of_all)
     app.router.add_get("/admin/v1/overview", _guarded(gate, overview))
+    app.router.add_get("/admin/v1/queue", _guarded(gate, queue))
     if office.records is not None:
         mount(app, office.records, gate)
     else:
@@ -190,6 +195,7 @@ def shown(gateway: Gateway) -> dict[str, object]:
         "tenants": [
             {"id": tenant, **overview.shown(tally)} for tenant, tally in sorted(overview.tenants.items())
         ],
+        "queue": queue_report(reservations),
         "waiting": {model: len(room) for model, room in reservations.rooms().items()},
         "prefixes": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
         "leases": len(reservations.leases),
