@@ -21,6 +21,7 @@ from gateway.cli.store_access import (
     Deny,
     Disabled,
     Limits,
+    Weight,
     WithoutRedis,
     checked,
     context_lengths_of,
@@ -88,6 +89,7 @@ def set_plan(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     limit: Limits = None,
     concurrency: Concurrency = None,
+    weight: Weight = None,
     allow: Allow = None,
     deny: Deny = None,
     context_length_max: ContextLengthMax = None,
@@ -107,6 +109,7 @@ def set_plan(
                 now,
                 limits=limits_of(limit) if limit is not None else None,
                 concurrency=concurrency,
+                weight=weight,
                 models=models_of(now.models, allow, deny),
                 context_length_max=context_length_max,
                 context_lengths=context_lengths_of(context_length) if context_length is not None else None,
@@ -127,8 +130,10 @@ def list_plans(config: ConfigFile = None, set_: Assignments = None, json: AsJson
             return await store.all_plans()
 
     found = run(work())
-    rows = [(p.name, _limits(p.limits), p.concurrency or "-", _models(p.models)) for p in found]
-    _print(found, ("plan", "limits", "concurrency", "models"), rows, json)
+    rows = [
+        (p.name, _limits(p.limits), p.concurrency or "-", f"{p.weight:g}", _models(p.models)) for p in found
+    ]
+    _print(found, ("plan", "limits", "concurrency", "weight", "models"), rows, json)
 
 
 @tenants.command("set")

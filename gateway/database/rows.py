@@ -18,8 +18,8 @@ Row = Mapping[str, Any]
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
 
-_NO_COLUMN = ("keys", "weight")
-"""Keys have rows of their own; plans of the database have the weight 1."""
+_NO_COLUMN = ("keys",)
+"""Keys have rows of their own."""
 
 _JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
 
