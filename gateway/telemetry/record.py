@@ -136,6 +136,7 @@ class Progress:
         "asked",
         "attempts",
         "by_shadow",
+        "charged",
         "clock",
         "code",
         "dispatched",
@@ -195,6 +196,7 @@ class Progress:
         self.dispatched = False  # a worker has it
         self.dispatched_at: float | None = None
         self.answered = False  # a worker's first bytes came
+        self.charged: Used | None = None
         self.spend = 0  # millionths of the currency
         self.refused = False  # by the worker, as the client's mistake
         self.queued_at: float | None = None
@@ -265,6 +267,10 @@ class Progress:
             return Used(prompt_tokens=self.prompt_tokens, output_tokens=self.frames)
         return None
 
+    def charge(self, used: Used | None, spend: int) -> None:
+        """It goes into the accounts as this."""
+        self.charged, self.spend = used, spend
+
     def record(self) -> RequestRecord:
         """The frozen account, as of now."""
         output_tokens = self.output_tokens_used() if self.stream or self.usage else 0
@@ -313,7 +319,7 @@ class Progress:
             asked=self.asked,
             user=self.user,
             tags=self.tags,
-            used=self.used(),
+            used=self.charged,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:
