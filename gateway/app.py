@@ -181,6 +181,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                     quotas.store,
                     records.directory,
                     records.ledger,
+                    records.batch_counts,
                     gateway.every_issuer,
                 )
             )

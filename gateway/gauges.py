@@ -14,6 +14,7 @@ from gateway.dispatch.shadow import Shadow
 from gateway.ledger.ledger import Ledger
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
+from gateway.telemetry.batch_counts import BatchCounts
 from gateway.telemetry.metrics import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
 from radix_cache.shared.feed_leases import Known
@@ -35,6 +36,7 @@ def gauges(
     quotas: GuardedQuotaStore,
     database: SqlDirectory | None,
     ledger: Ledger | None,
+    batches: BatchCounts,
     issuers: "Sequence[Issuer[Any]]" = (),
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
@@ -99,6 +101,17 @@ def gauges(
         ),
         worker("worker_kv_tokens", "Tokens of requests under way.", lambda w: w.load.kv_tokens),
         worker("worker_failures", "Requests that it did not answer.", lambda w: w.failures, counter=True),
+        worker(
+            "worker_circuit_open",
+            "1: it gets no requests, as too many of them failed, though its probes are fine.",
+            lambda w: w.health.open,
+        ),
+        worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),
+        worker(
+            "worker_step_seconds",
+            "Learnt gap between the tokens of a stream.",
+            lambda w: w.speed.step_ms / 1000,
+        ),
         worker(
             "worker_prefill_seconds_per_token",
             "Learnt prefill time of an uncached token.",
@@ -212,6 +225,16 @@ def gauges(
             "webhooks_failed",
             "Attempts that they have not; each event is tried again.",
             lambda: ledger.webhooks.failed if ledger is not None else 0,
+            counter=True,
+        ),
+        single("batches_running", "Batches that this gateway works on.", lambda: batches.batches),
+        single("batch_rows_running", "Requests of batches under way.", lambda: batches.rows),
+        single("batch_rows", "Requests of batches that have a result.", lambda: batches.done, counter=True),
+        single("batch_rows_failed", "Of these, those that failed.", lambda: batches.failed, counter=True),
+        single(
+            "batch_rows_tried_again",
+            "Requests of batches that were refused or failed, and came back.",
+            lambda: batches.again,
             counter=True,
         ),
         single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),

@@ -18,12 +18,15 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
+from gateway.batches.assembly import keeper_of
+from gateway.batches.keeper import Keeper
 from gateway.settings.tree import Settings
 from gateway.web.admin import admin_app, admin_failure
 from gateway.web.client_address import finder
 from gateway.web.connections import Connections
 from gateway.web.failure import failure
 from gateway.web.handlers import tenant_app
+from gateway.web.kept import Kept
 from gateway.web.protocol import Failure, speaking
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,7 @@ class Serving:
     tenants: str
     admin: str
     runner: web.AppRunner
+    batches: Keeper | None
 
 
 async def run(settings: Settings, ready: Callable[[Serving], None] = lambda _: None) -> None:
@@ -82,7 +86,10 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
     """A gateway with its listeners open."""
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running(settings))
-        bounds = settings.requests
+        bounds, records, keeper = settings.requests, gateway.records, keeper_of(gateway)
+        if keeper is not None:
+            stack.push_async_callback(keeper.close)
+            gateway.supervisor.start("batches", keeper.run)
         tenants = _runner(
             tenant_app(
                 gateway.services,
@@ -95,7 +102,13 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                     and not gateway.services.entrance.directory.asks_for_keys
                 ),
                 find_address=finder(settings.listen.trusted_proxies),
-                responses=gateway.records.responses,
+                kept=Kept(
+                    responses=records.responses,
+                    shelf=records.shelf,
+                    batches=records.batches,
+                    unfinished_max=settings.batches.tenant_unfinished_max,
+                    wake=keeper.wake if keeper is not None else lambda: None,
+                ),
             ),
             failure,
             seconds_max=settings.drain.seconds,
@@ -115,6 +128,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             tenants=url,
             admin=await _open(admin, settings.admin.host, settings.admin.port),
             runner=tenants,
+            batches=keeper,
         )
 
 
@@ -145,8 +159,16 @@ async def _drain(here: Serving, at_once: asyncio.Event, *, notice_seconds: float
     here.gateway.doors.ready = False
     await _unless(at_once, asyncio.sleep(notice_seconds))
     here.gateway.close_doors()
-    await _unless(at_once, here.runner.cleanup())
+    await _unless(at_once, _ended(here))
     here.gateway.doors.clear()
+
+
+async def _ended(here: Serving) -> None:
+    """What runs has come to its end, of clients and of batches."""
+    async with asyncio.TaskGroup() as both:
+        both.create_task(here.runner.cleanup())
+        if here.batches is not None:
+            both.create_task(here.batches.drain(here.gateway.settings.drain.seconds))
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.adminapi.gate import Gate, Operators
+from gateway.adminapi.route import Decode
 from gateway.adminapi.routes import Records
 from gateway.adminapi.seals import Seals
 from gateway.adminapi.sessions import Sessions
@@ -28,10 +29,10 @@ class Office:
     login: "Login | None"
 
 
-def office_of(gateway: Gateway) -> Office:
-    """All of it, put together."""
+def office_of(gateway: Gateway, decode: Decode) -> Office:
+    """All of it, put together. `decode`: the body of a request that is to be explained to what it asks for."""
     settings, secret = gateway.settings, deployment_secret(gateway.settings)
-    records = _records(gateway, secret)
+    records = _records(gateway, secret, decode)
     operators = None
     if records is not None:
         operators = Operators(store=records.store, pepper=records.pepper, upgrades=records.upgrades)
@@ -52,7 +53,7 @@ def office_of(gateway: Gateway) -> Office:
     )
 
 
-def _records(gateway: Gateway, secret: bytes) -> Records | None:
+def _records(gateway: Gateway, secret: bytes, decode: Decode) -> Records | None:
     ledger, directory = gateway.records.ledger, gateway.records.directory
     if ledger is None or directory is None:
         return None
@@ -64,4 +65,8 @@ def _records(gateway: Gateway, secret: bytes) -> Records | None:
         upgrades=ledger.upgrades,
         version=gateway.version,
         changed=directory.ring,
+        services=gateway.services,
+        discovery=gateway.discovery,
+        registry=gateway.discovery.registry,
+        decode=decode,
     )

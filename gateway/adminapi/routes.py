@@ -6,17 +6,22 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from gateway.adminapi import keys, openapi, operators, reports, resources
+from gateway.adminapi import keys, openapi, operators, reports, resources, route, workers
 from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.gate import Gate
 from gateway.adminapi.problems import Problem, no_database
+from gateway.adminapi.route import Decode
 from gateway.database import schema
 from gateway.database.audit_log import AuditLog
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.registry import WorkerRegistry
+from gateway.pipeline import Services
 from gateway.tenants.key_life import KeyLife, KeyProblem
 from gateway.tenants.operator_life import OperatorLife
+from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +30,7 @@ log = logging.getLogger(__name__)
 class Records:
     """What the API is about. `changed`: called after a change, so that this gateway looks at once.
 
-    `upgrades`: of tables of an older version.
+    `upgrades`: of tables of an older version. `decode`: of requests that are explained.
     """
 
     store: TenantStore
@@ -35,6 +40,10 @@ class Records:
     upgrades: bool
     version: str
     changed: Callable[[], None]
+    services: Services
+    discovery: Discovery
+    registry: WorkerRegistry
+    decode: Decode
 
 
 def mount(app: web.Application, records: Records, gate: Gate) -> None:
@@ -64,6 +73,8 @@ def all_operations(records: Records) -> list[Operation]:
         *keys.operations(),
         *reports.operations(records.usage, records.audit),
         *operators.operations(OperatorLife(records.store, records.pepper)),
+        *workers.operations(records.services.reservations.fleet, records.discovery, records.registry),
+        *route.operations(records.services, records.decode),
     ]
 
 
@@ -86,6 +97,9 @@ def _answering(
             return Problem(409, "It refers to what is not there, or is there already.").response(http.path)
         except (DatabaseDown, TimeoutError) as err:
             return no_database(err).response(http.path)
+        except RedisDown as err:
+            log.warning("the admin API: Redis: %s", err)
+            return Problem(503, "Redis cannot be asked.", {"retry-after": "1"}).response(http.path)
         if operation.method != "GET":
             records.changed()
         return answer.response()

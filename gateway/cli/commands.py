@@ -25,6 +25,7 @@ NAMES = (
         "import",
         "index",
         "workers",
+        "route",
     ),
 )
 
@@ -97,6 +98,10 @@ def _command(name: str) -> Any:
             from gateway.cli.config import explain_config
 
             return _alone(explain_config)
+        case "route":
+            from gateway.cli.route import route
+
+            return _alone(route)
         case "usage":
             from gateway.cli.usage import usage
 

@@ -1,11 +1,28 @@
 """`radixgate worker`: one embedded PyTorch worker, serving over HTTP as SGLang does."""
 
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from gateway.cli.failure import Failure
+from gateway.discovery.registration import registered
+from gateway.discovery.registry import WorkerRegistry
+from gateway.redis_address import redis_url_problem
+from gateway.settings.types import IDENTIFIER
+from gateway.urls import url_problem
+from radix_cache.redis.scripts import ScriptCaller
+
+if TYPE_CHECKING:  # the engine is an extra
+    from workers.engine_server.main import Beside
+    from workers.engine_server.serving import Serving
+
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104
 
 ENGINE_MISSING = (
     "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
@@ -86,6 +103,22 @@ def worker(
             help="How the model writes tool calls: hermes, llama3_json or mistral; auto reads the template."
         ),
     ] = "auto",
+    register: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REDIS_URL",
+            envvar="RADIXGATE_REGISTER",
+            help="Register there, for gateways with `discovery: [{kind: redis}]`, and leave when it ends.",
+            show_default=False,
+        ),
+    ] = None,
+    register_id: Annotated[
+        str | None, typer.Option(help="Its id there.", show_default="the host's name and the port")
+    ] = None,
+    register_url: Annotated[
+        str | None, typer.Option(help="Where gateways reach it.", show_default="where it listens")
+    ] = None,
+    register_prefix: Annotated[str, typer.Option(help="As redis.prefix of the gateways.")] = "rg",
     kv_events: Annotated[bool, typer.Option(help="Publish what the prefix cache holds, on ZMQ.")] = True,
     kv_events_port: Annotated[
         int,
@@ -144,4 +177,38 @@ def worker(
         options.engine_config()
     except ConfigInvalid as err:
         raise Failure(str(err), 2) from err
-    return main.run(options)
+    if register is None:
+        return main.run(options)
+    return main.run(options, beside=registering(register, host, register_id, register_url, register_prefix))
+
+
+def registering(redis: str, host: str, name: str | None, url: str | None, prefix: str) -> "Beside":
+    """What keeps the worker registered while it serves. Raises Failure for what cannot be."""
+    if (
+        problem := redis_url_problem(redis)
+        if "://" in redis
+        else "expected an address, as redis://host:6379/0"
+    ):
+        raise Failure(f"--register: {problem}", 2)
+    if problem := url_problem(url) if url is not None else None:
+        raise Failure(f"--register-url: {problem}", 2)
+    if url is None and host in EVERYWHERE:
+        raise Failure(f"--register-url: gateways cannot connect to {host}; say where they can", 2)
+    if name is not None and not IDENTIFIER.match(name):
+        raise Failure("--register-id: expected 1 to 64 letters, digits, `.`, `_` and `-`", 2)
+
+    @asynccontextmanager
+    async def beside(serving: "Serving") -> AsyncIterator[None]:
+        at = url or serving.url
+        port = urlsplit(serving.url).port
+        called = name or re.sub(r"[^A-Za-z0-9._-]", "-", f"{socket.gethostname()}-{port}")[-64:].lstrip("._-")
+        scripts = ScriptCaller(redis)
+        try:
+            async with registered(
+                WorkerRegistry(scripts, prefix), {"id": called, "kind": "embedded", "url": at}
+            ):
+                yield
+        finally:
+            await scripts.close()
+
+    return beside

@@ -24,6 +24,7 @@ from gateway.database import pages, schema
 from gateway.database.database import Database
 from gateway.database.kept_tables import batch_rows, batches
 from gateway.database.pages import Page
+from gateway.database.usage_store import insert_of
 
 Json = dict[str, Any]
 
@@ -121,7 +122,7 @@ class BatchStore:
 
     async def get(self, tenant: str, identity: str) -> StoredBatch | None:
         """None for what is not there, or is somebody else's."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return None
         asked = select(batches).where(batches.c.id == identity, batches.c.tenant == tenant)
         async with self._database.begin() as connection:
@@ -130,7 +131,7 @@ class BatchStore:
 
     async def page(self, tenant: str, page: Page) -> tuple[Sequence[StoredBatch], bool]:
         """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return [], False
         async with self._database.begin() as connection:
             rows, more = await pages.read(connection, batches, batches.c.tenant == tenant, page)
@@ -149,7 +150,7 @@ class BatchStore:
 
     async def claim(self, lease_seconds: float) -> StoredBatch | None:
         """The oldest that no gateway has, of a tenant that has fewest under way; None if there is none."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return None
         now = self._now_ms()
         free = and_(batches.c.ended_ms.is_(None), or_(batches.c.owner.is_(None), batches.c.lease_ms <= now))
@@ -210,12 +211,14 @@ class BatchStore:
             return dict(found.tuples().all())
 
     async def add(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
-        """Results of rows that had none. Raises LeaseLost, and nothing is added then."""
+        """Results of rows; a row that has one keeps that. Raises LeaseLost, and nothing is added then."""
         rows = [{"batch": batch.id, "row": r.row, "good": r.good, "line": r.line} for r in results]
-        good = sum(result.good for result in results)
-        counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(results) - good}
         async with self._owned(batch) as (connection, _):
-            await connection.execute(insert(batch_rows), rows)
+            adding = insert_of(connection, batch_rows).on_conflict_do_nothing()
+            # What is added again was added before, by a transaction whose end nobody heard of.
+            new = (await connection.execute(adding.returning(batch_rows.c.good), rows)).scalars().all()
+            good = sum(new)
+            counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
             await connection.execute(update(batches).where(self._own(batch)).values(counts))
 
     async def lines(self, batch: StoredBatch, *, good: bool) -> AsyncIterator[str]:
@@ -269,7 +272,7 @@ class BatchStore:
 
     async def sweep(self, kept_seconds: float) -> int:
         """Forgets those that ended so long ago; says how many."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return 0
         old = batches.c.ended_ms <= self._now_ms() - int(kept_seconds * 1000)
         async with self._database.begin() as connection:
@@ -277,7 +280,7 @@ class BatchStore:
 
     async def unfinished(self) -> int:
         """How many have not ended, of all tenants."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return 0
         async with self._database.begin() as connection:
             asked = select(func.count()).select_from(batches).where(batches.c.ended_ms.is_(None))

@@ -37,10 +37,11 @@ class DatabaseConflict(Exception):
 class Database:
     """`url`: as in the settings, other than `none`. `base`: where a relative SQLite path begins.
 
-    Nothing is connected yet. Raises DatabaseDown where the driver is not installed.
+    Nothing is connected yet. `has_tables`: see schema.there. Raises DatabaseDown where the driver is not installed.
     """
 
     def __init__(self, url: str, base: Path) -> None:
+        self.has_tables = False
         parts = make_url(url)
         self.file = sqlite_file(url, base)
         if self.file is not None:

@@ -91,14 +91,14 @@ class FileStore:
 
     async def held(self, tenant: str) -> int:
         """Bytes of all that it has."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return 0
         async with self._database.begin() as connection:
             return (await self._held(connection, tenant))[1]
 
     async def get(self, tenant: str, identity: str) -> StoredFile | None:
         """None for what is not there, is too old, or is somebody else's."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return None
         asked = select(files).where(files.c.id == identity, self._visible(tenant))
         async with self._database.begin() as connection:
@@ -107,7 +107,7 @@ class FileStore:
 
     async def page(self, tenant: str, page: Page, purpose: str | None) -> tuple[Sequence[StoredFile], bool]:
         """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return [], False
         where = self._visible(tenant)
         if purpose is not None:
@@ -133,7 +133,7 @@ class FileStore:
 
     async def leftovers(self) -> Sequence[StoredFile]:
         """Some of those whose content is to be deleted: dropped, too old, or never finished."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return []
         late = and_(files.c.expires_ms <= self._now_ms(), ~_read_by_a_batch())
         async with self._database.begin() as connection:

@@ -64,7 +64,7 @@ class ResponseStore:
 
     async def get(self, tenant: str, identity: str) -> StoredResponse | None:
         """None for what is not there, is too old, or is somebody else's."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return None
         query = select(responses).where(
             responses.c.id == identity,
@@ -124,7 +124,7 @@ class ResponseStore:
 
     async def sweep(self) -> int:
         """Removes what is too old; says how many."""
-        if not self._database.exists:
+        if not await schema.there(self._database):
             return 0
         gone = delete(responses).where(responses.c.expires_ms <= self._now_ms())
         async with self._database.begin() as connection:

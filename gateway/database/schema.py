@@ -38,12 +38,20 @@ async def upgrade(database: Database) -> None:
         await connection.run_sync(_upgrade)
 
 
+async def there(database: Database) -> bool:
+    """Has it tables? A SQLite file has none before somebody has something to keep. Raises DatabaseDown."""
+    if not database.has_tables:
+        database.has_tables = await revision(database) is not None
+    return database.has_tables
+
+
 async def made(database: Database) -> None:
     """A SQLite file is made by the first who has something to keep. Raises DatabaseDown."""
-    if not database.exists:
+    if not await there(database) and database.file is not None:
         # Loading what makes tables takes long enough to be felt by everybody else's streams.
         await asyncio.to_thread(importlib.import_module, "alembic.command")
-        await upgrade(database)
+        # Somebody who leaves meanwhile must not leave half of it to those who wait.
+        await asyncio.shield(upgrade(database))
 
 
 async def ready(database: Database, *, upgrades: bool) -> None:

@@ -81,6 +81,10 @@ class Change:
             await self._connection.execute(insert(tables.keys), page)
             await self._write_down("keys", f"{len(page)} keys", None, {"ids": [row["id"] for row in page]})
 
+    async def note(self, kind: str, subject: str, after: dict[str, Any]) -> None:
+        """Writes down what is changed elsewhere; if that fails, raise before this transaction ends."""
+        await self._write_down(kind, subject, None, after)
+
     async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
         """The row of one of LISTED, as it is now; None if there is none of that name."""
         table, column = LISTED[kind]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.discovery.registry import LOOK_SECONDS, WorkerRegistry
+from gateway.discovery.registry import LOOK_SECONDS, RedisSource, WorkerRegistry
 from gateway.discovery.source import Source, SourceAway
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.settings.workers import Worker as WorkerSettings
@@ -53,9 +53,9 @@ class Discovery:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
-        self._static = frozenset(WorkerId(one.id) for one in static)
+        self._static = {WorkerId(one.id): one for one in static}
         self._sources = sources
-        self._registry = registry
+        self.registry = registry
         self._worker = worker
         self._drain_seconds = drain_seconds
         self._clock = clock
@@ -64,6 +64,26 @@ class Discovery:
         self._leaving: dict[WorkerId, float] = {}
         self._drained: frozenset[str] = frozenset()
         self._refused: dict[WorkerId, str] = {}
+
+    def is_static(self, worker: WorkerId) -> bool:
+        """Does it stand in the settings?"""
+        return worker in self._static
+
+    def settings_of(self, worker: WorkerId) -> WorkerSettings | None:
+        """Where it is; None for one that has left."""
+        return self._static.get(worker) or self._joined.get(worker)
+
+    def found_in(self, worker: WorkerId) -> str:
+        """Who says that it is there."""
+        if worker in self._static:
+            return "settings"
+        found = (name for name, said in self._said.items() if any(one.id == worker for one in said.workers))
+        return next(found, "nowhere any more")
+
+    @property
+    def asks_registry(self) -> bool:
+        """Is anybody taken up who registers in Redis?"""
+        return RedisSource.name in self._said
 
     @property
     def away(self) -> dict[str, str]:
@@ -104,7 +124,7 @@ class Discovery:
         """Takes over whom operators drain and resume, and lets go of those whose streams have ended."""
         while True:
             try:
-                drained = await self._registry.draining()
+                drained = await self.registry.draining()
             except RedisDown:
                 drained = self._drained
             for worker in self._fleet:

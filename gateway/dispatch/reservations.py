@@ -10,6 +10,7 @@ Both are left on every ending. Quota is settled to what was used: nothing for wh
 the tokens that came for a stream that was cut, the worker's own count for what was completed. Nobody waits for it.
 """
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -48,6 +49,8 @@ from policies.latency_model import predicted_ttft_ms
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerUnreachable
+
+log = logging.getLogger(__name__)
 
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
@@ -210,6 +213,8 @@ class Held:
             predicted_tokens=placed.route.matched_tokens,
             predicted_ttft_seconds=predicted_ms / 1000,
         )
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("request %s goes to %s: %s", self._ctx.id, placed.worker.id, placed.route.reason)
         expected = self._by.feedback.sent(placed.worker.id, self._prompt)
         self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
         if self._recorded:

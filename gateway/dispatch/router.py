@@ -49,6 +49,7 @@ class Router:
         self._random = random
         self.shadow = shadow
         self._clock = clock
+        self.policy_name = policy.name
         self._sequence: dict[str, int] = {}
 
     def arrival(self, model: str) -> int:
@@ -71,7 +72,13 @@ class Router:
         match, blocks = self._index.match(prompt.namespace, prompt.hashes), self._feedback.blocks
         now = self._clock()
         candidates = [
-            _candidate(worker.snapshot(now), prompt, match.tiers(worker.id), blocks(match, worker.id))
+            _candidate(
+                worker.snapshot(now),
+                prompt,
+                match.tiers(worker.id),
+                known=match.blocks(worker.id),
+                counted=blocks(match, worker.id),
+            )
             for worker in self._fleet.serving(ctx.model.name)
             if worker.id not in without
         ]
@@ -88,6 +95,11 @@ class Router:
         routes = policy.rank(query, candidates, now)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
 
+    def now_ranked(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
+        """As the next request would be, which this one is not: nothing is counted."""
+        sequence = self._sequence.get(ctx.model.name, 0)
+        return self.ranked(ctx, prompt, sequence=sequence, output_tokens=output_tokens)
+
     def for_shadow(self) -> bool:
         """Is the next request the shadow policy's to decide?"""
         return self.shadow is not None and self._random.random() < self.shadow.share
@@ -103,11 +115,18 @@ class Router:
         shadow.compare(decision.query.prompt_tokens, decision.candidates, primary, second)
 
 
-def _candidate(worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, counted: int) -> Candidate:
-    """`counted`: of all that is held, what is to be counted on."""
+def _candidate(
+    worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, *, known: int, counted: int
+) -> Candidate:
+    """`counted`: of all that is `known` to be held, what is to be counted on."""
+    doubted = prompt.matched_tokens(known) - prompt.matched_tokens(counted) if known > counted else 0
     if held.gpu >= counted:
-        return Candidate(worker=worker, matched_tokens=prompt.matched_tokens(counted))
+        return Candidate(worker=worker, matched_tokens=prompt.matched_tokens(counted), doubted_tokens=doubted)
     gpu, near, matched = map(prompt.matched_tokens, held.lowered(Tier.DISK, counted))
     return Candidate(
-        worker=worker, matched_tokens=matched, host_tokens=near - gpu, disk_tokens=matched - near
+        worker=worker,
+        matched_tokens=matched,
+        host_tokens=near - gpu,
+        disk_tokens=matched - near,
+        doubted_tokens=doubted,
     )

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,13 +47,10 @@ class Label:
 class Shelf:
     """Every method raises DatabaseDown and ContentDown."""
 
-    def __init__(
-        self, store: FileStore, contents: ContentStore, bounds: Bounds, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, store: FileStore, contents: ContentStore, bounds: Bounds) -> None:
         self.store = store
         self.bounds = bounds
         self._contents = contents
-        self._wall = wall
         self._arriving: dict[str, int] = {}
 
     async def put(self, tenant: str, pieces: AsyncIterator[bytes], label: Callable[[], Label]) -> StoredFile:
@@ -138,7 +134,7 @@ class Shelf:
 
     def _labelled(self, file: StoredFile, label: Label, size: int) -> StoredFile:
         kept = min(label.kept_seconds or self.bounds.kept_seconds_max, self.bounds.kept_seconds_max)
-        return replace(file, purpose=label.purpose, name=label.name, bytes=size, expires=self._wall() + kept)
+        return replace(file, purpose=label.purpose, name=label.name, bytes=size, expires=file.created + kept)
 
 
 class _Arrival:

@@ -1,18 +1,25 @@
-"""What a gateway keeps in its database: tenants, usage, responses. Each has connections of its own."""
+"""What a gateway keeps in its database: tenants, usage, responses, files, batches. Each has its own connections."""
 
+import secrets
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.database.batch_store import BatchStore
 from gateway.database.database import Database, DatabaseDown
+from gateway.database.file_store import FileStore
 from gateway.database.response_store import ResponseStore
 from gateway.database.tenant_store import TenantStore
 from gateway.database_address import NONE
+from gateway.files.content import ContentStore
+from gateway.files.directory import Directory
+from gateway.files.shelf import Bounds, Shelf
 from gateway.ledger.ledger import Ledger, Loop
 from gateway.settings.listeners import is_loopback
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
+from gateway.telemetry.batch_counts import BatchCounts
 from gateway.tenants.directory import TenantDirectory
 from gateway.tenants.keys import pepper
 from gateway.tenants.sql_directory import SqlDirectory
@@ -27,22 +34,30 @@ class Records:
     directory: SqlDirectory | None
     ledger: Ledger | None
     responses: ResponseStore | None
+    shelf: Shelf | None
+    batches: BatchStore | None
+    batch_counts: BatchCounts
 
     @classmethod
     def opened(cls, settings: Settings, secret: bytes, stack: AsyncExitStack) -> "Records":
         """Nothing is connected yet; the stack closes it. Raises SettingsProblem."""
-        directory = _directory(settings, secret, stack)
+        directory, kept = _directory(settings, secret, stack), _database(settings, stack)
         return cls(
             tenants=_tenants(settings, secret, directory),
             directory=directory,
             ledger=_ledger(settings, stack),
             responses=_responses(settings, stack),
+            shelf=_shelf(settings, kept) if kept is not None else None,
+            batches=BatchStore(kept, secrets.token_hex(8)) if kept is not None else None,
+            batch_counts=BatchCounts(),
         )
 
     def loops(self) -> Iterator[tuple[str, Loop]]:
         """By the names they are supervised under; the directory's own begins earlier."""
         if self.responses is not None:
             yield "responses", self.responses.run
+        if self.shelf is not None:
+            yield "files", self.shelf.run
         if self.ledger is not None:
             yield from self.ledger.loops()
 
@@ -88,6 +103,26 @@ def _responses(settings: Settings, stack: AsyncExitStack) -> ResponseStore | Non
         kept_seconds=settings.responses.kept_seconds,
         tenant_responses_max=settings.responses.tenant_responses_max,
     )
+
+
+def _shelf(settings: Settings, database: Database) -> Shelf:
+    """Raises SettingsProblem."""
+    files = settings.files
+    contents: ContentStore = Directory(Path(settings.state_directory) / files.directory)
+    if files.s3 is not None:
+        try:
+            from gateway.files.object_store import ObjectStore
+        except ModuleNotFoundError as err:
+            raise SettingsProblem(
+                f"$.files.s3: {err.name} is not installed; pip install 'radixgate[s3]'"
+            ) from err
+        contents = ObjectStore(files.s3)
+    bounds = Bounds(
+        file_bytes_max=files.file_bytes_max,
+        tenant_bytes_max=files.tenant_bytes_max,
+        kept_seconds_max=files.kept_seconds_max,
+    )
+    return Shelf(FileStore(database), contents, bounds)
 
 
 def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:

@@ -22,6 +22,7 @@ from gateway.database.database import DatabaseDown
 from gateway.dispatch.fleet import Worker
 from gateway.errors import GatewayError
 from gateway.telemetry.exposition import exposition
+from gateway.web import openai
 from gateway.web.boundary import Handler, boundary
 
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
@@ -41,7 +42,7 @@ SECURITY_HEADERS = {
 
 def admin_app(gateway: Gateway) -> web.Application:
     """The application behind `admin`."""
-    office = office_of(gateway)
+    office = office_of(gateway, openai.decode)
     gate = office.gate
 
     async def live(http: web.Request) -> web.Response:

@@ -13,12 +13,11 @@ from gateway.database import batch_store
 from gateway.database.batch_store import CANCELLING, VALIDATING, BatchStore, StoredBatch
 from gateway.database.pages import NoSuchPlace
 from gateway.errors import BadRequest, FilesUnavailable, NotFound, TooManyBatches
-from gateway.files.shelf import Shelf
 from gateway.request import Surface
 from gateway.web import json_bodies
 from gateway.web.boundary import Handler
 from gateway.web.files import kept_seconds, listed
-from gateway.web.kept import TenantOf, answering, page_of, small_body
+from gateway.web.kept import Kept, TenantOf, answering, page_of, small_body
 
 BODY_BYTES_MAX = 64 * 1024
 BATCHES, BATCHES_MAX = 20, 100
@@ -61,24 +60,16 @@ _CREATE = msgspec.json.Decoder(CreateBatch)
 
 
 class BatchHandlers:
-    """`store`, `shelf`: None where nothing is kept. `wake`: there is something to do."""
-
     def __init__(
         self,
-        store: BatchStore | None,
-        shelf: Shelf | None,
+        kept: Kept,
         tenant_of: TenantOf,
         *,
-        unfinished_max: int,
-        wake: Callable[[], None],
         body_seconds_max: float,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._maybe_store = store
-        self._shelf = shelf
+        self._kept = kept
         self._tenant_of = tenant_of
-        self._unfinished_max = unfinished_max
-        self._wake = wake
         self._body_seconds_max = body_seconds_max
         self._wall = wall
 
@@ -93,9 +84,9 @@ class BatchHandlers:
 
     @property
     def _store(self) -> BatchStore:
-        if self._maybe_store is None:
+        if self._kept.batches is None:
             raise NotFound("Batches are not kept here: the gateway has no database.")
-        return self._maybe_store
+        return self._kept.batches
 
     async def create(self, http: web.Request) -> bytes:
         tenant, store = await self._tenant_of(http), self._store
@@ -105,8 +96,8 @@ class BatchHandlers:
         seconds = _window_seconds(asked.completion_window)
         after = asked.output_expires_after or ExpiresAfter()
         kept = kept_seconds(after.anchor, "created_at", after.seconds)
-        assert self._shelf is not None
-        file = await self._shelf.get(tenant.id, asked.input_file_id)
+        assert self._kept.shelf is not None
+        file = await self._kept.shelf.get(tenant.id, asked.input_file_id)
         if file is None or file.purpose != "batch":
             why = "does not exist" if file is None else "was not uploaded with purpose `batch`"
             raise BadRequest(f"The file {asked.input_file_id[:100]!r} {why}.", param="input_file_id")
@@ -126,10 +117,10 @@ class BatchHandlers:
             metadata=asked.metadata,
         )
         try:
-            await store.create(batch, unfinished_max=self._unfinished_max)
+            await store.create(batch, unfinished_max=self._kept.unfinished_max)
         except batch_store.TooManyBatches as err:
-            raise TooManyBatches(self._unfinished_max) from err
-        self._wake()
+            raise TooManyBatches(self._kept.unfinished_max) from err
+        self._kept.wake()
         return msgspec.json.encode(batch_object(batch))
 
     async def list_all(self, http: web.Request) -> bytes:
@@ -152,7 +143,7 @@ class BatchHandlers:
             if batch.status not in (VALIDATING, batch_store.IN_PROGRESS):
                 raise BadRequest(f"A batch that is {batch.status} cannot be cancelled.", param="batch_id")
             if await self._store.cancel(batch):
-                self._wake()
+                self._kept.wake()
 
     async def _found(self, http: web.Request) -> StoredBatch:
         tenant, identity = await self._tenant_of(http), http.match_info["batch"]

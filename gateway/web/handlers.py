@@ -7,7 +7,6 @@ from importlib.metadata import version
 import msgspec
 from aiohttp import web
 
-from gateway.database.response_store import ResponseStore
 from gateway.doors import Doors
 from gateway.errors import (
     GatewayError,
@@ -18,25 +17,25 @@ from gateway.errors import (
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
 from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
-from gateway.web import openapi
-from gateway.web.anthropic.dialect import AnthropicDialect, CountingDialect
+from gateway.web import dialects, openapi
+from gateway.web.anthropic.dialect import CountingDialect
+from gateway.web.batches import BatchHandlers
 from gateway.web.bodies import Bodies
 from gateway.web.boundary import Handler, boundary, expectations
 from gateway.web.client_address import FindAddress
 from gateway.web.counting import count
-from gateway.web.dialect import Dialect, OpenAIDialect
+from gateway.web.dialect import Dialect
 from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
 from gateway.web.failure import failure
+from gateway.web.files import FileHandlers
+from gateway.web.kept import Kept
 from gateway.web.models import Models
-from gateway.web.responses.dialect import InputTokensDialect, ResponsesDialect
+from gateway.web.responses.dialect import InputTokensDialect
 from gateway.web.responses.stored import StoredResponses
 from gateway.web.usage import own_usage
 
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
-
-PASSED_ON = [surface for surface in Surface if surface not in (Surface.MESSAGES, Surface.RESPONSES)]
-"""What a worker is asked as it came."""
 
 Work = Callable[[HttpExchange, Services], Awaitable[None]]
 
@@ -49,10 +48,10 @@ def tenant_app(
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
     find_address: FindAddress,
-    responses: ResponseStore | None,
+    kept: Kept,
 ) -> web.Application:
-    """The application behind `listen`. `local_names_only`: see boundary. `responses`: None keeps nothing."""
-    bodies = Bodies(body_bytes_max)
+    """The application behind `listen`. `local_names_only`: see boundary."""
+    bodies, responses = Bodies(body_bytes_max), kept.responses
 
     async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
         return await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
@@ -102,17 +101,20 @@ def tenant_app(
     app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
     known: dict[str, str] = {}
     models = Models(at.catalogue, tenant_of)
-    answering = {surface.value: infer(_plain(surface)) for surface in PASSED_ON} | {
-        "messages": infer(AnthropicDialect),
+    answering = {surface.value: infer(dialects.of(surface, responses)) for surface in Surface} | {
         "messages/count_tokens": infer(CountingDialect, count),
-        "responses": infer(lambda request_id: ResponsesDialect(request_id, responses)),
         "responses/input_tokens": infer(lambda request_id: InputTokensDialect(request_id, responses), count),
     }
+    stored = [
+        *StoredResponses(responses, tenant_of).routes(),
+        *FileHandlers(kept.shelf, tenant_of, idle_seconds_max=body_seconds_max).routes(),
+        *BatchHandlers(kept, tenant_of, body_seconds_max=body_seconds_max).routes(),
+    ]
     for prefix in PREFIXES:
         for path, handler in answering.items():
             app.router.add_post(f"{prefix}/{path}", handler, expect_handler=expectations)
             known[f"{prefix}/{path}"] = "POST"
-        for method, path, handler in StoredResponses(responses, tenant_of).routes():
+        for method, path, handler in stored:
             app.router.add_route(method, f"{prefix}/{path}", handler, expect_handler=expectations)
         app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=expectations)
         app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=expectations)
@@ -134,9 +136,3 @@ def tenant_app(
 
     app.router.add_route("*", "/{anything:.*}", nothing_here, expect_handler=expectations)
     return app
-
-
-def _plain(surface: Surface) -> Callable[[str], Dialect]:
-    """OpenAI's own shape keeps nothing of an exchange: one for all."""
-    dialect = OpenAIDialect(surface)
-    return lambda request_id: dialect

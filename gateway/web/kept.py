@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
+from gateway.database.batch_store import BatchStore
 from gateway.database.database import DatabaseDown
 from gateway.database.pages import Page
+from gateway.database.response_store import ResponseStore
 from gateway.errors import BadRequest, BodyTimeout, GatewayError, PayloadTooLarge, UnsupportedEncoding
 from gateway.files.content import ContentDown
+from gateway.files.shelf import Shelf
 from gateway.tenants.tenant import Tenant
 from gateway.web.boundary import Handler
 from gateway.web.exchange import SERVER, new_request_id
@@ -17,6 +21,17 @@ from gateway.web.failure import failure
 
 TenantOf = Callable[[web.Request], Awaitable[Tenant]]
 """Whose key a request has. Raises what Entrance.admit raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Where things are kept; None: nowhere. `unfinished_max`: batches of a tenant. `wake`: there is one to run."""
+
+    responses: ResponseStore | None = None
+    shelf: Shelf | None = None
+    batches: BatchStore | None = None
+    unfinished_max: int = 0
+    wake: Callable[[], None] = lambda: None
 
 
 def answering(work: Callable[[web.Request], Awaitable[bytes]], away: Callable[[], GatewayError]) -> Handler:

@@ -116,7 +116,11 @@ def test_misspelt_values_are_refused_by_the_schema(values: dict[str, Any], path:
 PROGRAM_DEFAULTS = {".workers.embedded.options", ".workers.embedded.model.tiny"}
 """What is left out there, the program chooses."""
 
-GIVEN_BY_THE_CHART = {"model", "host", "port", "served-model-name", "kv-events", "kv-events-port"}
+GIVEN_BY_THE_CHART = {
+    *("model", "host", "port", "served-model-name", "kv-events", "kv-events-port"),
+    # A Service finds the chart's workers.
+    *("register", "register-id", "register-url", "register-prefix"),
+}
 
 OPTIONAL = {"global", "existingClaim", "claims"}
 

@@ -7,7 +7,7 @@ credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what is held
     own    = b + s N                        its own prefill
     price  = min(price_max, mean over workers of s Q / backlog_ms)
     room   = E d (K + N + E - KV) / K       until streams that end have made room for it, if it does not fit
-    cost   = wait + own (1 + price + harm R) + decode + room
+    cost   = (wait + own (1 + price + harm R) + decode + room + copy + slow start) stay
 
     s  ms per uncached token      Q  uncached tokens sent there and not computed yet       C  chunk budget
     b  ms per request             R  open streams there                                    d  ms per step
@@ -21,20 +21,28 @@ A hit is thereby priced by the tokens it saves, never by "has a match": a prefix
 send them all to one worker. Formula and constants: the social-cost reading of LMETRIC (OSDI'26) joined with
 Mooncake's TTFT estimate (FAST'25).
 
-A session stays where it is by what is held there; a prefix on its way counts on that worker as if it were held, so
-that a stampede follows its first request as long as the queue there costs less than computing it again, and a hot
-prefix is copied as soon as it does not.
+A session stays where it is by what is held there, and `stay` makes that worker a little cheaper, so that estimates
+that waver move nobody. A prefix on its way counts on its worker as if it were held, so that a stampede follows its
+first request as long as the queue there costs less than computing it again, and a hot prefix is copied as soon as
+it does not. Its holders are enough when they are one more than their share of all streams asks for (demand share
+times workers, rounded up, plus one): then `copy` prices the prefill of another one.
+
+Slow start: a worker that has just joined or come back is held for slower, and gets its load bit by bit. What the
+index is not sure of (events that were lost, hybrid models) counts by its credit: so much more has to be computed.
 
 Measured by `make bench-routing`, on a public trace and on generated ones. What paid: Q without what has been
 computed by now (3 % of mean TTFT), `room` instead of a whole backlog as the punishment for a full KV (half of
 the TTFT of agents), equal costs by lot and not all within 3 % (a tenth less TPOT near saturation). What did
-not, within noise: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of 50 or 200. A `decode_weight` of
-0.1 buys goodput near saturation with 3 % of TTFT, and loses both where KV is scarce.
+not, within noise: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of 50 or 200; nor a `copy_price`
+of any size, as few prefixes are ever held more often than they are asked for (it is a bound, not a gain). A `stay`
+of 0.1 costs 1 % of TTFT with estimates that do not waver. A `decode_weight` of 0.1 buys goodput near saturation
+with 3 % of TTFT, and loses both where KV is scarce. Slow start that multiplies the whole cost, price included, cost
+a tenth of TTFT while workers restarted every minute; as a part of wait and own prefill it costs nothing.
 """
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
@@ -42,7 +50,6 @@ from policies.routing.estimate import kv_wait_ms, matched_tokens, own_ms, uncach
 from policies.routing.lots import two_of
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 from radix_cache.match import WorkerId
-from workers.worker import WorkerSnapshot
 
 DECODE_SLOWDOWN_MS = 54.0
 """Milliseconds a step gains between empty and full KV (8B-class model on one GPU; only the ranking matters)."""
@@ -69,17 +76,35 @@ class CostOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_field
     )
     tie: Annotated[Weight, Meta(description="Costs within this share of the best are equal.")] = 0.0
     slow_start: Annotated[
-        Weight, Meta(description="Dearer by so much is a worker that has just joined or come back.")
+        Weight, Meta(description="By so much slower is a worker held that has just joined or come back.")
     ] = 1.0
     slow_start_seconds: Annotated[
         Weight, Meta(description="Time in which that fades; 0: it gets its whole load at once.")
-    ] = 30.0
+    ] = 10.0
     stay: Annotated[
         Share, Meta(description="Cheaper by this share is the worker that a session's longest prefix is on.")
     ] = 0.02
     copy_price: Annotated[
         Weight, Meta(description="Price of computing a prefix once more than its demand asks for.")
     ] = 1.0
+
+
+class Terms(NamedTuple):
+    """What a cost is made of: milliseconds that add up, and a factor of their sum."""
+
+    wait_ms: float
+    own_ms: float
+    price_ms: float
+    harm_ms: float
+    decode_ms: float
+    room_ms: float
+    copy_ms: float
+    slow_start_ms: float
+    stay: float
+
+    def total(self) -> float:
+        """`cost_ms`."""
+        return sum(self[:-1]) * self.stay
 
 
 class Cost:
@@ -128,32 +153,37 @@ class Cost:
         )
         elsewhere = candidate.host_tokens + candidate.disk_tokens
         wait, own = wait_ms(worker, uncached), own_ms(worker, uncached)
-        cost = wait + own * (1 + price + options.harm * worker.streams)
         tokens_new = max(1, query.prompt_tokens - matched + elsewhere) + query.output_tokens
-        cost += self._memory_cost(worker, tokens_new, query.output_tokens)
-        if crowded and 2 * matched < query.prompt_tokens:
-            cost += options.copy_price * own
-        if worker.age_seconds is not None and worker.age_seconds < options.slow_start_seconds:
-            cost *= 1 + options.slow_start * (1 - worker.age_seconds / options.slow_start_seconds)
-        if at_home:
-            cost *= 1 - options.stay
+        full = min(1.0, worker.kv_tokens / worker.kv_tokens_max) if worker.kv_tokens_max else 0.0
+        terms = Terms(
+            wait_ms=wait,
+            own_ms=own,
+            price_ms=own * price,
+            harm_ms=own * options.harm * worker.streams,
+            decode_ms=options.decode_weight * query.output_tokens * DECODE_SLOWDOWN_MS * full,
+            room_ms=kv_wait_ms(worker, tokens_new, query.output_tokens),
+            copy_ms=options.copy_price * own if crowded and 2 * matched < query.prompt_tokens else 0.0,
+            slow_start_ms=(wait + own)
+            * options.slow_start
+            * _youth(worker.age_seconds, options.slow_start_seconds),
+            stay=1 - options.stay if at_home else 1.0,
+        )
         off = f" ({elsewhere} off the GPU)" if elsewhere else ""
+        doubted = f" ({candidate.doubted_tokens} more in doubt)" if candidate.doubted_tokens else ""
         return Route(
             worker=worker.id,
-            cost_ms=cost,
+            cost_ms=terms.total(),
             matched_tokens=matched,
-            reason=f"{matched} of {query.prompt_tokens} tokens held{off}, waits {wait:.1f} ms, "
+            reason=f"{matched} of {query.prompt_tokens} tokens held{off}{doubted}, waits {wait:.1f} ms, "
             f"computes {own:.1f} ms",
             ms_per_queued_token=worker.speed.ms_per_token,
+            terms=terms,
         )
 
-    def _memory_cost(self, worker: WorkerSnapshot, tokens_new: int, output_tokens: int) -> float:
-        """What a fuller KV costs: slower steps, and a backlog to drain where the request would not fit."""
-        if not worker.kv_tokens_max:
-            return 0.0
-        full = min(1.0, worker.kv_tokens / worker.kv_tokens_max)
-        cost = self.options.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * full
-        return cost + kv_wait_ms(worker, tokens_new, output_tokens)
+
+def _youth(age_seconds: float | None, seconds: float) -> float:
+    """1 where it has just come, 0 where it has been there for so long."""
+    return 0.0 if age_seconds is None or age_seconds >= seconds else 1 - age_seconds / seconds
 
 
 def _copies_suffice(query: RouteQuery, candidates: Sequence[Candidate]) -> bool:

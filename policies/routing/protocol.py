@@ -46,12 +46,20 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker that may serve, and how many leading prompt tokens it holds or is about to hold.
 
     Of these `host_tokens` lie in host memory and `disk_tokens` further away, both from where the GPU's end.
+    `doubted_tokens`: what the index knows of beyond them and does not count on.
     """
 
     worker: WorkerSnapshot
     matched_tokens: int = 0
     host_tokens: int = 0
     disk_tokens: int = 0
+    doubted_tokens: int = 0
+
+
+class Terms(Protocol):
+    """Named numbers, as a NamedTuple has them."""
+
+    def _asdict(self) -> dict[str, float]: ...
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,7 +67,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `cost_ms`: the policy's estimate, in milliseconds. `matched_tokens`: prompt tokens that it need not compute.
     `ms_per_queued_token`: what the estimate rises by with every token that is queued there meanwhile; 0 where a
-    policy does not look at that.
+    policy does not look at that. `terms`: what the estimate was made of, for operators to see.
     """
 
     worker: WorkerId
@@ -68,6 +76,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str
     prefill_worker: WorkerId | None = None
     ms_per_queued_token: float = 0.0
+    terms: Terms | None = None
 
 
 Ranking = tuple[Route, ...]

@@ -187,6 +187,13 @@ class Sglang(Engine):
         self.post("/flush_cache")
 
 
+class SglangOfOneTokenPages(Sglang):
+    """As it comes: nobody has said how large a page is to be."""
+
+    page_size = 1
+    kv_tokens = Sglang.kv_tokens
+
+
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:

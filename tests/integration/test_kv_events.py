@@ -11,12 +11,24 @@ from tests.integration.test_whole import ask, cached, conversation, text
 
 
 @pytest.fixture
-def small(checkpoint, tmp_path):
-    """A worker with room for 64 pages."""
-    worker = EmbeddedWorker(checkpoint, tmp_path / "worker.log", "--kv-tokens", str(64 * PAGE_SIZE))
-    worker.start()
-    yield worker
-    worker.kill()
+def small_of(checkpoint, tmp_path):
+    """Starts a worker with room for 1,024 tokens, in pages of so many."""
+    workers = []
+
+    def start(page_size=PAGE_SIZE):
+        options = ("--kv-tokens", str(64 * PAGE_SIZE), "--page-size", str(page_size))
+        workers.append(EmbeddedWorker(checkpoint, tmp_path / "worker.log", *options))
+        workers[-1].start()
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.kill()
+
+
+@pytest.fixture
+def small(small_of):
+    return small_of()
 
 
 def index_of(running):
@@ -71,20 +83,26 @@ async def test_the_index_holds_exactly_what_the_worker_holds_also_when_it_evicts
         assert index_of(running).corrections == 0
 
 
-async def test_blocks_of_several_pages_count_when_all_of_their_pages_are_there(gateway, small, checkpoint):
-    entry = f'[{{"name": "{MODEL}", "tokenizer": "{checkpoint}", "block_size": {4 * PAGE_SIZE}}}]'
+@pytest.mark.parametrize(("page", "block"), [(PAGE_SIZE, 4 * PAGE_SIZE), (1, PAGE_SIZE)])
+async def test_blocks_of_several_pages_count_when_all_of_their_pages_are_there(
+    gateway, small_of, checkpoint, page, block
+):
+    entry = f'[{{"name": "{MODEL}", "tokenizer": "{checkpoint}", "block_size": {block}}}]'
     chance = random.Random(6)
-    async with gateway(small, kind="embedded", models=entry) as running:
+    async with gateway(small_of(page), kind="embedded", models=entry) as running:
         overview = running.here.gateway.overview.tenants
         await ask(running, asked(0))
         await heard(running)
+        assert "w0" in index_of(running).followed
         for _ in range(25):
             predicted = overview["acme"].total.predicted_tokens
             _, usage = await ask(running, asked(chance.randrange(8), turns=chance.randint(1, 3)))
             predicted = overview["acme"].total.predicted_tokens - predicted
             # The rest of a block may be there as well, and is not counted.
-            assert predicted <= cached(usage) < predicted + 4 * PAGE_SIZE
+            assert predicted <= cached(usage) < predicted + block
             await heard(running)
+            assert held(running) == len(feed_of(running).follower.holds())
+        assert held(running) > 10
 
 
 async def test_a_flush_is_heard(gateway, small, model_settings):

@@ -126,6 +126,31 @@ async def test_while_redis_is_away_requests_go_on_and_what_was_learnt_is_told_af
             assert [key async for key in client.scan_iter("*:tree:*")]
 
 
+async def test_a_redis_that_is_not_there_at_the_start_is_used_when_it_comes(gateway, own_valkey, caplog):
+    caplog.set_level("INFO", "radix_cache")
+    own_valkey.kill()
+    settings = {"redis.url": own_valkey.url, "redis.timeout_ms": "50"}
+    async with ScriptedWorker() as a, ScriptedWorker() as b, gateway(a, b, **settings) as running:
+        parts = index_of(running)
+        for number in range(3):
+            assert await asked(running, f"{LONG}{number}") == 200
+        # Without Redis a process has a tree of its own: the second and the third follow the first.
+        assert sorted(where(a, b)) == [0, 3]
+        async with running.http.get(running.admin + "/health/ready") as response:
+            found = await response.json()
+            assert (response.status, found["index"], found["redis"]) == (200, "standing still", "away")
+        own_valkey.start()
+        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=10)
+        await running.until(lambda: not running.here.gateway.quotas.away, seconds=10)
+        assert await asked(running, f"{LONG}again") == 200
+        assert sorted(where(a, b)) == [0, 4]
+    said = [record.message for record in caplog.records if "prefix index" in record.message]
+    assert [message.partition(" (")[0] for message in said] == [
+        "the prefix index has lost Redis and answers from its copy",
+        "the prefix index follows Redis",
+    ]
+
+
 async def test_a_redis_that_refuses_to_write_fails_no_request(gateway, own_valkey):
     async with ScriptedWorker() as worker, gateway(worker, **{"redis.url": own_valkey.url}) as running:
         async with redis.from_url(own_valkey.url) as client:

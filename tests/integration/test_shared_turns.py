@@ -256,8 +256,8 @@ async def test_the_load_that_one_gateway_makes_is_seen_by_the_other(gateway):
         release = held(worker)
         call = asyncio.create_task(asked(one, "x" * 4000))
         (seen,) = other.here.gateway.fleet
-        await other.until(lambda: seen.snapshot().tokens_queued >= 1000)
-        assert (seen.load.tokens_queued, seen.snapshot().streams) == (0, 1)
+        await other.until(lambda: seen.load.all_tokens_queued >= 1000)
+        assert (seen.load.tokens_queued, seen.snapshot(0.0).streams) == (0, 1)
         release.set()
         assert await call == 200
-        await other.until(lambda: seen.snapshot().streams == 0)
+        await other.until(lambda: seen.snapshot(0.0).streams == 0)

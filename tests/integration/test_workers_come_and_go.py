@@ -3,9 +3,13 @@
 import asyncio
 import sys
 
+import pytest
+
+from gateway.discovery.registration import registered
 from gateway.discovery.registry import WorkerRegistry
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.integration.conftest import EmbeddedWorker
 
 
 async def workers(running, *arguments):
@@ -97,3 +101,60 @@ async def test_what_cannot_be_a_worker_is_refused(gateway):
             assert code != 0
             assert says in err
             assert "Traceback" not in err
+
+
+async def test_an_embedded_worker_registers_itself_serves_and_leaves_with_its_end(
+    gateway, checkpoint, tmp_path
+):
+    async with ScriptedWorker() as one:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            settings = running.here.gateway.settings
+            own = EmbeddedWorker(
+                checkpoint,
+                tmp_path / "worker.log",
+                *("--register", settings.redis.url, "--register-prefix", settings.redis.prefix),
+                *("--register-id", "own"),
+            )
+            await asyncio.to_thread(own.start)
+            try:
+                await running.until(lambda: up(running, "own"), 30)
+                async with running.chat("hello", model="tiny", max_tokens=4) as response:
+                    assert response.status == 200, await response.text()
+                assert await asyncio.to_thread(own.stop) == 0
+                await running.until(lambda: "own" not in running.here.gateway.fleet, 20)
+            finally:
+                own.kill()
+
+
+async def test_a_worker_registers_again_when_redis_has_forgotten_it(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            settings = running.here.gateway.settings
+            redis = ScriptCaller(settings.redis.url)
+            registry = WorkerRegistry(redis, settings.redis.prefix)
+            async with registered(registry, {"id": "own", "kind": "sglang", "url": two.url}, 0.05):
+                await running.until(lambda: up(running, "own"), 20)
+                await registry.remove("own")
+                await running.until(lambda: up(running, "own"), 20)
+            assert await registry.registered() == []
+            await redis.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--register", "nowhere"], "--register: "),
+        (["--register", "redis://h:1", "--host", "0.0.0.0"], "--register-url: "),
+        (["--register", "redis://h:1", "--register-id", "a b"], "--register-id: "),
+    ],
+    ids=["redis", "everywhere", "id"],
+)
+async def test_a_worker_that_cannot_register_says_so_before_it_loads(checkpoint, options, says):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "worker", "--model", str(checkpoint), *options),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 2
+    assert says in err.decode()
+    assert "Traceback" not in err.decode()

@@ -26,7 +26,17 @@ from radix_cache.redis.line import LineLost
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.store import TreeStore
-from tests.benchmarks.index import followed, growth, hash_layout, match, memory, replicas, scripts, snapshot
+from tests.benchmarks.index import (
+    followed,
+    growth,
+    hash_layout,
+    match,
+    memory,
+    replicas,
+    scale,
+    scripts,
+    snapshot,
+)
 from tests.benchmarks.index.corpus import Session, Shape, corpus
 from tests.benchmarks.index.report import ratios, tables
 from tests.stage.valkey import ValkeyServer
@@ -52,6 +62,7 @@ class Sizes:
     changes_seen: int = 3000
     growth_blocks: tuple[int, ...] = (10_000, 100_000, 1_000_000, 5_000_000)
     chats_blocks: int = 643_000
+    scale: Shape = scale.SCALE
 
 
 QUICK = Sizes(
@@ -63,6 +74,7 @@ QUICK = Sizes(
     changes_seen=400,
     growth_blocks=(10_000, 100_000, 1_000_000),
     chats_blocks=150_000,
+    scale=scale.QUICK,
 )
 
 
@@ -98,6 +110,8 @@ class Bench:
             await self._try(match.HASHES, self._hash_layout(url, sessions))
         with private_valkey() as url:
             await self._beside(url, sessions)
+        with private_valkey() as url:
+            await self._try(match.COPY, scale.measure(url, sizes.scale), "scale_")
         self._console.print("growth ...", style="dim")
         ours = self.runs[match.COPY]
         ours |= followed.measure()

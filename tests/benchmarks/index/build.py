@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
 from radix_cache.blocks import Hashes
@@ -66,12 +66,15 @@ def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, Head, Hashes, di
         yield nowhere, head, run, chunks
 
 
-async def in_redis(store: TreeStore, told: Iterable[tuple[Session, Hashes]]) -> int:
-    """Tells Redis, many calls to a round trip; how many there were."""
+async def in_redis(
+    store: TreeStore, told: Iterable[tuple[Session, Hashes]], tenures: Sequence[int] | None = None
+) -> int:
+    """Tells Redis, many calls to a round trip; how many there were. `tenures`: by worker, if Redis gave them."""
     waiting: list[asyncio.Future[list[int] | int]] = []
     number = count()
     for session, hashes in told:
-        waiting.append(store.hold(space(session.space), hashes, FIRST_TENURE + session.worker))
+        tenure = tenures[session.worker] if tenures is not None else FIRST_TENURE + session.worker
+        waiting.append(store.hold(space(session.space), hashes, tenure))
         next(number)
         if len(waiting) >= UNDER_WAY_MAX:
             await asyncio.gather(*waiting)

@@ -27,11 +27,11 @@ async def measure(url: str, keys: Keys, shape: Shape) -> dict[str, float]:
     """Fills Redis with the shape, and lets a process read it. Raises RedisDown and ChildFailed."""
     scripts = ScriptCaller(url)
     try:
-        before = await _used(scripts)
+        before = await used_bytes(scripts)
         began = time.perf_counter()
         calls = await build.in_redis(TreeStore(scripts, keys), holds(corpus(shape)))
         filled = time.perf_counter() - began
-        used = await _used(scripts) - before
+        used = await used_bytes(scripts) - before
         asked = [
             scripts.ask("MEMORY", "USAGE", keys.log(shard), "SAMPLES", 0) for shard in range(keys.shards)
         ]
@@ -63,7 +63,7 @@ async def measure(url: str, keys: Keys, shape: Shape) -> dict[str, float]:
     }
 
 
-async def _used(scripts: ScriptCaller) -> int:
+async def used_bytes(scripts: ScriptCaller) -> int:
     """Bytes that Redis has allocated for data, scripts aside."""
     lines = (await scripts.ask("INFO", "memory")).decode().splitlines()
     found = dict(line.split(":", 1) for line in lines if ":" in line)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from rich.table import Table
 
+from tests.benchmarks.index import scale
 from tests.benchmarks.index.match import COPY, SIZES
 from tests.benchmarks.report import new_table, number
 
@@ -44,6 +45,9 @@ def tables(runs: Runs, sizes: tuple[int, ...]) -> Iterator[Table]:
     yield _reading(ours)
     yield _memory(ours)
     yield _growth(ours, sizes)
+    yield scale.table(
+        {name.removeprefix("scale_"): v for name, v in ours.items() if name.startswith("scale_")}
+    )
 
 
 def _match(runs: Runs) -> Table:

@@ -178,3 +178,60 @@ def test_subjects_carry_their_options_and_wrong_ones_are_refused():
         policy_of("cost:tie")
     with pytest.raises(OptionsInvalid, match="unknown field `tiee`"):
         policy_of("sglang:tiee=1")
+
+
+def test_a_worker_that_has_just_joined_is_dearer_and_that_fades():
+    old = candidate("a", tokens_queued=1000, streams=1)
+    assert best("cost", [old, aged("b", 0.0, tokens_queued=700, streams=1)]) == "a"
+    assert best("cost", [old, aged("b", 9.9, tokens_queued=700, streams=1)]) == "b"
+    assert best("cost", [old, aged("b", 0.0)], slow_start_seconds=0) == "b"
+    assert best("cost", [candidate("a", tokens_queued=9000, streams=9), aged("b", 0.0)]) == "b"
+
+
+def test_a_fleet_that_has_just_started_is_ranked_as_any_other():
+    assert best("cost", [aged("a", 0.1), aged("b", 0.0, tokens_queued=100)]) == "a"
+
+
+def test_a_session_stays_where_its_prefix_is_though_estimates_waver():
+    slow = Candidate(
+        worker=WorkerSnapshot(id=WorkerId("a"), speed=Speed(ms_per_token=0.1, fixed_ms=22, step_ms=20)),
+        matched_tokens=3900,
+    )
+    other = candidate("b", matched=3895)
+    assert best("cost", [slow, other], query(session=7), stay=0.1) == "a"
+    assert best("cost", [slow, other], query(session=None), stay=0.1) == "b"
+    busy = candidate("a", matched=3900, tokens_queued=500)
+    assert best("cost", [busy, other], query(session=7), stay=0.1) == "b"
+
+
+def test_a_hot_prefix_is_copied_as_demand_asks_and_no_further():
+    """Two of four hold it, with a quarter of the streams: two are enough, were it not for a long queue."""
+    holders = [candidate(name, matched=3900, tokens_queued=5000, streams=1) for name in "ab"]
+    others = [candidate(name, streams=3) for name in "cd"]
+    assert best("cost", [*holders, *others], copy_price=0, price_max=0) in "cd"
+    assert best("cost", [*holders, *others], copy_price=5, price_max=0) in "ab"
+    wanted = [candidate(name, matched=3900, tokens_queued=5000, streams=9) for name in "ab"]
+    assert best("cost", [*wanted, *others], copy_price=5, price_max=0) in "cd"
+
+
+def test_what_the_index_is_not_sure_of_is_priced_between_held_and_not_held():
+    sure, doubted, cold = candidate("a", matched=3000), candidate("b", matched=1500), candidate("c")
+    unsure = Candidate(worker=doubted.worker, matched_tokens=1500, doubted_tokens=1500)
+    assert best("cost", [sure, unsure, cold]) == "a"
+    assert best("cost", [unsure, cold]) == "b"
+    (route,) = rule("cost", ()).rank(query(), [unsure], 0.0)
+    assert "(1500 more in doubt)" in route.reason
+
+
+def test_the_terms_of_a_cost_add_up_to_it():
+    workers = [
+        candidate("a", matched=1000, tokens_queued=4000, streams=3, kv_tokens=90_000, kv_tokens_max=91_000),
+        aged("b", 2.0, streams=2),
+    ]
+    for route in rule("cost", ()).rank(query(session=1), workers, 0.0):
+        assert route.terms.total() == route.cost_ms
+        assert list(route.terms._asdict())[:2] == ["wait_ms", "own_ms"]
+
+
+def aged(name: str, seconds: float, **state: int) -> Candidate:
+    return Candidate(worker=WorkerSnapshot(id=WorkerId(name), speed=SPEED, age_seconds=seconds, **state))

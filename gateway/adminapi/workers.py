@@ -1,0 +1,185 @@
+"""Workers: who serves and how they fare, here; who gets no new requests and who is registered, in all gateways."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.adminapi.call import Answer, Call, Operation
+from gateway.adminapi.problems import Problem
+from gateway.adminapi.resources import Page
+from gateway.discovery.discovery import Discovery
+from gateway.discovery.file import workers_of
+from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.source import SourceAway
+from gateway.dispatch.fleet import Fleet, Worker
+from gateway.settings.types import HttpUrl, Name
+from radix_cache.match import WorkerId
+from workers.worker import Health
+
+
+class WorkerShown(msgspec.Struct, kw_only=True):
+    """One worker, as this gateway knows it.
+
+    `found`: in the settings, or in which source. `state`: up, suspect, down, draining; `circuit`: open where its
+    requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe failed.
+    `streams`, `tokens_queued`, `kv_tokens`: of all gateways.
+    """
+
+    id: str
+    kind: str
+    url: str | None
+    found: str
+    models: list[str]
+    state: str
+    circuit: str
+    trouble: str
+    streams: int
+    tokens_queued: int
+    kv_tokens: int
+    kv_tokens_max: int | None
+    failures: int
+    prefill_tokens_per_second: float
+    fixed_ms: float
+    step_ms: float
+
+
+class NewWorker(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A worker to be registered. `models`: by default those that it reports."""
+
+    kind: str
+    url: HttpUrl
+    models: Annotated[list[Name], Meta(max_length=100)] = []
+
+
+class Told(msgspec.Struct, kw_only=True):
+    """What all gateways do within a second or two."""
+
+    id: str
+    state: str
+
+
+def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> list[Operation]:
+    async def list_(call: Call) -> Answer:
+        call.parameters()
+        return Answer(value=Page(data=[shown(worker, discovery) for worker in fleet]))
+
+    async def drain(call: Call) -> Answer:
+        return await told(call, "drain", Health.DRAINING)
+
+    async def resume(call: Call) -> Answer:
+        return await told(call, "resume", Health.SUSPECT)
+
+    async def told(call: Call, action: str, state: Health) -> Answer:
+        call.parameters()
+        identity = known(call)
+        async with call.store.change() as change:
+            change.action = action
+            await change.note("workers", identity, {"id": identity})
+            await (registry.drain if action == "drain" else registry.resume)([identity])
+        return Answer(value=Told(id=identity, state=state.value), status=202)
+
+    async def put(call: Call) -> Answer:
+        call.parameters()
+        identity = call.part("id")
+        asked = await call.body(NewWorker)
+        if discovery.is_static(WorkerId(identity)):
+            raise Problem(409, f"Worker {identity[:200]!r} stands in the settings.")
+        if not discovery.asks_registry:
+            raise Problem(409, "Nobody would ask for it: discovery has no {kind: redis}.")
+        given = {"id": identity, **msgspec.to_builtins(asked)}
+        try:
+            workers_of([given])
+        except SourceAway as err:
+            raise Problem(400, f"{err}.") from err
+        async with call.store.change() as change:
+            await change.note("workers", identity, given)
+            await registry.put(given, lease_seconds=None)
+        return Answer(value=Told(id=identity, state="registered"), status=202)
+
+    async def remove(call: Call) -> Answer:
+        call.parameters()
+        identity = call.part("id")
+        async with call.store.change() as change:
+            change.action = "remove"
+            if not await registry.remove(identity):
+                raise Problem(404, f"Worker {identity[:200]!r} is not registered.")
+            await change.note("workers", identity, {"id": identity})
+        return Answer(value=Told(id=identity, state="leaving"), status=202)
+
+    def known(call: Call) -> str:
+        identity = call.part("id")
+        if WorkerId(identity) not in fleet:
+            raise Problem(404, f"There is no worker {identity[:200]!r}.")
+        return identity
+
+    return [
+        Operation(
+            method="GET",
+            path="/workers",
+            role="viewer",
+            does="List workers, and how they fare.",
+            handle=list_,
+            gives=Page,
+        ),
+        Operation(
+            method="PUT",
+            path="/workers/{id}",
+            role="operator",
+            does="Register a worker, in all gateways that ask Redis for some.",
+            handle=put,
+            gives=Told,
+            takes=NewWorker,
+            status=202,
+        ),
+        Operation(
+            method="DELETE",
+            path="/workers/{id}",
+            role="operator",
+            does="Take a registered worker out. Its streams run to their end.",
+            handle=remove,
+            gives=Told,
+            status=202,
+        ),
+        Operation(
+            method="POST",
+            path="/workers/{id}/drain",
+            role="operator",
+            does="Send it no new requests, from any gateway. Its streams run to their end.",
+            handle=drain,
+            gives=Told,
+            status=202,
+        ),
+        Operation(
+            method="POST",
+            path="/workers/{id}/resume",
+            role="operator",
+            does="Take draining back.",
+            handle=resume,
+            gives=Told,
+            status=202,
+        ),
+    ]
+
+
+def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
+    """As operators see it."""
+    load, settings = worker.load, discovery.settings_of(worker.id)
+    return WorkerShown(
+        id=worker.id,
+        kind=worker.kind,
+        url=settings.url if settings is not None else None,
+        found=discovery.found_in(worker.id),
+        models=sorted(worker.models),
+        state=worker.health.health.value,
+        circuit="open" if worker.health.open else "trial" if worker.health.trial else "closed",
+        trouble=worker.trouble,
+        streams=load.streams + load.others.streams,
+        tokens_queued=load.all_tokens_queued,
+        kv_tokens=load.kv_tokens + load.others.kv_tokens,
+        kv_tokens_max=worker.report.kv_tokens_max,
+        failures=worker.failures,
+        prefill_tokens_per_second=1000 / worker.speed.ms_per_token,
+        fixed_ms=worker.speed.fixed_ms,
+        step_ms=worker.speed.step_ms,
+    )
