@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,9 @@ _NO_COLUMN = ("keys",)
 _JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
 
 
+KeyState = Literal["active", "ended", "revoked"]
+
+
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     """A key with what only a database knows of it. Unix times in seconds."""
 
@@ -34,8 +37,13 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
     def active(self, now: float) -> bool:
         """May it be used?"""
+        return self.state(now) == "active"
+
+    def state(self, now: float) -> KeyState:
+        if self.revoked is not None:
+            return "revoked"
         ends = self.key.expires
-        return self.revoked is None and not self.key.disabled and (ends is None or ends.seconds > now)
+        return "active" if not self.key.disabled and (ends is None or ends.seconds > now) else "ended"
 
 
 def guarded(make: Callable[[Row], Made], instead: Callable[[Row], Made], row: Row) -> Made:

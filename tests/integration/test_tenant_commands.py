@@ -49,6 +49,9 @@ def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
     code, said, _ = radixgate("keys", "revoke", "--tenant", "acme", "--dry-run")
     assert said.splitlines() == [*sorted((first, second)), "Would revoke 2 keys."]
     assert len(radixgate("keys", "list")[1].splitlines()) == 3
+    nobody = (1, "", "radixgate: there is no key 'nope'\n")
+    assert radixgate("keys", "revoke", first, "nope", "--dry-run") == nobody
+    assert radixgate("keys", "revoke", first, "nope") == nobody
     assert radixgate("keys", "revoke", first, second)[1].endswith("Revoked 2 keys.\n")
     assert len(radixgate("keys", "list")[1].splitlines()) == 1
     assert (tmp_path / FILE_NAME).exists()
