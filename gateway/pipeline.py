@@ -105,7 +105,7 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
         while True:
             async with held.place() as placed:
                 try:
-                    async with placed.worker.adapter.stream(call(ctx, prompt, at, progress)) as answer:
+                    async with placed.through.stream(call(ctx, prompt, at, progress)) as answer:
                         held.answered(placed, answer.status)
                         own = placed.worker.adapter.isolates or not ctx.tenant.group
                         return await relay(answer, exchange, ctx.request, progress, held.headers, own)

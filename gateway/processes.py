@@ -1,19 +1,17 @@
 """Child processes that do not outlive us, and that are started again when they die."""
 
 import asyncio
-import ctypes
 import logging
 import os
 import re
-import signal
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from workers.child_process import die_with_parent
+
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 STOP_SECONDS_MAX = 5.0
 RESTART_SECONDS = (0.2, 1.0, 5.0)
 OUTPUT_LINES_KEPT = 20
@@ -21,14 +19,6 @@ OUTPUT_LINES_KEPT = 20
 
 class ChildFailed(Exception):
     """A child did not become ready; the text has its last words."""
-
-
-def die_with_parent() -> None:
-    """In a child, before exec: SIGTERM when the thread that started it is gone. Nothing to be had off Linux."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() == 1:
-            os._exit(1)
 
 
 class Child:

@@ -28,6 +28,7 @@ from gateway.web.failure import failure
 from gateway.web.handlers import tenant_app
 from gateway.web.kept import Kept
 from gateway.web.protocol import Failure, speaking
+from gateway.web.responses.background import Runs
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Serving:
     admin: str
     runner: web.AppRunner
     batches: Keeper | None
+    runs: Runs | None
 
 
 async def run(settings: Settings, ready: Callable[[Serving], None] = lambda _: None) -> None:
@@ -90,6 +92,10 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
         if keeper is not None:
             stack.push_async_callback(keeper.close)
             gateway.supervisor.start("batches", keeper.run)
+        runs = None
+        if records.responses is not None and records.background is not None:
+            runs = Runs(records.responses, records.background)
+            stack.push_async_callback(runs.close)
         tenants = _runner(
             tenant_app(
                 gateway.services,
@@ -104,6 +110,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
                 find_address=finder(settings.listen.trusted_proxies),
                 kept=Kept(
                     responses=records.responses,
+                    runs=runs,
                     shelf=records.shelf,
                     batches=records.batches,
                     unfinished_max=settings.batches.tenant_unfinished_max,
@@ -129,6 +136,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             admin=await _open(admin, settings.admin.host, settings.admin.port),
             runner=tenants,
             batches=keeper,
+            runs=runs,
         )
 
 
@@ -164,11 +172,13 @@ async def _drain(here: Serving, at_once: asyncio.Event, *, notice_seconds: float
 
 
 async def _ended(here: Serving) -> None:
-    """What runs has come to its end, of clients and of batches."""
-    async with asyncio.TaskGroup() as both:
-        both.create_task(here.runner.cleanup())
-        if here.batches is not None:
-            both.create_task(here.batches.drain(here.gateway.settings.drain.seconds))
+    """What runs has come to its end: of clients, of batches, in the background."""
+    seconds = here.gateway.settings.drain.seconds
+    async with asyncio.TaskGroup() as all_of_it:
+        all_of_it.create_task(here.runner.cleanup())
+        for others in (here.batches, here.runs):
+            if others is not None:
+                all_of_it.create_task(others.drain(seconds))
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -63,9 +63,10 @@ def _command(name: str) -> Any:
 
             return _alone(serve)
         case "worker":
+            from gateway.cli.worker import CONTEXT as OTHERS_TOO
             from gateway.cli.worker import worker
 
-            return _alone(worker)
+            return _alone(worker, OTHERS_TOO)
         case "demo":
             from gateway.cli.demo import demo
 

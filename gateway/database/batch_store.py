@@ -162,7 +162,7 @@ class BatchStore:
                 return None
             counts = select(batches.c.tenant, func.count()).where(batches.c.ended_ms.is_(None), ~free)
             counted = await connection.execute(counts.group_by(batches.c.tenant))
-            running: dict[str, int] = dict(counted.tuples().all())
+            running: dict[str, int] = {row[0]: row[1] for row in counted}
         chosen = min(found, key=lambda row: running.get(row.tenant, 0))
         taking = (
             update(batches)
@@ -208,7 +208,7 @@ class BatchStore:
         asked = select(batch_rows.c.row, batch_rows.c.good).where(batch_rows.c.batch == batch.id)
         async with self._database.begin() as connection:
             found = await connection.execute(asked)
-            return dict(found.tuples().all())
+            return {row[0]: row[1] for row in found}
 
     async def add(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
         """Results of rows; a row that has one keeps that. Raises LeaseLost, and nothing is added then."""

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import ColumnElement, and_, delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
-from gateway.database.tables import responses
+from gateway.database.tables import response_events, responses
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,10 @@ SWEEP_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """`response`, `context`: JSON, an object and a list of items; its own input begins at `own_from` of these."""
+    """`response`, `context`: JSON, an object and a list of items; its own input begins at `own_from` of these.
+
+    `running`: a gateway has it under way in the background.
+    """
 
     id: str
     tenant: str
@@ -36,6 +40,7 @@ class StoredResponse:
     response: bytes
     context: bytes
     own_from: int
+    running: bool = False
 
     @property
     def size(self) -> int:
@@ -82,10 +87,11 @@ class ResponseStore:
             response=row["response"].encode(),
             context=row["context"].encode(),
             own_from=row["own_from"],
+            running=row["running_ms"] is not None,
         )
 
-    async def put(self, stored: StoredResponse) -> None:
-        """Keeps a new one; the tenant's oldest make room."""
+    async def put(self, stored: StoredResponse, running_seconds: float | None = None) -> None:
+        """Keeps a new one; the tenant's oldest make room. `running_seconds`: see BackgroundStore."""
         now = self._now_ms()
         row = {
             "id": stored.id,
@@ -96,6 +102,7 @@ class ResponseStore:
             "response": stored.response.decode(),
             "context": stored.context.decode(),
             "own_from": stored.own_from,
+            "running_ms": now + int(running_seconds * 1000) if running_seconds is not None else None,
         }
         sizes = (
             select(responses.c.id, responses.c.bytes)
@@ -114,21 +121,20 @@ class ResponseStore:
                 ) and identity != stored.id:
                     too_many.append(identity)
             if too_many:
-                await connection.execute(delete(responses).where(responses.c.id.in_(too_many)))
+                await _forget(connection, responses.c.id.in_(too_many))
 
     async def delete(self, tenant: str, identity: str) -> bool:
         """False where it was not there."""
-        gone = delete(responses).where(responses.c.id == identity, responses.c.tenant == tenant)
+        this = and_(responses.c.id == identity, responses.c.tenant == tenant)
         async with self._database.begin() as connection:
-            return (await connection.execute(gone)).rowcount > 0
+            return await _forget(connection, this) > 0
 
     async def sweep(self) -> int:
         """Removes what is too old; says how many."""
         if not await schema.there(self._database):
             return 0
-        gone = delete(responses).where(responses.c.expires_ms <= self._now_ms())
         async with self._database.begin() as connection:
-            return (await connection.execute(gone)).rowcount
+            return await _forget(connection, responses.c.expires_ms <= self._now_ms())
 
     async def run(self) -> None:
         """Sweeps for as long as it is not cancelled."""
@@ -141,3 +147,10 @@ class ResponseStore:
 
     def _now_ms(self) -> int:
         return int(self._wall() * 1000)
+
+
+async def _forget(connection: AsyncConnection, these: ColumnElement[bool]) -> int:
+    """With their events; how many."""
+    names = select(responses.c.id).where(these)
+    await connection.execute(delete(response_events).where(response_events.c.response.in_(names)))
+    return (await connection.execute(delete(responses).where(these))).rowcount

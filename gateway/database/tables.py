@@ -23,7 +23,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0007"
+REVISION = "0008"
 """Of the newest migration."""
 
 metadata = MetaData(
@@ -117,7 +117,18 @@ responses = Table(
     Column("response", Text, nullable=False),
     Column("context", Text, nullable=False),
     Column("own_from", Integer, nullable=False),
+    Column("running_ms", BigInteger),
     Index("ix_responses_tenant_created_ms", "tenant", "created_ms"),
 )
 """What the Responses API keeps. `context`: the items of the conversation up to this response's output; its own
-input begins at `own_from`."""
+input begins at `own_from`. `running_ms`: until then its gateway is not missed; NULL once it has ended."""
+
+response_events = Table(
+    "response_events",
+    metadata,
+    Column("response", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("count", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+)
+"""The stream of a response in the background: so many events from that number on, as they are sent."""

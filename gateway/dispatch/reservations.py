@@ -136,6 +136,8 @@ class Reservations:
         """Gives a place back. False if nobody else has to know what it cost: see SharedQueue.leave."""
         placed.place.leave()
         told = self.queue.leave(placed.shared, cost_change)
+        if placed.answering is not None:
+            self.queue.leave(placed.answering, 0.0)
         self.room_made()
         return told
 
@@ -205,20 +207,22 @@ class Held:
             raise self._nobody_left()
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
-        predicted_ms = predicted_ttft_ms(placed.worker.speed, placed.tokens_ahead)
+        predicted_ms = predicted_ttft_ms(placed.computes.speed, placed.tokens_ahead)
         progress.sent_to(
             placed.worker.id,
             by_shadow=self._by_shadow,
             reason=placed.route.reason,
             predicted_tokens=placed.route.matched_tokens,
             predicted_ttft_seconds=predicted_ms / 1000,
+            prefill_worker=placed.computes.id if placed.computes is not placed.worker else None,
         )
         if log.isEnabledFor(logging.DEBUG):
             log.debug("request %s goes to %s: %s", self._ctx.id, placed.worker.id, placed.route.reason)
-        expected = self._by.feedback.sent(placed.worker.id, self._prompt)
+        expected = self._by.feedback.sent(placed.computes.id, self._prompt)
         self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
         if self._recorded:
-            index.record(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+            # Not where it is only handed over: whoever comes next would have to compute it there.
+            index.record(self._prompt.namespace, self._prompt.hashes, placed.computes.id, self._ctx.id)
         try:
             yield placed
         except StreamInterrupted:
@@ -226,13 +230,15 @@ class Held:
             raise
         else:
             if progress.answered:
-                self._by.fleet.ended(placed.worker)
+                for worker in {placed.worker.id: placed.worker, placed.computes.id: placed.computes}.values():
+                    self._by.fleet.ended(worker)
         finally:
+            progress.usage = placed.cached(progress.usage)
             if progress.usage is not None and self._prompt.exact:
                 self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
             self._by.feedback.left(expected)
             self._learn(placed)
-            index.withdraw(placed.worker.id, self._ctx.id)
+            index.withdraw(placed.computes.id, self._ctx.id)
             change = self._turn.cost_change(costs.used(self._ctx, progress))
             if not self._by.leave(placed, change):
                 self._turn.settle(change)
@@ -245,12 +251,15 @@ class Held:
         if status >= 400:
             return
         progress.answered = True
+        if placed.computes is not placed.worker:
+            by.fleet.answered(placed.computes)
         for worker, cause in self._tried.items():
             # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
             if cause.failure is Failure.UNCLEAR and worker in by.fleet:
                 by.fleet.at_fault(by.fleet[worker], cause)
         if self._recorded:
-            by.index.confirm(self._prompt.namespace, self._prompt.hashes, placed.worker.id, self._ctx.id)
+            for holder in placed.holders:
+                by.index.confirm(self._prompt.namespace, self._prompt.hashes, holder, self._ctx.id)
         if self._ctx.request.stream:
             progress.worker_ttft_seconds = by.clock() - placed.since
         placed.place.first_token()
@@ -261,8 +270,9 @@ class Held:
         """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
         self._progress.mark("failed_attempt")
         self._progress.dispatched = False
-        self._tried[placed.worker.id] = cause
-        self._by.fleet.failed(placed.worker, cause)
+        worker = placed.computes if cause.worker == placed.computes.id else placed.worker
+        self._tried[worker.id] = cause
+        self._by.fleet.failed(worker, cause)
         if cause.timed_out:
             # Whoever has waited that long will not wait that long again.
             raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
@@ -293,7 +303,7 @@ class Held:
         if usage is not None and usage.cached_tokens is not None:
             tokens += min(placed.route.matched_tokens, self._prompt.prompt_tokens) - usage.cached_tokens
         self._by.fleet.first_token(
-            placed.worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
+            placed.computes, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
         )
 
     def _nobody_left(self) -> WorkerError | Overloaded:

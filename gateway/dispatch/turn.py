@@ -14,8 +14,10 @@ from typing import Protocol
 import msgspec
 
 from gateway.context import RequestContext
+from gateway.dispatch.choices import session_of
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.dispatch.loads import Place
+from gateway.dispatch.pairs import PairPlace, Through, pair
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
@@ -24,24 +26,48 @@ from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
-from gateway.telemetry.record import Progress
+from gateway.telemetry.record import Progress, PromptDetails, Usage
 from policies.admission import has_window
 from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerUnreachable
+from workers.disaggregation import Pair
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places."""
+    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places.
+
+    `worker`: who answers; `computes`: who computes the prompt, mostly the same, and else `answering` is the name of
+    the answer's own place there. `through`: whom to call.
+    """
 
     worker: Worker
+    computes: Worker
+    through: Through
     route: Route
     place: Place
     shared: SharedTicket
+    answering: SharedTicket | None = None
     tokens_ahead: int
     since: float
+
+    @property
+    def holders(self) -> tuple[WorkerId, ...]:
+        """Who has the prompt's KV in a prefix cache once it is computed."""
+        if self.computes is self.worker:
+            return (self.worker.id,)
+        half = self.worker.half
+        keeps = half is not None and half.alone
+        return (self.computes.id, self.worker.id) if keeps else (self.computes.id,)
+
+    def cached(self, usage: Usage | None) -> Usage | None:
+        """What the worker that answers reports, less the tokens that it only was handed over."""
+        if usage is None or not isinstance(self.through, Pair):
+            return usage
+        details = PromptDetails(self.through.cached(usage.cached_tokens))
+        return msgspec.structs.replace(usage, prompt_tokens_details=details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +154,14 @@ class Turn:
             raise NowhereToGo
         window = by.queue.share_of(by.bounds.release_window_tokens)
         for route in decision.routes:
-            worker, uncached = by.fleet[route.worker], self._uncached(route)
+            worker, uncached = by.fleet[_computes(route)], self._uncached(route)
             if self._tried or has_window(worker.load.all_tokens_queued, uncached, window):
                 if not self._tried:
                     by.router.shadowed(decision)
                 assert self._ticket is not None
                 shared = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens)
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
-                return self._placed(worker, route, uncached, shared)
+                return self._placed(route, uncached, shared)
         return None
 
     def cost_change(self, used: Cost | None) -> float:
@@ -157,16 +183,17 @@ class Turn:
 
     async def _of_all(self, ticket: Ticket) -> Placed:
         """The turn that all gateways together give."""
-        by, known = self._by, dict[WorkerId, tuple[Worker, Route]]()
+        by, known = self._by, dict[WorkerId, Route]()
         shared = by.queue.ticket(ticket, self._ctx.model.name, self._kv_tokens)
         decision = None
 
         def routes() -> list[SharedRoute]:
             nonlocal decision
             decision = self._ranked()
-            ranking = decision.routes[:ROUTES_MAX]
-            known.update((route.worker, (by.fleet[route.worker], route)) for route in ranking)
-            return [self._shared_route(route) for route in ranking]
+            # In Redis a route is a worker that has room in its window; of two over one worker the better counts.
+            ranking = {_computes(route): route for route in reversed(decision.routes)}
+            known.update(ranking)
+            return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
 
         try:
             turn = await by.queue.turn(shared, ticket, routes, self._waits)
@@ -174,7 +201,7 @@ class Turn:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
         by.router.shadowed(decision)
-        return self._placed(*known[turn.worker], turn.uncached_tokens, shared)
+        return self._placed(known[turn.worker], turn.uncached_tokens, shared)
 
     def _ranked(self) -> Decision:
         return self._by.router.ranked(
@@ -188,9 +215,10 @@ class Turn:
 
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
-        queued = self._by.fleet[route.worker].load.all_tokens_queued
+        worker = _computes(route)
+        queued = self._by.fleet[worker].load.all_tokens_queued
         return SharedRoute(
-            route.worker,
+            worker,
             self._uncached(route),
             route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
@@ -208,17 +236,43 @@ class Turn:
             ),
             uncached_tokens=uncached,
             cached_tokens=cached,
-            worker=best.worker if best is not None and cached else "",
+            worker=_computes(best) if best is not None and cached else "",
         )
 
-    def _placed(self, worker: Worker, route: Route, uncached: int, shared: SharedTicket) -> Placed:
+    def _placed(self, route: Route, uncached: int, shared: SharedTicket) -> Placed:
+        by, worker, computes = self._by, self._by.fleet[route.worker], self._by.fleet[_computes(route)]
+        ahead = computes.load.all_tokens_queued - computes.load.computed(computes.speed)
+        since, tokens_ahead = by.clock(), ahead + uncached
+        if computes is worker:
+            return Placed(
+                worker=worker,
+                computes=worker,
+                through=worker.adapter,
+                route=route,
+                tokens_ahead=tokens_ahead,
+                since=since,
+                place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
+                shared=shared,
+            )
+        assert self._ticket is not None
+        answering = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens, cost=0.0)
+        by.queue.hold(answering, SharedPlaced(worker.id, 0))
         return Placed(
             worker=worker,
+            computes=computes,
+            through=pair(computes, worker, self._ctx, session_of(self._ctx.request, self._ctx.tenant)),
             route=route,
-            tokens_ahead=worker.load.all_tokens_queued - worker.load.computed(worker.speed) + uncached,
-            since=self._by.clock(),
-            place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
+            tokens_ahead=tokens_ahead,
+            since=since,
+            place=PairPlace(
+                computes.load,
+                worker.load,
+                uncached_tokens=uncached,
+                prompt_tokens=self._prompt.prompt_tokens,
+                kv_tokens=self._kv_tokens,
+            ),
             shared=shared,
+            answering=answering,
         )
 
     def _waits(self) -> None:
@@ -231,3 +285,8 @@ class Turn:
     @property
     def _kv_tokens(self) -> int:
         return self._prompt.prompt_tokens + self._output_tokens
+
+
+def _computes(route: Route) -> WorkerId:
+    """Whose window the prompt takes."""
+    return route.prefill_worker or route.worker

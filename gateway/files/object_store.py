@@ -1,5 +1,6 @@
 """ContentStore in a bucket of S3, or of whatever speaks its protocol (MinIO, Ceph, R2, Google's XML API)."""
 
+import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -56,10 +57,10 @@ class ObjectStore:
             try:
                 async for piece in pieces:
                     yield piece
-            except BaseException as err:
-                # It comes back as a text in an error of the library's.
-                raised.append(err)
-                raise
+            finally:
+                # What is raised comes back as a text in an error of the library's.
+                if (err := sys.exc_info()[1]) is not None:
+                    raised.append(err)
 
         try:
             await obstore.put_async(

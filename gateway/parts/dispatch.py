@@ -35,6 +35,7 @@ from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import TlsFiles, WorkerTarget
 from workers.adapters.registry import adapters
+from workers.worker import Role
 
 
 def reservations_of(
@@ -63,6 +64,7 @@ def reservations_of(
             policy=routing_policy(routing.policy, routing.options),
             random=random.Random(),
             shadow=_shadow(routing.shadow),
+            prefill_tokens_min=routing.prefill_tokens_min,
         ),
         fleet=fleet,
         index=index,
@@ -92,6 +94,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         adapter=adapters()[settings.kind](target),
         models=frozenset(settings.models),
         models_fixed=bool(settings.models),
+        role=Role(settings.role),
         told=event_sources(settings),
     )
 

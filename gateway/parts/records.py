@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.database.background_store import BackgroundStore
 from gateway.database.batch_store import BatchStore
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.file_store import FileStore
@@ -34,6 +35,7 @@ class Records:
     directory: SqlDirectory | None
     ledger: Ledger | None
     responses: ResponseStore | None
+    background: BackgroundStore | None
     shelf: Shelf | None
     batches: BatchStore | None
     batch_counts: BatchCounts
@@ -42,11 +44,13 @@ class Records:
     def opened(cls, settings: Settings, secret: bytes, stack: AsyncExitStack) -> "Records":
         """Nothing is connected yet; the stack closes it. Raises SettingsProblem."""
         directory, kept = _directory(settings, secret, stack), _database(settings, stack)
+        answers = _database(settings, stack)
         return cls(
             tenants=_tenants(settings, secret, directory),
             directory=directory,
             ledger=_ledger(settings, stack),
-            responses=_responses(settings, stack),
+            responses=_responses(settings, answers) if answers is not None else None,
+            background=BackgroundStore(answers) if answers is not None else None,
             shelf=_shelf(settings, kept) if kept is not None else None,
             batches=BatchStore(kept, secrets.token_hex(8)) if kept is not None else None,
             batch_counts=BatchCounts(),
@@ -94,10 +98,7 @@ def _ledger(settings: Settings, stack: AsyncExitStack) -> Ledger | None:
     return ledger
 
 
-def _responses(settings: Settings, stack: AsyncExitStack) -> ResponseStore | None:
-    database = _database(settings, stack)
-    if database is None:
-        return None
+def _responses(settings: Settings, database: Database) -> ResponseStore:
     return ResponseStore(
         database,
         kept_seconds=settings.responses.kept_seconds,

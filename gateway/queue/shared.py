@@ -97,15 +97,17 @@ class SharedQueue:
 
     # Turns and places.
 
-    def ticket(self, ticket: Ticket, model: str, kv_tokens: int) -> SharedTicket:
-        """Its name among all gateways' tickets."""
+    def ticket(
+        self, ticket: Ticket, model: str, kv_tokens: int, *, cost: float | None = None
+    ) -> SharedTicket:
+        """Its name among all gateways' tickets. `cost`: by default the ticket's."""
         self._number += 1
         return SharedTicket(
             id=f"{self._store.gateway}:{self._number}",
             queue=model,
             tenant=ticket.tenant,
             weight=ticket.weight,
-            cost=ticket.cost,
+            cost=ticket.cost if cost is None else cost,
             kv_tokens=kv_tokens,
         )
 

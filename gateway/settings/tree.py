@@ -107,7 +107,6 @@ class Settings(Branch, frozen=True, kw_only=True):
 UNBUILT = {
     "listen.processes": "several processes on one machine",
     "listen.tls": "TLS",
-    "workers.role": "prefill and decode workers",
     "plans.classes": "service classes",
     "classes": "service classes",
     "telemetry.record_content": "content recording",

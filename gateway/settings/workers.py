@@ -70,6 +70,13 @@ class Worker(Branch, frozen=True, kw_only=True):
     models: Annotated[
         tuple[Name, ...], Meta(description="Models it serves; by default those it reports.")
     ] = ()
+    role: Annotated[
+        Literal["both", "prefill", "decode"],
+        Meta(
+            description="`prefill`, `decode`: it computes prompts for the others, or answers with them; `both`: "
+            "whole requests, or what its engine says that it was started as."
+        ),
+    ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
     headers: Annotated[
         Headers, Meta(description="Sent to it with every request, as {x-team: llm}.", max_length=32)
@@ -106,6 +113,10 @@ class Discovery(Branch, frozen=True, kw_only=True):
     models: Annotated[
         tuple[Name, ...], Meta(description="Models they serve; by default those they report.")
     ] = ()
+    role: Annotated[
+        Literal["both", "prefill", "decode"],
+        Meta(description="What they do of a request; see `workers` (dns, kubernetes)."),
+    ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
     headers: Annotated[
         Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
@@ -125,6 +136,7 @@ class Discovery(Branch, frozen=True, kw_only=True):
             kind=self.worker_kind,
             url=f"http{'s' if self.tls is not None else ''}://{host}:{port}",
             models=self.models,
+            role=self.role,
             api_key=self.api_key,
             headers=self.headers,
             tls=self.tls,

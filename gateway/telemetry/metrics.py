@@ -112,6 +112,9 @@ class RequestMetrics:
         )
         self.output_tokens = counter("output_tokens", "Output tokens.", "tenant", "model")
         self.worker_requests = counter("worker_requests", "Requests that a worker answered.", "worker")
+        self.worker_prefills = counter(
+            "worker_prefills", "Prompts that a worker computed for another one's answer.", "worker"
+        )
         self.worker_prompt_tokens = counter("worker_prompt_tokens", "Prompt tokens by worker.", "worker")
         self.worker_cached_tokens = counter(
             "worker_cached_tokens", "Reported cached tokens by worker.", "worker"
@@ -210,10 +213,11 @@ class RequestMetrics:
         child.output_tokens.inc(record.output_tokens)
         if record.answered:
             child.prompt_tokens.inc(record.prompt_tokens)
-            worker = self._workers.get(record.worker)
-            if worker is None:
-                worker = self._workers[record.worker] = _Worker(self, record.worker)
-            worker.requests.inc()
+            self._worker(record.worker).requests.inc()
+            # What is said of a prompt is said of the worker that computed it.
+            worker = self._worker(record.prefill_worker or record.worker)
+            if record.prefill_worker is not None:
+                worker.prefills.inc()
             worker.prompt_tokens.inc(record.prompt_tokens)
             measured, expected = record.worker_ttft_seconds, record.predicted_ttft_seconds
             if measured is not None and expected is not None:
@@ -232,6 +236,12 @@ class RequestMetrics:
                     of.cached_tokens.inc(record.cached_tokens)
                     of.predicted_tokens.inc(record.predicted_tokens)
                     of.cached_error.inc(error)
+
+    def _worker(self, name: str) -> "_Worker":
+        worker = self._workers.get(name)
+        if worker is None:
+            worker = self._workers[name] = _Worker(self, name)
+        return worker
 
     def _told_apart(self, tenant: str, model: str) -> str:
         if (tenant, model) not in self._pairs:
@@ -262,6 +272,7 @@ class _Worker:
 
     def __init__(self, of: RequestMetrics, worker: str) -> None:
         self.requests = of.worker_requests.labels(worker)
+        self.prefills = of.worker_prefills.labels(worker)
         self.prompt_tokens = of.worker_prompt_tokens.labels(worker)
         self.cached_tokens = of.worker_cached_tokens.labels(worker)
         self.predicted_tokens = of.worker_predicted_tokens.labels(worker)

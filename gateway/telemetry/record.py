@@ -89,7 +89,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `worker_ttft_seconds`: from dispatch to the worker's first token, of streams; `predicted_ttft_seconds`: what
     the latency model expected of it.
     `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
-    what is charged; None if nothing was computed.
+    what is charged; None if nothing was computed. `prefill_worker`: who computed the prompt, where that was another
+    worker than the one that answered.
     """
 
     id: str
@@ -126,6 +127,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user: str | None = None
     tags: Mapping[str, str] = NO_TAGS
     used: Used | None = None
+    prefill_worker: str | None = None
 
 
 class Progress:
@@ -152,6 +154,7 @@ class Progress:
         "policy_reason",
         "predicted_tokens",
         "predicted_ttft_seconds",
+        "prefill_worker",
         "prompt_tokens",
         "queued_at",
         "queued_until",
@@ -188,6 +191,7 @@ class Progress:
         self.by_shadow = False
         self.stream = False
         self.worker: str | None = None
+        self.prefill_worker: str | None = None
         self.attempts = 0
         self.prompt_tokens = 0
         self.predicted_tokens = 0
@@ -218,8 +222,10 @@ class Progress:
         reason: str,
         predicted_tokens: int,
         predicted_ttft_seconds: float,
+        prefill_worker: str | None = None,
     ) -> None:
         """A worker gets it now. `by_shadow`: the second policy decided so."""
+        self.prefill_worker = prefill_worker
         self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
         self.predicted_tokens = predicted_tokens
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
@@ -292,6 +298,7 @@ class Progress:
             worker=self.worker,
             policy_reason=self.policy_reason,
             by_shadow=self.by_shadow,
+            prefill_worker=self.prefill_worker,
             attempts=self.attempts,
             stream=self.stream,
             prompt_tokens=self.usage.prompt_tokens if self.usage is not None else self.prompt_tokens,

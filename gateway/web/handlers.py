@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -31,6 +32,7 @@ from gateway.web.files import FileHandlers
 from gateway.web.kept import Kept
 from gateway.web.models import Models
 from gateway.web.responses.dialect import InputTokensDialect
+from gateway.web.responses.exchange import ResponsesExchange, parting
 from gateway.web.responses.stored import StoredResponses
 from gateway.web.usage import own_usage
 
@@ -51,7 +53,13 @@ def tenant_app(
     kept: Kept,
 ) -> web.Application:
     """The application behind `listen`. `local_names_only`: see boundary."""
-    bodies, responses = Bodies(body_bytes_max), kept.responses
+    responses = kept.responses
+    exchanging: dict[str, Any] = {
+        "find_address": find_address,
+        "bodies": Bodies(body_bytes_max),
+        "body_seconds_max": body_seconds_max,
+        "unread_seconds_max": at.idle_seconds_max,
+    }
 
     async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
         return await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
@@ -67,14 +75,7 @@ def tenant_app(
 
     def infer(dialect: Callable[[str], Dialect], work: Work = serve) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
-            exchange = HttpExchange(
-                http,
-                dialect,
-                find_address=find_address,
-                bodies=bodies,
-                body_seconds_max=body_seconds_max,
-                unread_seconds_max=at.idle_seconds_max,
-            )
+            exchange = HttpExchange(http, dialect, **exchanging)
             try:
                 if doors.open:
                     await inside(exchange, work)
@@ -90,6 +91,21 @@ def tenant_app(
 
         return handle
 
+    async def respond(http: web.Request) -> web.StreamResponse:
+        """As `infer`, in a task that may outlive this handler."""
+        exchange = ResponsesExchange(http, responses, kept.runs, **exchanging)
+        try:
+            if not doors.open:
+                await exchange.fail(ShuttingDown())
+            else:
+                await parting(exchange, asyncio.create_task(inside(exchange, serve)))
+        except ConnectionResetError:
+            return exchange.response or web.Response()
+        finally:
+            exchange.close()
+        assert exchange.response is not None
+        return exchange.response
+
     async def show_usage(http: web.Request) -> web.Response:
         try:
             used = await own_usage(at.usage, await tenant_of(http, USAGE), http.query.items())
@@ -103,10 +119,11 @@ def tenant_app(
     models = Models(at.catalogue, tenant_of)
     answering = {surface.value: infer(dialects.of(surface, responses)) for surface in Surface} | {
         "messages/count_tokens": infer(CountingDialect, count),
+        "responses": respond,
         "responses/input_tokens": infer(lambda request_id: InputTokensDialect(request_id, responses), count),
     }
     stored = [
-        *StoredResponses(responses, tenant_of).routes(),
+        *StoredResponses(responses, kept.runs, tenant_of, idle_seconds_max=at.idle_seconds_max).routes(),
         *FileHandlers(kept.shelf, tenant_of, idle_seconds_max=body_seconds_max).routes(),
         *BatchHandlers(kept, tenant_of, body_seconds_max=body_seconds_max).routes(),
     ]

@@ -18,6 +18,7 @@ from gateway.tenants.tenant import Tenant
 from gateway.web.boundary import Handler
 from gateway.web.exchange import SERVER, new_request_id
 from gateway.web.failure import failure
+from gateway.web.responses.background import Runs
 
 TenantOf = Callable[[web.Request], Awaitable[Tenant]]
 """Whose key a request has. Raises what Entrance.admit raises."""
@@ -25,9 +26,11 @@ TenantOf = Callable[[web.Request], Awaitable[Tenant]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Where things are kept; None: nowhere. `unfinished_max`: batches of a tenant. `wake`: there is one to run."""
+    """Where things are kept; None: nowhere. `runs`: responses in the background. `unfinished_max`: batches of a
+    tenant. `wake`: there is one to run."""
 
     responses: ResponseStore | None = None
+    runs: Runs | None = None
     shelf: Shelf | None = None
     batches: BatchStore | None = None
     unfinished_max: int = 0

@@ -4,14 +4,15 @@ Chat completions, completions and embeddings say what the gateway itself looks a
 worker. Answers of workers pass as well, so their schemas promise no more than the gateway does.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from gateway.request import Surface
-from gateway.web import openai
+from gateway.web import openai, openapi_kept
 from gateway.web.anthropic import wire as anthropic
+from gateway.web.openapi_words import ANTHROPIC_ERROR, ERROR, described, json_body, operation, parameter, said
 from gateway.web.responses import wire as responses
 
 Json = dict[str, Any]
@@ -30,22 +31,6 @@ _TITLES = {
     Surface.DETOKENIZE: "Tokens to text",
 }
 _STREAMED = {Surface.CHAT, Surface.COMPLETIONS, Surface.MESSAGES, Surface.RESPONSES}
-_REFUSALS = {
-    "400": "The request cannot be read, or not be done",
-    "401": "No such key",
-    "403": "Not for this key",
-    "404": "No such model, response or address",
-    "405": "Another method",
-    "408": "The body took too long",
-    "413": "The body is too large",
-    "415": "The body is encoded",
-    "422": "The worker cannot do it",
-    "429": "A limit is reached; `retry-after` says for how long",
-    "500": "The gateway has failed",
-    "502": "The worker has failed",
-    "503": "No worker, or no room; try again",
-    "504": "The worker is too slow",
-}
 
 
 def document(version: str) -> Json:
@@ -61,15 +46,15 @@ def document(version: str) -> Json:
         (Surface.EMBEDDINGS, ["model"]),
     ):
         components[schemas[surface]["$ref"].rsplit("/", 1)[1]]["required"] = required
-    components |= {"Error": _ERROR, "AnthropicError": _ANTHROPIC_ERROR, "Answer": {"type": "object"}}
+    components |= {"Error": ERROR, "AnthropicError": ANTHROPIC_ERROR, "Answer": {"type": "object"}}
     paths = {f"/v1/{surface.value}": {"post": _inference(surface, schemas[surface])} for surface in _TITLES}
     paths["/v1/messages/count_tokens"] = {
-        "post": _operation("How many tokens a message's prompt has", _counted(), anthropic_errors=True)
-        | _body(schemas["count_tokens"])
+        "post": operation("How many tokens a message's prompt has", _counted(), anthropic_errors=True)
+        | json_body(schemas["count_tokens"])
     }
     paths["/v1/responses/input_tokens"] = {
-        "post": _operation("How many tokens a response's prompt has", _counted())
-        | _body(schemas[Surface.RESPONSES])
+        "post": operation("How many tokens a response's prompt has", _counted())
+        | json_body(schemas[Surface.RESPONSES])
     }
     return {
         "openapi": "3.1.0",
@@ -79,7 +64,7 @@ def document(version: str) -> Json:
             "description": "OpenAI's and Anthropic's APIs, also without /v1.",
         },
         "security": [{"bearer": []}, {"key": []}],
-        "paths": paths | _lists() | _stored(),
+        "paths": paths | _lists() | openapi_kept.paths(),
         "components": {
             "schemas": components,
             "securitySchemes": {
@@ -107,7 +92,7 @@ def _inference(surface: Surface, body: Json) -> Json:
     if surface is Surface.SPEECH:
         content = {"audio/*": {}, **content}
     answer = {"description": "The answer", "content": content}
-    return _operation(_TITLES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | _body(body)
+    return operation(_TITLES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | json_body(body)
 
 
 def _lists() -> Json:
@@ -121,84 +106,14 @@ def _lists() -> Json:
             "owned_by": {"type": "string"},
         },
     }
-    every = _object(["object", "data"], object={"const": "list"}, data={"type": "array", "items": model})
+    every = described(["object", "data"], object={"const": "list"}, data={"type": "array", "items": model})
     return {
-        "/v1/models": {"get": _operation("Models that this key may use", _json(every))},
+        "/v1/models": {"get": operation("Models that this key may use", said(every))},
         "/v1/models/{model}": {
-            "get": _operation("One of them", _json(model)) | {"parameters": [_in("path", "model")]}
+            "get": operation("One of them", said(model)) | {"parameters": [parameter("path", "model")]}
         },
     }
-
-
-def _stored() -> Json:
-    response = _object(["id", "object", "status", "output"], object={"const": "response"})
-    items = _object(["object", "data", "has_more"], data={"type": "array", "items": {"type": "object"}})
-    here = [_in("path", "response")]
-    page = [
-        _in("query", "limit", type="integer", minimum=1, maximum=100),
-        _in("query", "order", enum=["asc", "desc"]),
-        _in("query", "after"),
-    ]
-    one = "/v1/responses/{response}"
-    return {
-        one: {
-            "get": _operation("A response that is kept", _json(response)) | {"parameters": here},
-            "delete": _operation("Forgets it", _json(_object(["id", "deleted"]))) | {"parameters": here},
-        },
-        f"{one}/cancel": {
-            "post": _operation("Ends one that runs in the background", _json(response)) | {"parameters": here}
-        },
-        f"{one}/input_items": {
-            "get": _operation("What it was asked with", _json(items)) | {"parameters": [*here, *page]}
-        },
-    }
-
-
-def _operation(summary: str, answer: Json, *, anthropic_errors: bool = False) -> Json:
-    name = "AnthropicError" if anthropic_errors else "Error"
-    refusal = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-    refusals = {code: {"description": text, "content": refusal} for code, text in _REFUSALS.items()}
-    return {"summary": summary, "responses": {"200": answer, **refusals}}
-
-
-def _body(schema: Json) -> Json:
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _json(schema: Json) -> Json:
-    return {"description": "The answer", "content": {"application/json": {"schema": schema}}}
 
 
 def _counted() -> Json:
-    return _json(_object(["input_tokens"], input_tokens={"type": "integer", "minimum": 0}))
-
-
-def _object(required: Iterable[str], **properties: Json) -> Json:
-    return {"type": "object", "required": list(required), "properties": properties}
-
-
-def _in(where: str, name: str, **schema: Any) -> Json:
-    return {
-        "in": where,
-        "name": name,
-        "required": where == "path",
-        "schema": {"type": "string", **({"minLength": 1} if where == "path" else {}), **schema},
-    }
-
-
-_ERROR = _object(
-    ["error"],
-    error=_object(
-        ["message", "type", "param", "code"],
-        message={"type": "string"},
-        type={"type": "string"},
-        param={"type": ["string", "null"]},
-        code={"type": ["string", "null"]},
-    ),
-)
-_ANTHROPIC_ERROR = _object(
-    ["type", "error", "request_id"],
-    type={"const": "error"},
-    error=_object(["type", "message"], type={"type": "string"}, message={"type": "string"}),
-    request_id={"type": "string"},
-)
+    return said(described(["input_tokens"], input_tokens={"type": "integer", "minimum": 0}))

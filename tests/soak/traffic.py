@@ -27,7 +27,7 @@ STREAMS = 0.35
 LEAVING = 0.02
 REFUSED, REFUSED_KINDS = 0.01, 3
 ON_THE_ENGINE = 0.01
-ENGINE_TOURS = 5
+ENGINE_TOURS = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ def opening(identity: str, created: float, read: wire.Body, *, stored: bool) -> 
         "id": identity,
         "object": "response",
         "created_at": int(created),
-        "status": "in_progress",
-        "background": False,
+        "status": "queued" if read.background else "in_progress",
+        "background": bool(read.background),
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
@@ -66,7 +66,8 @@ def ended(response: Json, output: list[Json], finish: str | None, counted: Usage
 
 def failed(response: Json, error: GatewayError) -> Json:
     """The same response, which will have no output."""
-    return response | {"status": "failed", "error": {"code": "server_error", "message": error.message}}
+    code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+    return response | {"status": "failed", "error": {"code": code, "message": error.message}}
 
 
 def output_of(chat: Chat) -> tuple[list[Json], Choice]:

@@ -44,6 +44,7 @@ class ResponsesDialect:
         self._asked: ResponseRequest | None = None
         self._response: Json = {}
         self._events: ResponseEvents | None = None
+        self.background = self.streamed = False
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         self._tenant = tenant.id
@@ -52,13 +53,35 @@ class ResponsesDialect:
         self._asked = chat_request(read, fields, before)
         if read.store is False:
             self._store = None
+        self.background, self.streamed = bool(read.background), bool(read.stream)
+        if self.background and self._store is None:
+            raise BadRequest("A response in the background has to be stored.", param="background")
         if self._store is not None and len(msgspec.json.encode(self._asked.context)) > BYTES_MAX:
             raise BadRequest(
                 f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",
                 param="store",
             )
         self._response = answers.opening(self._id, self._wall(), read, stored=self._store is not None)
+        if self.background:
+            self._events = ResponseEvents(self._response)
         return self._asked.chat
+
+    def now(self) -> StoredResponse:
+        """The response as it is."""
+        assert self._asked is not None
+        return StoredResponse(
+            id=self._id,
+            tenant=self._tenant,
+            created=self._wall(),
+            response=msgspec.json.encode(self._response),
+            context=msgspec.json.encode(self._asked.context),
+            own_from=self._asked.own_from,
+        )
+
+    def queue(self) -> bytes:
+        """What a stream in the background begins with."""
+        assert self._events is not None
+        return self._events.queue()
 
     def counted(self, prompt_tokens: int) -> None:
         pass
@@ -67,8 +90,11 @@ class ResponsesDialect:
         return dict(headers)
 
     def begin(self) -> bytes:
-        self._events = ResponseEvents(self._response)
-        return self._events.begin()
+        self._response = self._response | {"status": "in_progress"}
+        if self._events is None:
+            self._events = ResponseEvents(self._response)
+            return self._events.begin()
+        return self._events.progress(self._response)
 
     def frames(self, data: bytes) -> bytes:
         assert self._events is not None
@@ -90,7 +116,13 @@ class ResponsesDialect:
 
     def error_frame(self, error: GatewayError) -> bytes:
         assert self._events is not None
-        return self._events.last(answers.failed(self._response, error))
+        self._response = answers.failed(self._response, error)
+        return self._events.last(self._response)
+
+    def last(self) -> bytes:
+        """The last event, of a response that came as a whole."""
+        assert self._events is not None
+        return self._events.last(self._response)
 
     async def _before(self, identity: str) -> list[Json]:
         """The conversation that a response has ended with."""
@@ -104,25 +136,21 @@ class ResponsesDialect:
             raise BadRequest(
                 f"The previous response {identity[:100]!r} does not exist.", param="previous_response_id"
             )
+        if stored.running:
+            raise BadRequest(
+                f"The previous response {identity[:100]!r} has not ended.", param="previous_response_id"
+            )
         output: list[Json] = msgspec.json.decode(stored.response)["output"]
         return [*_ITEMS.decode(stored.context), *output]
 
     async def _ended(self, output: list[Json], finish: str | None, counted: Usage | None) -> Json:
         """The whole response, which is kept if it is to be."""
         assert self._asked is not None
-        response = answers.ended(self._response, output, finish, counted, self._wall())
-        if self._store is None:
+        response = self._response = answers.ended(self._response, output, finish, counted, self._wall())
+        if self._store is None or self.background:
             return response
-        stored = StoredResponse(
-            id=self._id,
-            tenant=self._tenant,
-            created=self._wall(),
-            response=msgspec.json.encode(response),
-            context=msgspec.json.encode(self._asked.context),
-            own_from=self._asked.own_from,
-        )
         try:
-            await self._store.put(stored)
+            await self._store.put(self.now())
         except (DatabaseDown, DatabaseConflict) as err:
             # It has been generated and is charged: the client gets it, and is told that it cannot come back to it.
             log.warning("response %s is not stored: %s", self._id, err)

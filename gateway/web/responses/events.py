@@ -127,6 +127,15 @@ class ResponseEvents:
         opened = {"response": self.response}
         return self._written([("response.created", opened), ("response.in_progress", opened)])
 
+    def queue(self) -> bytes:
+        """Before it is anybody's turn to work on it."""
+        opened = {"response": self.response}
+        return self._written([("response.created", opened), ("response.queued", opened)])
+
+    def progress(self, response: Json) -> bytes:
+        """Somebody works on what was queued."""
+        return self._written([("response.in_progress", {"response": response})])
+
     def feed(self, data: bytes) -> bytes:
         """The events of so much more of the stream. Raises StreamInterrupted, WorkerError."""
         return b"".join(self._of(payload) for payload in self._payloads.feed(data))

@@ -30,8 +30,6 @@ def read_body(body: bytes) -> tuple[wire.Body, dict[str, msgspec.Raw]]:
     for name in ("conversation", "prompt"):
         if getattr(read, name) is not None:
             raise BadRequest(f"{name} is not supported; send the items themselves.", param=name)
-    if read.background:
-        raise BadRequest("Responses in the background are not supported.", param="background")
     return read, dict(fields)
 
 
@@ -45,7 +43,8 @@ def chat_request(read: wire.Body, fields: dict[str, msgspec.Raw], before: list[J
     chat |= {"model": read.model, "messages": items.messages(context, read.instructions, len(before))}
     if read.max_output_tokens is not None:
         chat["max_completion_tokens"] = read.max_output_tokens
-    if read.stream:
+    if read.stream or read.background:
+        # In the background it is read as it comes, so that others can follow.
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if LOGPROBS in (read.include or ()):
         chat |= {"logprobs": True, "top_logprobs": fields.get("top_logprobs", 0)}

@@ -1,15 +1,20 @@
 """Responses that are kept: retrieve, delete, cancel, and the input that one had. Each tenant sees its own."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from gateway.database.database import DatabaseDown
 from gateway.database.response_store import ResponseStore, StoredResponse
-from gateway.errors import BadRequest, NotFound, ResponsesUnavailable
+from gateway.errors import BadRequest, GatewayError, NotFound, ResponsesUnavailable
 from gateway.web.boundary import Handler
+from gateway.web.exchange import SERVER, STREAM_HEADERS, new_request_id
+from gateway.web.failure import failure
 from gateway.web.kept import TenantOf, answering, page_of
+from gateway.web.responses.background import Runs
 
 ITEMS_MAX = 100
 ITEMS = 20
@@ -18,10 +23,14 @@ _LIST = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class StoredResponses:
-    """`store`: None keeps nothing."""
+    """`store`: None keeps nothing. `idle_seconds_max`: longest that a client may not read."""
 
-    def __init__(self, store: ResponseStore | None, tenant_of: TenantOf) -> None:
+    def __init__(
+        self, store: ResponseStore | None, runs: Runs | None, tenant_of: TenantOf, *, idle_seconds_max: float
+    ) -> None:
         self._store = store
+        self._runs = runs
+        self._idle_seconds_max = idle_seconds_max
         self._tenant_of = tenant_of
 
     def routes(self) -> list[tuple[str, str, Handler]]:
@@ -32,15 +41,26 @@ class StoredResponses:
             return answering(work, ResponsesUnavailable)
 
         return [
-            ("GET", one, answer(self.show)),
+            ("GET", one, self.show),
             ("DELETE", one, answer(self.delete)),
             ("POST", f"{one}/cancel", answer(self.cancel)),
             ("GET", f"{one}/input_items", answer(self.input_items)),
         ]
 
-    async def show(self, http: web.Request) -> bytes:
-        if http.query.get("stream", "false") == "true":
-            raise BadRequest("A stored response is not streamed again.", param="stream")
+    async def show(self, http: web.Request) -> web.StreamResponse:
+        if http.query.get("stream", "false").lower() != "true":
+            return await answering(self._whole, ResponsesUnavailable)(http)
+        try:
+            found, after = await self._found(http), _after(http)
+            if self._runs is None or not msgspec.json.decode(found.response).get("background"):
+                raise BadRequest("Only a response in the background is streamed again.", param="stream")
+        except GatewayError as err:
+            return failure(err, http)
+        except DatabaseDown:
+            return failure(ResponsesUnavailable(), http)
+        return await shown(http, self._runs, found, after=after, idle_seconds=self._idle_seconds_max)
+
+    async def _whole(self, http: web.Request) -> bytes:
         return (await self._found(http)).response
 
     async def delete(self, http: web.Request) -> bytes:
@@ -50,9 +70,15 @@ class StoredResponses:
         return msgspec.json.encode({"id": found.id, "object": "response", "deleted": True})
 
     async def cancel(self, http: web.Request) -> bytes:
-        """What is stored has ended: a response that is not in the background is cancelled by hanging up."""
-        await self._found(http)
-        raise BadRequest("Only a response in the background can be cancelled.", param="response_id")
+        """One that is not in the background is cancelled by hanging up. One that has ended stays as it is."""
+        found = await self._found(http)
+        if self._runs is None or not msgspec.json.decode(found.response).get("background"):
+            raise BadRequest("Only a response in the background can be cancelled.", param="response_id")
+        if found.running:
+            cancelled = await self._runs.store.cancel(found)
+            self._runs.look(found.id)
+            found = cancelled or await self._found(http)
+        return found.response
 
     async def input_items(self, http: web.Request) -> bytes:
         """The newest first, unless asked otherwise; `after` names the last item that is known already."""
@@ -82,4 +108,38 @@ class StoredResponses:
         found = await self._store.get(tenant.id, identity) if self._store is not None else None
         if found is None:
             raise NotFound(f"The response {identity[:100]!r} does not exist.")
+        if found.running and self._runs is not None:
+            return await self._runs.store.looked_after(found)
         return found
+
+
+async def shown(
+    http: web.Request, runs: Runs, stored: StoredResponse, *, after: int, idle_seconds: float
+) -> web.StreamResponse:
+    """The stream of a response in the background, from the event after that number."""
+    headers = {"server": SERVER, "x-request-id": new_request_id(), **STREAM_HEADERS}
+    answer = web.StreamResponse(headers=headers)
+    answer.content_type = "text/event-stream"
+    await answer.prepare(http)
+    try:
+        async for events in runs.follow(stored, after):
+            async with asyncio.timeout(idle_seconds):
+                await answer.write(events)
+        await answer.write_eof()
+    except TimeoutError:
+        # As if it had hung up.
+        if http.transport is not None:
+            http.transport.abort()
+    except (ConnectionResetError, DatabaseDown):
+        pass  # Whoever still reads asks again, from where it was.
+    return answer
+
+
+def _after(http: web.Request) -> int:
+    """`starting_after`: the number of the last event that is known already. Raises BadRequest."""
+    said = http.query.get("starting_after")
+    if said is None:
+        return -1
+    if not (said.isdecimal() and said.isascii() and len(said) < 10):
+        raise BadRequest("starting_after must be the number of an event.", param="starting_after")
+    return int(said)

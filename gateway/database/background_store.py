@@ -1,0 +1,107 @@
+"""BackgroundStore: responses under way in the background, and the events of their streams.
+
+    put, running_seconds --add, again and again--> finish --> ended
+            |                                      cancel, by anybody --> ended
+            +--its gateway has died: nobody adds--> missed, and failed for whoever asks
+
+A gateway that adds to a response hears whether it is still to go on. Events are kept as long as their response.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from sqlalchemy import and_, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.database import schema
+from gateway.database.database import Database
+from gateway.database.response_store import StoredResponse
+from gateway.database.tables import response_events, responses
+
+LEASE_SECONDS = 10.0
+READ_AT_ONCE = 50
+
+MISSED = {"code": "server_error", "message": "The service that worked on this response has stopped."}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """So many events from that number on. `text`: as they are sent."""
+
+    number: int
+    count: int
+    text: bytes
+
+
+class BackgroundStore:
+    """Every method raises DatabaseDown."""
+
+    def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._wall = wall
+
+    async def add(self, identity: str, events: Events, response: bytes | None = None) -> bool:
+        """More events (or none), and how it looks now if that has changed. False if it is not to go on."""
+        values: dict[str, Any] = {"running_ms": int((self._wall() + LEASE_SECONDS) * 1000)}
+        if response is not None:
+            values["response"] = response.decode()
+        return await self._change(identity, values, events)
+
+    async def finish(self, stored: StoredResponse, events: Events) -> bool:
+        """It has ended so. False if it was not to go on."""
+        values = {"running_ms": None, "response": stored.response.decode(), "bytes": stored.size}
+        return await self._change(stored.id, values, events)
+
+    async def cancel(self, stored: StoredResponse) -> StoredResponse | None:
+        """As it is then; None if it has ended meanwhile."""
+        return await self._end(stored, {"status": "cancelled"})
+
+    async def looked_after(self, stored: StoredResponse) -> StoredResponse:
+        """The same, or how it ended where the gateway that had it is missed."""
+        late = select(responses.c.id).where(
+            responses.c.id == stored.id, responses.c.running_ms < int(self._wall() * 1000)
+        )
+        async with self._database.begin() as connection:
+            missed = (await connection.execute(late)).first() is not None
+        return (await self.missed(stored) if missed else None) or stored
+
+    async def missed(self, stored: StoredResponse) -> StoredResponse | None:
+        """Nobody works on it any more. As it is then; None if it has ended meanwhile."""
+        return await self._end(stored, {"status": "failed", "error": MISSED})
+
+    async def events(self, identity: str, after: int) -> list[Events]:
+        """Some of those that come after that number, in their order."""
+        if not await schema.there(self._database):
+            return []
+        table = response_events
+        asked = select(table).where(table.c.response == identity, table.c.number + table.c.count > after + 1)
+        async with self._database.begin() as connection:
+            rows = (
+                (await connection.execute(asked.order_by(table.c.number).limit(READ_AT_ONCE)))
+                .mappings()
+                .all()
+            )
+        return [Events(number=r["number"], count=r["count"], text=r["text"].encode()) for r in rows]
+
+    async def _end(self, stored: StoredResponse, change: dict[str, Any]) -> StoredResponse | None:
+        response = msgspec.json.encode(msgspec.json.decode(stored.response) | change)
+        values = {"running_ms": None, "response": response.decode()}
+        done = await self._change(stored.id, values, Events(number=0, count=0, text=b""))
+        return replace(stored, response=response, running=False) if done else None
+
+    async def _change(self, identity: str, values: dict[str, Any], events: Events) -> bool:
+        running = and_(responses.c.id == identity, responses.c.running_ms.is_not(None))
+        async with self._database.begin() as connection:
+            if not (await connection.execute(update(responses).where(running).values(values))).rowcount:
+                return False
+            await _write(connection, identity, events)
+        return True
+
+
+async def _write(connection: AsyncConnection, identity: str, events: Events) -> None:
+    if events.count:
+        row = {"response": identity, "number": events.number, "count": events.count}
+        await connection.execute(insert(response_events).values(**row, text=events.text.decode()))

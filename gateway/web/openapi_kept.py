@@ -1,0 +1,102 @@
+"""What the OpenAPI document says of kept things: responses, files, batches."""
+
+from typing import Any
+
+from gateway.web.batches import SURFACES
+from gateway.web.files import PURPOSES
+from gateway.web.openapi_words import described, listed, nullable, operation, parameter, said
+
+Json = dict[str, Any]
+
+FILE = described(
+    ["id", "object", "bytes", "created_at", "filename", "purpose"],
+    object={"const": "file"},
+    bytes={"type": "integer"},
+    created_at={"type": "integer"},
+    expires_at={"type": "integer"},
+    filename={"type": "string"},
+    purpose={"type": "string"},
+)
+BATCH = described(
+    ["id", "object", "endpoint", "input_file_id", "completion_window", "status", "request_counts"],
+    object={"const": "batch"},
+    endpoint={"enum": sorted(SURFACES)},
+    status={"type": "string"},
+    output_file_id=nullable("string"),
+    error_file_id=nullable("string"),
+    request_counts=described(["total", "completed", "failed"]),
+)
+
+
+def paths() -> Json:
+    """Path to what can be done there."""
+    return _responses() | _files() | _batches()
+
+
+def _responses() -> Json:
+    response = said(described(["id", "object", "status", "output"], object={"const": "response"}))
+    here, one = [parameter("path", "response")], "/v1/responses/{response}"
+    return {
+        one: {
+            "get": operation("A response that is kept", response) | {"parameters": here},
+            "delete": operation("Forgets it", said(described(["id", "deleted"]))) | {"parameters": here},
+        },
+        f"{one}/cancel": {
+            "post": operation("Ends one that runs in the background", response) | {"parameters": here}
+        },
+        f"{one}/input_items": {
+            "get": operation("What it was asked with", said(listed({"type": "object"})))
+            | {"parameters": [*here, *_page(100)]}
+        },
+    }
+
+
+def _files() -> Json:
+    form = described(
+        ["file", "purpose"],
+        file={"type": "string", "contentMediaType": "application/octet-stream"},
+        purpose={"enum": list(PURPOSES)},
+    )
+    body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+    here, one = [parameter("path", "file")], "/v1/files/{file}"
+    content = {"description": "The content", "content": {"application/octet-stream": {}}}
+    return {
+        "/v1/files": {
+            "get": operation("Files that are kept", said(listed(FILE)))
+            | {"parameters": [*_page(10_000), parameter("query", "purpose")]},
+            "post": operation("Keeps a file", said(FILE)) | {"requestBody": body},
+        },
+        one: {
+            "get": operation("One of them", said(FILE)) | {"parameters": here},
+            "delete": operation("Forgets it", said(described(["id", "deleted"]))) | {"parameters": here},
+        },
+        f"{one}/content": {"get": operation("What is in it", content) | {"parameters": here}},
+    }
+
+
+def _batches() -> Json:
+    asked = described(
+        ["input_file_id", "endpoint", "completion_window"],
+        input_file_id={"type": "string"},
+        endpoint={"enum": sorted(SURFACES)},
+        completion_window={"type": "string"},
+        metadata={"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+    )
+    body = {"required": True, "content": {"application/json": {"schema": asked}}}
+    here, one = [parameter("path", "batch")], "/v1/batches/{batch}"
+    return {
+        "/v1/batches": {
+            "get": operation("Batches", said(listed(BATCH))) | {"parameters": _page(100)},
+            "post": operation("Begins a batch of requests", said(BATCH)) | {"requestBody": body},
+        },
+        one: {"get": operation("How far one is", said(BATCH)) | {"parameters": here}},
+        f"{one}/cancel": {"post": operation("Ends it", said(BATCH)) | {"parameters": here}},
+    }
+
+
+def _page(limit_max: int) -> list[Json]:
+    return [
+        parameter("query", "limit", type="integer", minimum=1, maximum=limit_max),
+        parameter("query", "order", enum=["asc", "desc"]),
+        parameter("query", "after"),
+    ]
