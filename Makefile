@@ -6,12 +6,13 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
-REDIS_TESTS := tests/property/test_shared_tree.py tests/property/test_quotas.py tests/conformance/test_prefix_index.py \
-	tests/conformance/test_quota_store.py tests/property/test_quota_windows.py tests/integration/test_redis_scripts.py tests/integration/test_redis_cluster.py \
-	tests/integration/test_shared_index.py
+REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py test_quota_windows.py test_shared_queue.py test_index_audit.py) \
+	$(addprefix tests/conformance/, test_prefix_index.py test_quota_store.py) \
+	$(addprefix tests/integration/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_quota_race.py test_shared_index.py \
+	test_shared_turns.py test_index_keeper.py test_index_reader.py test_index_namespaces.py test_index_commands.py test_feed_leases.py test_feed_takeover.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-helm chaos soak bench-overhead bench-index bench-routing bench-isolation bench-quotas bench-engine \
+.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -36,7 +37,7 @@ check: .venv/.dev ## Format, lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them)
+test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them, or is a 3.12)
 	tests/engine_alone/run .tools/engine-alone $(ENGINE_PYTHON)
 
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
@@ -44,6 +45,9 @@ test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the
 
 test-sdks: .venv/.dev .tools/sdks/.done ## Run SDKs' own tests, LangChain, npm's openai and a fuzzer against a gateway
 	$(BIN)/python -m pytest tests/sdks --timeout 900 $(PYTEST_ARGS)
+
+test-bench-aiperf: .venv/.dev .tools/aiperf/.done ## Hold radixgate bench against aiperf on one server (installs 1.2 GB)
+	$(BIN)/python -m pytest tests/peers -s --timeout 600 $(PYTEST_ARGS)
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
@@ -63,6 +67,9 @@ bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's t
 bench-routing: .venv/.dev ## Routing policies on a public trace and generated ones, in simulated fleets, beside the limits
 	$(BIN)/python -m tests.benchmarks.routing $(BENCH_ARGS)
 
+bench-validate: .venv/.dev ## The simulator beside NVIDIA's mock engine and router, and beside real processes
+	$(BIN)/python -m tests.benchmarks.routing.validate $(BENCH_ARGS)
+
 bench-quotas: .venv/.dev ## What exact quotas cost with 1 to 100,000 tenants, and eight processes that race for one limit
 	$(BIN)/python -m tests.benchmarks.quotas $(BENCH_ARGS)
 
@@ -71,6 +78,9 @@ bench-isolation: .venv/.dev ## Whether a tenant can tell by time what another ha
 
 bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)
+
+bench-fairness: .venv/.dev ## Who suffers from whom under each queue policy, simulated and with real processes
+	$(BIN)/python -m tests.benchmarks.fairness $(BENCH_ARGS)
 
 ladder: .venv/.dev ## The same requests on every rung from a naive engine to a modern one; draws ladder.png
 	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)
@@ -108,6 +118,9 @@ clean: ## Remove what make has made
 
 .tools/sdks/.done: tests/sdks/install | .venv/bin/python
 	tests/sdks/install $(PYTHON) .tools/sdks
+
+.tools/aiperf/.done: tests/peers/install_aiperf | .venv/bin/python
+	tests/peers/install_aiperf $(PYTHON) .tools/aiperf
 
 .tools/anthropic/.done: | .venv/bin/python
 	$(BIN)/pip install --quiet --target .tools/anthropic 'anthropic>=2.10,<3'

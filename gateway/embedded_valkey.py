@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from gateway.locks import locked, locked_from_the_start
-from gateway.processes import die_with_parent
+from workers.child_process import die_with_parent
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,10 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
         plan: dict[str, Any] | None = None,
         tenants: dict[str, dict[str, Any]] | None = None,
         kind: str = "sglang",
+        roles: Sequence[str] = (),
         all_up: bool = True,
         **settings: Any,
     ) -> AsyncIterator[RunningGateway]:
@@ -243,7 +245,10 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
             "drain.notice_seconds": "0",
             "drain.seconds": "1",
             "workers": json.dumps(
-                [{"id": f"w{at}", "kind": kind, "url": w.url} for at, w in enumerate(workers)]
+                [
+                    {"id": f"w{at}", "kind": kind, "url": w.url, "role": role}
+                    for at, (w, role) in enumerate(zip_longest(workers, roles, fillvalue="both"))
+                ]
             ),
             "plans": json.dumps(
                 [{"name": "plan", "limits": limits or [], "concurrency": concurrency, **(plan or {})}]

@@ -21,7 +21,9 @@ from typing import Protocol
 import msgspec
 
 from radix_cache.match import WorkerId
+from workers.engine_loads import EngineLoad
 from workers.kv_events.source import EventSource
+from workers.worker import Role
 
 
 class Failure(Enum):
@@ -39,7 +41,8 @@ class Failure(Enum):
 
 
 class WorkerUnreachable(Exception):
-    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says."""
+    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says. `worker`: whose failure it is,
+    where several had a part in it."""
 
     def __init__(
         self,
@@ -48,11 +51,13 @@ class WorkerUnreachable(Exception):
         failure: Failure = Failure.ILL,
         timed_out: bool = False,
         retry_after_seconds: float | None = None,
+        worker: WorkerId | None = None,
     ) -> None:
         super().__init__(reason)
         self.failure = failure
         self.timed_out = timed_out
         self.retry_after_seconds = retry_after_seconds
+        self.worker = worker
 
 
 class StreamBroken(Exception):
@@ -64,7 +69,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
     as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
-    `prefill_worker`: who computes the prompt, where that is another worker. Seconds bound each kind of silence.
+    Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none.
     """
 
     id: str
@@ -74,7 +79,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stream: bool
     cache_salt: str = ""
     traceparent: str | None = None
-    prefill_worker: WorkerId | None = None
+    priority: int | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
 
@@ -99,7 +104,9 @@ class WorkerReport:
 
     `models`: names it serves. `kv_tokens_max`: tokens that fit into its KV cache. `chunk_tokens`: its prefill
     budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
-    publishes what its cache holds, one source for each data-parallel rank.
+    publishes what its cache holds, one source for each data-parallel rank. `role`: which half of a pair it was
+    started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks.
+    `load`: how busy it is.
     """
 
     models: tuple[str, ...] = ()
@@ -107,6 +114,10 @@ class WorkerReport:
     chunk_tokens: int | None = None
     instance: str | None = None
     events: tuple[EventSource, ...] = ()
+    role: Role = Role.BOTH
+    handoff: tuple[str, int | None] | None = None
+    ranks: int = 1
+    load: EngineLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +144,11 @@ class WorkerAdapter(Protocol):
     @property
     def isolates(self) -> bool:
         """Does the worker keep prompts of different `cache_salt` apart in its cache? False: it is shared by all."""
+        ...
+
+    @property
+    def streams_whole(self) -> bool:
+        """Does a stream say all that the answer at once would say, its usage included?"""
         ...
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:

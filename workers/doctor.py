@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from workers import engine_flags as flags
 from workers.engine_replies import (
     AGAIN,
     FIRST,
@@ -156,13 +157,12 @@ class _Patient:
 
 def _cache_report(patient: _Patient) -> Feature:
     on, seen = patient.reports_cached
-    add = {"sglang": "--enable-cache-report", "vllm": "--enable-prompt-tokens-details"}
     return Feature(
         name="cached-token report",
         on=on,
         seen=seen,
         without="routing never learns that a cache has lost a prefix; no hit ratios",
-        add=add.get(patient.kind, ""),
+        add=_typed(flags.CACHE_REPORT, patient),
     )
 
 
@@ -173,36 +173,30 @@ def _prefix_caching(patient: _Patient) -> Feature:
         on=on,
         seen=seen,
         without="every prompt is computed whole, wherever it goes",
-        add="--enable-prefix-caching" if patient.kind == "vllm" else "",
+        add=_typed(flags.PREFIX_CACHING, patient),
         do="take away --disable-radix-cache" if patient.kind == "sglang" else "",
     )
 
 
 def _page_size(patient: _Patient) -> Feature:
     size = patient.block_size
-    add = {"sglang": "--page-size 16", "vllm": "--block-size 32", "embedded": "--page-size 16"}
     return Feature(
         name="page size 16-64",
         on=On.UNKNOWN if size is None else On.YES if size in BLOCK_SIZES else On.NO,
         seen="it does not tell" if size is None else f"{size} token{'s' if size > 1 else ''}",
         without="small pages: an event and a hash for every few tokens; large ones: short prefixes are not shared",
-        add=add.get(patient.kind, ""),
+        add=flags.in_words(flags.page_size(patient.kind)),
     )
 
 
 def _kv_events(patient: _Patient) -> Feature:
     on, seen = {"vllm": _vllm_events}.get(patient.kind, _sglang_events)(patient)
-    ports = '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}\''
-    add = {
-        "sglang": '--kv-events-config \'{"publisher":"zmq",' + ports,
-        "vllm": '--kv-events-config \'{"enable_kv_cache_events":true,"publisher":"zmq",' + ports,
-    }
     return Feature(
         name="KV events",
         on=on,
         seen=seen,
         without="what is cached is predicted from requests; evictions show only afterwards",
-        add=add.get(patient.kind, ""),
+        add=flags.in_words(flags.kv_events(patient.kind)),
         do="start it with --kv-events" if patient.kind == "embedded" else "",
     )
 
@@ -280,13 +274,12 @@ def _priority(patient: _Patient) -> Feature:
             on, seen = On.NO, "it refuses a priority: scheduling by it is not enabled"
         elif reply.status == 200:
             seen = "it takes a priority, and does not tell whether it heeds it"
-    add = {"sglang": "--enable-priority-scheduling", "vllm": "--scheduling-policy priority"}
     return Feature(
         name="priority scheduling",
         on=on,
         seen=seen,
         without="inside the engine all wait alike, whatever their class",
-        add=add.get(patient.kind, ""),
+        add=_typed(flags.PRIORITY, patient),
         do=_nothing_to_do(patient.kind),
     )
 
@@ -307,7 +300,7 @@ def _metrics(patient: _Patient) -> Feature:
         on=on,
         seen=seen,
         without="no figures of the engine's own beside the gateway's",
-        add="--enable-metrics" if patient.kind == "sglang" else "",
+        add=_typed(flags.METRICS, patient),
         do="take away --disable-log-stats" if patient.kind == "vllm" else _nothing_to_do(patient.kind),
     )
 
@@ -321,6 +314,11 @@ _FEATURES: tuple[Callable[[_Patient], Feature], ...] = (
     _priority,
     _metrics,
 )
+
+
+def _typed(wanted: flags.Flags, patient: _Patient) -> str:
+    """As they are typed."""
+    return flags.in_words(wanted.get(patient.kind, ()))
 
 
 def _nothing_to_do(kind: str) -> str:

@@ -16,6 +16,27 @@ class Health(StrEnum):
     DRAINING = "draining"
 
 
+class Role(StrEnum):
+    """What a worker does of a request: all of it, or its prompt or its answer alone."""
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Half(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker that is one half of a pair. Halves of one `kind` can hand over to each other.
+
+    `alone`: a decode worker can compute a prompt itself. `several`: also a request of several answers, or one that
+    is answered with something of the prompt, can be split.
+    """
+
+    role: Role
+    kind: str
+    alone: bool
+    several: bool
+
+
 class Speed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How fast a worker computes, as measured from its answers.
 
@@ -35,7 +56,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `tokens_computed`: how many of them it has computed by now, as far as one can tell from the time that has
     passed. `streams`: requests under way. `kv_tokens`: prompt and expected output tokens of all of them.
     `kv_tokens_max`: room for KV, None where it does not tell. `chunk_tokens`: its prefill budget a step.
-    `age_seconds`: since it joined, came back or started anew; None: so long ago that it does not matter.
+    `age_seconds`: since it joined, came back or started anew; None: so long ago that it does not matter. `half`:
+    None where it serves whole requests.
     """
 
     id: WorkerId
@@ -47,4 +69,5 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens_max: int | None = None
     chunk_tokens: int = 8192
     speed: Speed = Speed()
+    half: Half | None = None
     age_seconds: float | None = None

@@ -1,9 +1,12 @@
 """Options that several commands share, with their help."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from gateway.cli.failure import Failure
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="YAML file with settings.", show_default=False)
@@ -17,3 +20,16 @@ Assignments = Annotated[
         show_default=False,
     ),
 ]
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Was this option on the command line?"""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse(context: typer.Context, names: Iterable[str], reason: str) -> None:
+    """Raises Failure if one of these options was given."""
+    for name in names:
+        if is_given(context, name):
+            raise Failure(f"--{name.strip('_').replace('_', '-')} is {reason}", 2)

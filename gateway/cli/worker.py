@@ -1,44 +1,47 @@
-"""`radixgate worker`: one embedded PyTorch worker, serving over HTTP as SGLang does."""
+"""`radixgate worker`: one embedded PyTorch worker, serving over HTTP as SGLang does; or a launched engine."""
 
-import re
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated, Any
 
 import typer
 
 from gateway.cli.failure import Failure
-from gateway.discovery.registration import registered
-from gateway.discovery.registry import WorkerRegistry
-from gateway.redis_address import redis_url_problem
-from gateway.settings.types import IDENTIFIER
-from gateway.urls import url_problem
-from radix_cache.redis.scripts import ScriptCaller
-
-if TYPE_CHECKING:  # the engine is an extra
-    from workers.engine_server.main import Beside
-    from workers.engine_server.serving import Serving
-
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104
+from gateway.cli.options import refuse
 
 ENGINE_MISSING = (
     "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
 )
 
 
+OF_LAUNCHED = ("python", "start_seconds", "silent_seconds", "drain_seconds")
+OF_BOTH = (
+    *("engine", "model", "host", "port", "served_model_name", "page_size", "kv_events", "kv_events_port"),
+    *("disaggregation_mode", "disaggregation_bootstrap_port"),
+    *("register", "register_id", "register_url", "register_prefix"),
+)
+CONTEXT = {"allow_extra_args": True}
+
+
 def worker(
+    context: typer.Context,
     model: Annotated[
-        Path, typer.Option(help="Checkpoint directory: config.json, safetensors, tokenizer.json.")
+        Path,
+        typer.Option(
+            help="Checkpoint directory: config.json, safetensors, tokenizer.json; or what the engine takes."
+        ),
     ],
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="embedded; or sglang or vllm, to be launched, watched and registered: its own flags go after --."
+        ),
+    ] = "embedded",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 30000,
     served_model_name: Annotated[
         str | None, typer.Option(help="Name in requests; by default the directory's.", show_default=False)
     ] = None,
-    page_size: Annotated[int, typer.Option(help="Tokens per KV page.", min=1)] = 16,
+    page_size: Annotated[int, typer.Option(help="Tokens per KV page; vllm's are 32 by default.", min=1)] = 16,
     kv_tokens: Annotated[
         int | None,
         typer.Option(help="Tokens that fit into the KV cache; by default as memory allows.", min=1),
@@ -127,8 +130,53 @@ def worker(
     kv_events_buffer_steps: Annotated[
         int, typer.Option(help="Batches of events kept for replay, each of one step.", min=1)
     ] = 10_000,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="Launched: the interpreter that has the engine; by default ours.", show_default=False
+        ),
+    ] = None,
+    start_seconds: Annotated[float, typer.Option(help="Launched: until it has to answer.", min=1)] = 1800.0,
+    silent_seconds: Annotated[
+        float, typer.Option(help="Launched: silence after which it is started anew.", min=1)
+    ] = 30.0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="Launched: how long running requests may go on after SIGTERM.", min=0)
+    ] = 120.0,
 ) -> int:
-    """Run one embedded worker: a real engine on CPU or CUDA, with paged KV and a prefix cache."""
+    """Run one worker: embedded, a real engine on CPU or CUDA with paged KV and a prefix cache; or SGLang or vLLM
+    with the flags that a gateway makes use of, started again when it dies.
+    """
+    registering = None
+    if register is not None:
+        from gateway.cli.registering import Registering
+
+        registering = Registering(redis=register, id=register_id, url=register_url, prefix=register_prefix)
+        registering.check(host)
+    if engine != "embedded":
+        from gateway.cli import worker_engine as launching
+
+        return launching.launched(
+            context,
+            own=(*OF_BOTH, *OF_LAUNCHED),
+            engine=engine,
+            model=str(model),
+            host=host,
+            port=port,
+            served_model_name=served_model_name,
+            page_size=page_size,
+            events_port=kv_events_port if kv_events else None,
+            role=disaggregation_mode,
+            bootstrap_port=disaggregation_bootstrap_port,
+            python=python,
+            registering=registering,
+            drain_seconds=drain_seconds,
+            start_seconds=start_seconds,
+            silent_seconds=silent_seconds,
+        )
+    refuse(context, OF_LAUNCHED, "for engines that are launched: see --engine")
+    if context.args:
+        raise Failure(f"unexpected: {' '.join(context.args)}", 2)
     if not (model / "config.json").is_file():
         raise Failure(f"--model: there is no config.json in {str(model)!r}", 2)
     try:
@@ -177,38 +225,4 @@ def worker(
         options.engine_config()
     except ConfigInvalid as err:
         raise Failure(str(err), 2) from err
-    if register is None:
-        return main.run(options)
-    return main.run(options, beside=registering(register, host, register_id, register_url, register_prefix))
-
-
-def registering(redis: str, host: str, name: str | None, url: str | None, prefix: str) -> "Beside":
-    """What keeps the worker registered while it serves. Raises Failure for what cannot be."""
-    if (
-        problem := redis_url_problem(redis)
-        if "://" in redis
-        else "expected an address, as redis://host:6379/0"
-    ):
-        raise Failure(f"--register: {problem}", 2)
-    if problem := url_problem(url) if url is not None else None:
-        raise Failure(f"--register-url: {problem}", 2)
-    if url is None and host in EVERYWHERE:
-        raise Failure(f"--register-url: gateways cannot connect to {host}; say where they can", 2)
-    if name is not None and not IDENTIFIER.match(name):
-        raise Failure("--register-id: expected 1 to 64 letters, digits, `.`, `_` and `-`", 2)
-
-    @asynccontextmanager
-    async def beside(serving: "Serving") -> AsyncIterator[None]:
-        at = url or serving.url
-        port = urlsplit(serving.url).port
-        called = name or re.sub(r"[^A-Za-z0-9._-]", "-", f"{socket.gethostname()}-{port}")[-64:].lstrip("._-")
-        scripts = ScriptCaller(redis)
-        try:
-            async with registered(
-                WorkerRegistry(scripts, prefix), {"id": called, "kind": "embedded", "url": at}
-            ):
-                yield
-        finally:
-            await scripts.close()
-
-    return beside
+    return main.run(options, beside=registering.beside) if registering is not None else main.run(options)

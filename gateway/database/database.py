@@ -76,6 +76,8 @@ class Database:
     def _options(self, parts: URL) -> dict[str, Any]:
         options: dict[str, Any] = {"pool_size": CONNECTIONS_MAX, "max_overflow": 0}
         options["pool_timeout"] = CONNECT_SECONDS_MAX
+        # Each keeps megabytes of pages and statements: what one connection can do fills one.
+        options["pool_use_lifo"] = True
         if self.file is not None:
             options["connect_args"] = {"timeout": CONNECT_SECONDS_MAX}
         else:

@@ -6,7 +6,7 @@ whatever, changes nothing.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Table, delete, func, insert, select, tuple_, update
@@ -119,7 +119,9 @@ class UsageStore:
         adding = (
             insert_of(connection, usage).on_conflict_do_nothing(index_elements=identity).returning(*identity)
         )
-        new = {tuple(found) for found in await connection.execute(adding, ordered)}
+        new: set[tuple[Any, ...]] = set()
+        for part in in_few_lengths(ordered):
+            new.update(tuple(found) for found in await connection.execute(adding, part))
         first: dict[tuple[str, int], Row] = {}
         for row in ordered:
             first.setdefault((row["request_id"], row["attempt"]), row)
@@ -164,6 +166,19 @@ def _measured(row: Row) -> dict[str, int]:
         "ttft_ms": row["ttft_ms"] or 0,
         "ttft_count": int(row["ttft_ms"] is not None),
     }
+
+
+def in_few_lengths(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in parts whose lengths are powers of two, the longest first.
+
+    Rows that come back make a statement of their number, and drivers keep the last hundred statements of every
+    connection: of any number there would be tens of megabytes.
+    """
+    at = 0
+    while at < len(rows):
+        length = 1 << (len(rows) - at).bit_length() - 1
+        yield rows[at : at + length]
+        at += length
 
 
 def insert_of(connection: AsyncConnection, table: Table) -> Any:

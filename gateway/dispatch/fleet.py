@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from gateway.dispatch.loads import WorkerLoad
 from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
+from gateway.queue.store import NOTHING
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
+from workers.disaggregation import half_of
 from workers.health import HealthState
 from workers.kv_events.source import EventSource
-from workers.worker import Health, Speed, WorkerSnapshot
+from workers.worker import Half, Health, Role, Speed, WorkerSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,9 @@ class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
     `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
-    itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
+    itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
+    settings have it; with `both`, as it says itself. `priority`: its engine
+    orders requests by it.
     """
 
     id: WorkerId
@@ -36,7 +40,9 @@ class Worker:
     adapter: WorkerAdapter
     models: frozenset[str]
     models_fixed: bool
+    role: Role = Role.BOTH
     told: tuple[EventSource, ...] | None = None
+    priority: bool = False
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
@@ -52,23 +58,33 @@ class Worker:
         return self.learnt.speed
 
     @property
+    def half(self) -> Half | None:
+        """None where it serves whole requests."""
+        return half_of(self.kind, self.report.role if self.role is Role.BOTH else self.role)
+
+    @property
     def able(self) -> bool:
         """May it get a new request? On trial it has one at a time."""
         return self.health.routable and not (self.health.trial and self.load.streams)
 
     def snapshot(self, now: float) -> WorkerSnapshot:
         age = now - self.began_at if self.began_at is not None else 0.0
+        half = self.half
+        # Elsewhere a handed-over prompt keeps its place until its answer has ended, here it is gone by then.
+        others = NOTHING if half is not None and half.role is Role.PREFILL else self.load.others
+        foreign = self.load.foreign
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
-            tokens_queued=self.load.all_tokens_queued,
+            tokens_queued=self.load.all_tokens_queued + foreign.tokens_queued,
             tokens_computed=self.load.computed(self.speed),
-            streams=self.load.streams + self.load.others.streams,
-            kv_tokens=self.load.kv_tokens + self.load.others.kv_tokens,
+            streams=self.load.streams + others.streams + foreign.streams,
+            kv_tokens=self.load.kv_tokens + others.kv_tokens + foreign.kv_tokens,
             kv_tokens_max=self.report.kv_tokens_max,
             chunk_tokens=self.report.chunk_tokens or CHUNK_TOKENS,
             speed=self.speed,
             age_seconds=age if age < YOUNG_SECONDS else None,
+            half=half,
         )
 
 
@@ -232,6 +248,7 @@ class Fleet:
             log.warning("worker %s has restarted, or emptied its cache", worker.id)
             worker.began_at = self._clock()
         worker.report, worker.reported = report, True
+        worker.load.reported(report.load)
         if not worker.models_fixed:
             worker.models = frozenset(report.models)
         self._speeds.joined(worker.models, worker.learnt)

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 from gateway.queue.store import NOTHING, Load
 from policies.latency_model import computed_tokens
+from workers.engine_loads import NO_LOAD, EngineLoad
 from workers.worker import Speed
 
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share.
+    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share. `foreign`: what
+    came to it some other way; `beyond`: what its engine last had more than all gateways.
 
     `busy_since`: the last first token, of whichever gateway, or when prefills began to be ahead; what has been
     computed since then is estimated (policies/latency_model). `clock`: seconds, never backwards.
@@ -29,6 +31,8 @@ class WorkerLoad:
     streams: int = 0
     kv_tokens: int = 0
     others: Load = NOTHING
+    foreign: EngineLoad = NO_LOAD
+    beyond: EngineLoad = NO_LOAD
     busy_since: float = 0.0
     clock: Callable[[], float] = time.monotonic
 
@@ -44,6 +48,17 @@ class WorkerLoad:
             self.busy_since = self.clock()
         self.others = others
 
+    def reported(self, load: EngineLoad | None) -> None:
+        """What the engine says that it has. What two reports in a row have beyond all gateways' is foreign: one
+        alone may have come between a request's end here and there."""
+        beyond = NO_LOAD
+        if load is not None:
+            others = self.others
+            beyond = load.beyond(
+                self.streams + others.streams, self.all_tokens_queued, self.kv_tokens + others.kv_tokens
+            )
+        self.foreign, self.beyond = beyond.least(self.beyond), beyond
+
     def computed(self, speed: Speed) -> int:
         """Tokens ahead that have been computed by now."""
         queued = self.all_tokens_queued
@@ -55,11 +70,11 @@ class WorkerLoad:
 class Place:
     """One request on one worker. `left` whatever happens; leaving twice is leaving once."""
 
-    __slots__ = ("_kv_tokens", "_load", "_tokens_queued")
+    __slots__ = ("_kv_tokens", "_load", "tokens_queued")
 
     def __init__(self, load: WorkerLoad, *, uncached_tokens: int, kv_tokens: int) -> None:
         self._load: WorkerLoad | None = load
-        self._tokens_queued = uncached_tokens
+        self.tokens_queued = uncached_tokens
         self._kv_tokens = kv_tokens
         if not load.all_tokens_queued:
             load.busy_since = load.clock()
@@ -69,10 +84,10 @@ class Place:
 
     def first_token(self) -> None:
         """Its prefill is done."""
-        if self._load is not None and self._tokens_queued:
-            self._load.tokens_queued -= self._tokens_queued
+        if self._load is not None and self.tokens_queued:
+            self._load.tokens_queued -= self.tokens_queued
             self._load.busy_since = self._load.clock()
-            self._tokens_queued = 0
+            self.tokens_queued = 0
 
     def leave(self) -> None:
         self.first_token()

@@ -1,7 +1,7 @@
 """Ranks the workers for one request, from copies in the process: no I/O."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 import msgspec
@@ -12,11 +12,15 @@ from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.shadow import Shadow
+from policies.routing import pairs
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from radix_cache.tiers import Tier, TierBlocks
 from workers.worker import WorkerSnapshot
+
+PROMPT_ANSWERED = ("echo", "prompt_logprobs")
+"""Fields that ask for something of the prompt in the answer."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -29,7 +33,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Router:
-    """`random`: where policies get their draws from; `clock`: seconds, never backwards."""
+    """`random`: where policies get their draws from; `clock`: seconds, never backwards. `prefill_tokens_min`: see
+    policies/routing/pairs.py, `alone_tokens`."""
 
     def __init__(
         self,
@@ -40,6 +45,7 @@ class Router:
         policy: RoutingPolicy,
         random: Random,
         shadow: Shadow | None = None,
+        prefill_tokens_min: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
@@ -48,9 +54,14 @@ class Router:
         self._policy = policy
         self._random = random
         self.shadow = shadow
+        self._prefill_tokens_min = prefill_tokens_min
         self._clock = clock
         self.policy_name = policy.name
         self._sequence: dict[str, int] = {}
+
+    def decide_by(self, policy: RoutingPolicy, shadow: Shadow | None, prefill_tokens_min: int) -> None:
+        """From the next request on."""
+        self._policy, self.shadow, self._prefill_tokens_min = policy, shadow, prefill_tokens_min
 
     def arrival(self, model: str) -> int:
         """The number of this request among those for its model. One request, one number, however often ranked."""
@@ -90,10 +101,17 @@ class Router:
             blocks=prompt.hashes,
             block_tokens=prompt.namespace.block_size,
             session=session_of(ctx.request, ctx.tenant),
+            answers=ctx.request.answers,
+            answers_prompt=any(name in ctx.request.fields for name in PROMPT_ANSWERED),
         )
         policy = self.shadow.policy if by_shadow and self.shadow is not None else self._policy
-        routes = policy.rank(query, candidates, now)
+        routes = self._rank(policy, query, candidates, now)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
+
+    def _rank(
+        self, policy: RoutingPolicy, query: RouteQuery, candidates: Sequence[Candidate], now: float
+    ) -> Ranking:
+        return pairs.ranked(policy, query, candidates, now, alone_tokens=self._prefill_tokens_min)
 
     def now_ranked(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
         """As the next request would be, which this one is not: nothing is counted."""
@@ -110,7 +128,7 @@ class Router:
         if shadow is None:
             return
         other = self._policy if decision.by_shadow else shadow.policy
-        others = other.rank(decision.query, decision.candidates, self._clock())
+        others = self._rank(other, decision.query, decision.candidates, self._clock())
         primary, second = (others, decision.routes) if decision.by_shadow else (decision.routes, others)
         shadow.compare(decision.query.prompt_tokens, decision.candidates, primary, second)
 

@@ -19,6 +19,7 @@ from gateway.settings.workers import KvEventsAt, Worker, WorkerTls
 from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.registry import adapters
+from workers.disaggregation import WAYS
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
 PORT_MAX = 65535
@@ -137,6 +138,8 @@ def worker_problems(worker: Worker, path: str) -> Iterator[str]:
     yield from _way_to_workers(worker.headers, worker.tls, path)
     if worker.tls is not None and not worker.url.startswith("https://"):
         yield f"{path}.tls: the address of the worker is not https://"
+    if worker.role != "both" and worker.kind not in WAYS:
+        yield f"{path}.role: {worker.kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
     if isinstance(worker.kv_events, KvEventsAt):
         yield from _event_ports(worker.kv_events, f"{path}.kv_events")
 
@@ -150,6 +153,8 @@ def _discovery(settings: Settings) -> Iterator[str]:
         if one.worker_kind not in adapters():
             there = ", ".join(sorted(adapters()))
             yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
+        if one.role != "both" and one.worker_kind not in WAYS:
+            yield f"{path}.role: {one.worker_kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
         yield from _way_to_workers(one.headers, one.tls, path)
         if (one.headers or one.tls is not None) and one.kind in ("file", "redis"):
             yield f"{path}: workers of kind {one.kind} bring headers and tls of their own"
@@ -205,6 +210,13 @@ def _webhooks(settings: Settings) -> Iterator[str]:
 
 def _listeners(settings: Settings) -> Iterator[str]:
     listen, admin = settings.listen, settings.admin
+    for path, tls in (("listen", listen.tls), ("admin", admin.tls)):
+        for name in ("certificate", "key", "client_ca") if tls is not None else ():
+            file = getattr(tls, name)
+            if file is not None and not Path(file).is_file():
+                yield f"$.{path}.tls.{name}: there is no file {file!r}"
+    if listen.processes > 1 and listen.unix_socket is not None:
+        yield "$.listen.processes: a unix socket is served by one process"
     if listen.unix_socket is not None:
         if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
             yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"

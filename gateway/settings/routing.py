@@ -28,6 +28,14 @@ class Routing(Branch, frozen=True, kw_only=True):
     options: Annotated[
         dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
     ] = field(default_factory=dict)
+    prefill_tokens_min: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Uncached prompt tokens from which on a prefill worker computes them; fewer a decode "
+            "worker computes itself, if its engine can.",
+        ),
+    ] = 512
     shadow: Annotated[
         ShadowPolicy | None,
         Meta(description="A second policy that is compared with it on live requests."),

@@ -70,7 +70,21 @@ class Worker(Branch, frozen=True, kw_only=True):
     models: Annotated[
         tuple[Name, ...], Meta(description="Models it serves; by default those it reports.")
     ] = ()
+    role: Annotated[
+        Literal["both", "prefill", "decode"],
+        Meta(
+            description="`prefill`, `decode`: it computes prompts for the others, or answers with them; `both`: "
+            "whole requests, or what its engine says that it was started as."
+        ),
+    ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
+    priority: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="`on`: its engine orders requests by `priority` (SGLang: --enable-priority-scheduling, "
+            "vLLM: --scheduling-policy priority) and gets that of the service class. `auto`: the embedded one does."
+        ),
+    ] = "auto"
     headers: Annotated[
         Headers, Meta(description="Sent to it with every request, as {x-team: llm}.", max_length=32)
     ] = field(default_factory=dict)
@@ -106,7 +120,14 @@ class Discovery(Branch, frozen=True, kw_only=True):
     models: Annotated[
         tuple[Name, ...], Meta(description="Models they serve; by default those they report.")
     ] = ()
+    role: Annotated[
+        Literal["both", "prefill", "decode"],
+        Meta(description="What they do of a request; see `workers` (dns, kubernetes)."),
+    ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
+    priority: Annotated[
+        Literal["auto", "on", "off"], Meta(description="As `workers[].priority` (dns, kubernetes).")
+    ] = "auto"
     headers: Annotated[
         Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
     ] = field(default_factory=dict)
@@ -125,7 +146,9 @@ class Discovery(Branch, frozen=True, kw_only=True):
             kind=self.worker_kind,
             url=f"http{'s' if self.tls is not None else ''}://{host}:{port}",
             models=self.models,
+            role=self.role,
             api_key=self.api_key,
+            priority=self.priority,
             headers=self.headers,
             tls=self.tls,
         )

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.telemetry.record import OTHERS, RequestRecord
+from gateway.telemetry.record import CLIENT_CLOSED, OK, OTHERS, RequestRecord
 
 TTFT_BUCKETS = (
     0.001,
@@ -76,6 +76,11 @@ PAIRS_MAX = 4096
 """Of tenant and model. Each takes 25 kB, and some 80 lines of every scrape; later ones count together."""
 
 
+TURNED_AWAY = frozenset(
+    {"admission_timeout", "deadline_exceeded", "overloaded", "target_missed", "too_many_waiting"}
+)
+"""Codes of those whom the queue has let go."""
+
 POLICY, SHADOW = "policy", "shadow"
 
 
@@ -112,6 +117,9 @@ class RequestMetrics:
         )
         self.output_tokens = counter("output_tokens", "Output tokens.", "tenant", "model")
         self.worker_requests = counter("worker_requests", "Requests that a worker answered.", "worker")
+        self.worker_prefills = counter(
+            "worker_prefills", "Prompts that a worker computed for another one's answer.", "worker"
+        )
         self.worker_prompt_tokens = counter("worker_prompt_tokens", "Prompt tokens by worker.", "worker")
         self.worker_cached_tokens = counter(
             "worker_cached_tokens", "Reported cached tokens by worker.", "worker"
@@ -180,6 +188,19 @@ class RequestMetrics:
             "Prompt tokens that workers report to have computed, of streams, by who chose the worker.",
             "by",
         )
+        self.class_requests = counter(
+            "class_requests",
+            "Requests by service class: `met` or `missed` its target for a first token, `turned_away` while they "
+            "waited, `left` by their client before it, `failed`, or `unknown` where a worker sends no stream.",
+            "class",
+            "outcome",
+        )
+        self.class_ttft = histogram(
+            "class_time_to_first_token_seconds",
+            "From received to a worker's first token, by service class; also of answers put together here.",
+            TTFT_BUCKETS,
+            "class",
+        )
         self._children: dict[tuple[str, str], _TenantModel] = {}
         self._outcomes: dict[tuple[str, str, str], Counter] = {}
         self._workers: dict[str, _Worker] = {}
@@ -193,6 +214,10 @@ class RequestMetrics:
             outcome = self.requests.labels(tenant, model, record.code)
             self._outcomes[tenant, model, record.code] = outcome
         outcome.inc()
+        if record.service_class:
+            self.class_requests.labels(record.service_class, class_outcome(record)).inc()
+            if record.first_token_seconds is not None:
+                self.class_ttft.labels(record.service_class).observe(record.first_token_seconds)
         if record.worker is None:
             return
         child = self._children.get((tenant, model))
@@ -210,10 +235,11 @@ class RequestMetrics:
         child.output_tokens.inc(record.output_tokens)
         if record.answered:
             child.prompt_tokens.inc(record.prompt_tokens)
-            worker = self._workers.get(record.worker)
-            if worker is None:
-                worker = self._workers[record.worker] = _Worker(self, record.worker)
-            worker.requests.inc()
+            self._worker(record.worker).requests.inc()
+            # What is said of a prompt is said of the worker that computed it.
+            worker = self._worker(record.prefill_worker or record.worker)
+            if record.prefill_worker is not None:
+                worker.prefills.inc()
             worker.prompt_tokens.inc(record.prompt_tokens)
             measured, expected = record.worker_ttft_seconds, record.predicted_ttft_seconds
             if measured is not None and expected is not None:
@@ -233,12 +259,30 @@ class RequestMetrics:
                     of.predicted_tokens.inc(record.predicted_tokens)
                     of.cached_error.inc(error)
 
+    def _worker(self, name: str) -> "_Worker":
+        worker = self._workers.get(name)
+        if worker is None:
+            worker = self._workers[name] = _Worker(self, name)
+        return worker
+
     def _told_apart(self, tenant: str, model: str) -> str:
         if (tenant, model) not in self._pairs:
             if len(self._pairs) >= PAIRS_MAX:
                 return OTHERS
             self._pairs.add((tenant, model))
         return tenant
+
+
+def class_outcome(record: RequestRecord) -> str:
+    """What came of a service class's target."""
+    first, target = record.first_token_seconds, record.ttft_target_seconds
+    if first is not None and target is not None:
+        return "met" if first <= target else "missed"
+    if record.code in TURNED_AWAY:
+        return "turned_away"
+    if record.code == CLIENT_CLOSED:
+        return "left"
+    return "unknown" if record.code == OK else "failed"
 
 
 class _TenantModel:
@@ -262,6 +306,7 @@ class _Worker:
 
     def __init__(self, of: RequestMetrics, worker: str) -> None:
         self.requests = of.worker_requests.labels(worker)
+        self.prefills = of.worker_prefills.labels(worker)
         self.prompt_tokens = of.worker_prompt_tokens.labels(worker)
         self.cached_tokens = of.worker_cached_tokens.labels(worker)
         self.predicted_tokens = of.worker_predicted_tokens.labels(worker)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from gateway.telemetry.trace import Trace
+from policies.service_class import ServiceClass
 
 OK = "ok"
 CLIENT_CLOSED = "client_closed"
@@ -89,7 +90,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `worker_ttft_seconds`: from dispatch to the worker's first token, of streams; `predicted_ttft_seconds`: what
     the latency model expected of it.
     `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
-    what is charged; None if nothing was computed.
+    what is charged; None if nothing was computed. `service_class`, `ttft_target_seconds`: what it wanted;
+    `first_token_seconds`: from received to a worker's first token, where that can be told.
+    `prefill_worker`: who computed the prompt, where that was another worker than the one that answered.
     """
 
     id: str
@@ -126,6 +129,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user: str | None = None
     tags: Mapping[str, str] = NO_TAGS
     used: Used | None = None
+    service_class: str = ""
+    ttft_target_seconds: float | None = None
+    first_token_seconds: float | None = None
+    prefill_worker: str | None = None
 
 
 class Progress:
@@ -141,6 +148,7 @@ class Progress:
         "dispatched",
         "dispatched_at",
         "first_byte_at",
+        "first_token_seconds",
         "frames",
         "id",
         "key_id",
@@ -151,11 +159,13 @@ class Progress:
         "policy_reason",
         "predicted_tokens",
         "predicted_ttft_seconds",
+        "prefill_worker",
         "prompt_tokens",
         "queued_at",
         "queued_until",
         "received_at",
         "refused",
+        "service_class",
         "spend",
         "started_at",
         "status",
@@ -187,6 +197,7 @@ class Progress:
         self.by_shadow = False
         self.stream = False
         self.worker: str | None = None
+        self.prefill_worker: str | None = None
         self.attempts = 0
         self.prompt_tokens = 0
         self.predicted_tokens = 0
@@ -203,6 +214,8 @@ class Progress:
         self.last_byte_at: float | None = None
         self.predicted_ttft_seconds: float | None = None
         self.worker_ttft_seconds: float | None = None
+        self.first_token_seconds: float | None = None
+        self.service_class: ServiceClass | None = None
 
     def mark(self, step: str) -> None:
         """The step of that name ends now; it began where the one before it ended."""
@@ -216,8 +229,10 @@ class Progress:
         reason: str,
         predicted_tokens: int,
         predicted_ttft_seconds: float,
+        prefill_worker: str | None = None,
     ) -> None:
         """A worker gets it now. `by_shadow`: the second policy decided so."""
+        self.prefill_worker = prefill_worker
         self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
         self.predicted_tokens = predicted_tokens
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
@@ -267,7 +282,7 @@ class Progress:
 
     def record(self) -> RequestRecord:
         """The frozen account, as of now."""
-        output_tokens = self.output_tokens_used() if self.stream or self.usage else 0
+        output_tokens = self.output_tokens_used() if self.stream or self.usage or self.frames else 0
         ttft = (
             self.first_byte_at - self.received_at if self.first_byte_at is not None and self.stream else None
         )
@@ -286,6 +301,7 @@ class Progress:
             worker=self.worker,
             policy_reason=self.policy_reason,
             by_shadow=self.by_shadow,
+            prefill_worker=self.prefill_worker,
             attempts=self.attempts,
             stream=self.stream,
             prompt_tokens=self.usage.prompt_tokens if self.usage is not None else self.prompt_tokens,
@@ -314,6 +330,9 @@ class Progress:
             user=self.user,
             tags=self.tags,
             used=self.used(),
+            service_class=self.service_class.name if self.service_class is not None else "",
+            ttft_target_seconds=self.service_class.ttft_seconds if self.service_class is not None else None,
+            first_token_seconds=self.first_token_seconds,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

@@ -154,7 +154,9 @@ def _attributes(record: RequestRecord) -> dict[str, str | int | float]:
 
 
 def _worker_attributes(record: RequestRecord) -> dict[str, str | int | float]:
+    prefill = {"radixgate.prefill_worker": record.prefill_worker} if record.prefill_worker else {}
     return {
+        **prefill,
         "radixgate.worker": record.worker or "",
         "radixgate.route.reason": record.policy_reason,
         "radixgate.route.attempts": record.attempts,

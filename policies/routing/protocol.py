@@ -30,7 +30,8 @@ class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `prompt_tokens`: its length. `output_tokens`: what it is expected to generate. `sequence`: how many requests
     for this model came before it. `draw`: a number in [0, 1), different for every request. `blocks`: chained hashes
     of its full blocks of `block_tokens` tokens. `session`: equal for the turns of one conversation, None if the
-    client does not say.
+    client does not say. `answers`: how many will come, 0 if nothing is generated; `answers_prompt`: something of
+    the prompt is answered too, as its log probabilities.
     """
 
     prompt_tokens: int
@@ -40,6 +41,8 @@ class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     blocks: Hashes = NO_BLOCKS
     block_tokens: int = 64
     session: int | None = None
+    answers: int = 1
+    answers_prompt: bool = False
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from gateway.embedded_valkey import find_server
-from gateway.processes import die_with_parent
+from workers.child_process import die_with_parent
 
 SLOTS = 16384
 READY_SECONDS_MAX = 30.0

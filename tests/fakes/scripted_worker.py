@@ -20,7 +20,7 @@ class Script:
     `status`: other than 200 it refuses with `body` (`{}`: an empty one) and `headers`. `tokens`: words of the
     answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
     is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
-    `until`: it waits for this before anything else.
+    `until`: it waits for this before anything else. `more`: fields of an answer that is no stream.
     """
 
     status: int = 200
@@ -32,6 +32,7 @@ class Script:
     break_after: int | None = None
     silent: bool = False
     until: asyncio.Event | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
     cached_tokens: int | None = 0
     prompt_tokens: int = 10
     usage_in_last_frame: bool = False
@@ -164,6 +165,7 @@ class ScriptedWorker:
         return web.Response()
 
     def _frames(self, script: Script, seen: Seen, *, chat: bool) -> Iterable[bytes]:
+        kind = "chat.completion.chunk" if chat else "text_completion"
         for at in range(script.tokens):
             last = at == script.tokens - 1
             text = f"w{at} "
@@ -174,15 +176,21 @@ class ScriptedWorker:
             }
             choice |= {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
             usage = self._usage(script) if last and script.usage_in_last_frame else None
-            yield _frame({"id": "x", "object": "chunk", "choices": [choice], "usage": usage})
+            yield _frame({"id": "x", "object": kind, "choices": [choice], "usage": usage})
         if not script.usage_in_last_frame and (seen.body.get("stream_options") or {}).get("include_usage"):
-            yield _frame({"id": "x", "object": "chunk", "choices": [], "usage": self._usage(script)})
+            yield _frame({"id": "x", "object": kind, "choices": [], "usage": self._usage(script)})
 
     def _whole(self, script: Script, *, chat: bool) -> dict[str, Any]:
         text = "".join(f"w{at} " for at in range(script.tokens))
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        return {"id": "x", "object": "chat.completion", "choices": [choice], "usage": self._usage(script)}
+        return {
+            "id": "x",
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": self._usage(script),
+            **script.more,
+        }
 
     def _usage(self, script: Script) -> dict[str, Any]:
         usage: dict[str, Any] = {

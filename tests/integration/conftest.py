@@ -95,6 +95,23 @@ def embedded(embedded_pair: tuple[EmbeddedWorker, EmbeddedWorker]) -> tuple[Embe
     return embedded_pair
 
 
+@pytest.fixture(scope="session")
+def embedded_halves(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[EmbeddedWorker, EmbeddedWorker]]:
+    """A real prefill worker and a real decode worker."""
+    logs = tmp_path_factory.mktemp("halves")
+    halves = [
+        EmbeddedWorker(checkpoint, logs / f"{mode}.log", "--disaggregation-mode", mode, *more)
+        for mode, more in (("prefill", ("--disaggregation-bootstrap-port", "0")), ("decode", ()))
+    ]
+    for half in halves:
+        half.start()
+    yield halves[0], halves[1]
+    for half in halves:
+        half.kill()
+
+
 @pytest.fixture
 def model_settings(checkpoint: Path) -> dict[str, str]:
     """The gateway's entry for the model of these workers."""

@@ -30,6 +30,7 @@ from gateway.tenants.keys import new_key, pepper
 from tests.benchmarks.report import new_table
 from tests.benchmarks.subjects import run_to_its_end
 from tests.soak.callers import Tally, call
+from tests.soak.lengths import every_length
 from tests.soak.samples import Sample, Verdict, counted, verdict
 from tests.soak.traffic import ENGINE, TEXT, TOKENS, Traffic
 from tests.stage.processes import (
@@ -45,7 +46,7 @@ TENANTS = 200
 SECRET = "a secret of the tests"
 REDIS, ENGINE_NAME = "Valkey", "engine"
 SAMPLES = 100
-REQUESTS_MIN = 5000
+REQUESTS_MIN = 10_000
 IDLE_SECONDS_MAX = 30.0
 INDEX_BYTES = 4 * 1024**2
 TOKENIZER_BYTES = 2 * 1024**2
@@ -182,6 +183,7 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
         stack.push_async_callback(soak.close)
         for gateway in gateways:
             await gateway.all_up(soak.http)
+        await every_length(soak.http, engine.url, ENGINE)
 
         tally, samples = await soaked(options, soak, gateways, {t: key.text for t, key in keys.items()})
         held = await soak.still_held()

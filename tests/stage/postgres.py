@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from gateway.demo.stage import free_port
-from gateway.processes import die_with_parent
+from workers.child_process import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534

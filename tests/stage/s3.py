@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from gateway.demo.stage import free_port
-from gateway.processes import die_with_parent
+from workers.child_process import die_with_parent
 
 INSTALLED = Path(__file__).parents[2] / ".tools" / "moto"
 

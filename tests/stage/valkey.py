@@ -6,8 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from gateway.processes import die_with_parent
 from tests.fakes.redis_cluster import server_binary
+from workers.child_process import die_with_parent
 
 READY_SECONDS_MAX = 10.0
 

@@ -1,16 +1,18 @@
 """Adapter for SGLang, and for the embedded engine, which speaks as SGLang does.
 
-`/ready` is the cheap probe (`/health` generates a token); `/server_info` tells the size of the KV cache. Cached
-tokens are reported with `--enable-cache-report`.
+`/ready` is the cheap probe (`/health` generates a token); `/server_info` tells the size of the KV cache,
+`/v1/loads` how busy it is. Cached tokens are reported with `--enable-cache-report`.
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from workers.adapter import WorkerCall, WorkerReport
+from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter, raw
+from workers.engine_loads import EngineLoad, Loads, of_ranks
 from workers.kv_events.source import EventSource, reachable
+from workers.worker import Role
 
 
 class KvEvents(msgspec.Struct):
@@ -31,18 +33,28 @@ class ServerInfo(msgspec.Struct):
     chunked_prefill_size: int | None = None
     instance_id: str | None = None
     kv_events: KvEvents | None = None
+    disaggregation_mode: str | None = None
+    disaggregation_bootstrap_port: int | None = None
+    dp_size: int | None = None
+
+
+_ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
 
 class SglangAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
     isolates = True
+    lowest_first = False
+    streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = super().body(call)
         fields["rid"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
+        if call.priority is not None:
+            fields["priority"] = raw(call.priority if self.lowest_first else -call.priority)
         return fields
 
     async def probe(self) -> WorkerReport:
@@ -54,7 +66,25 @@ class SglangAdapter(OpenAIAdapter):
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
             instance=info.instance_id,
             events=tuple(_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
+            role=_ROLES.get(info.disaggregation_mode or "", Role.BOTH),
+            handoff=(self.http.host, info.disaggregation_bootstrap_port),
+            ranks=max(1, info.dp_size or 1),
+            load=await self._load(),
         )
+
+    async def _load(self) -> EngineLoad | None:
+        """SGLang before 0.5.23 does not say."""
+        try:
+            told: Loads = await self.http.get_json("v1/loads", Loads)
+        except WorkerUnreachable:
+            return None
+        return of_ranks(told.loads)
+
+
+class EmbeddedAdapter(SglangAdapter):
+    """The embedded engine, which lets the lowest `priority` go first, as vLLM does."""
+
+    lowest_first = True
 
 
 def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:

@@ -1,7 +1,7 @@
 """Adapter for vLLM: OpenAI's API with `cache_salt`, and a cheap /health that fails when the engine has died.
 
-Cached tokens are reported with `--enable-prompt-tokens-details`. The size of the KV cache stands in /metrics, which
-is long: it is read once in a life of the server.
+Cached tokens are reported with `--enable-prompt-tokens-details`. The size of the KV cache and the load stand in
+/metrics, which is long: it is read with every third probe.
 """
 
 import re
@@ -10,23 +10,31 @@ import msgspec
 
 from workers.adapter import WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter, raw
+from workers.engine_loads import EngineLoad, in_metrics
 from workers.kv_events.source import EventSource, reachable
+
+PROBES_A_LOAD = 3
 
 
 class VllmAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
     isolates = True
+    streams_whole = True
 
     def __init__(self, target: WorkerTarget) -> None:
         super().__init__(target)
         self._kv_tokens_max: int | None = None
+        self._load: EngineLoad | None = None
+        self._probes = 0
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = super().body(call)
         fields["request_id"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
+        if call.priority is not None:
+            fields["priority"] = raw(call.priority)
         return fields
 
     async def probe(self) -> WorkerReport:
@@ -35,18 +43,25 @@ class VllmAdapter(OpenAIAdapter):
         except WorkerUnreachable:
             self._kv_tokens_max = None  # Whoever comes back may have another size.
             raise
-        if self._kv_tokens_max is None:
-            self._kv_tokens_max = await self._kv_tokens()
+        if self._kv_tokens_max is None or self._probes % PROBES_A_LOAD == 0:
+            await self._look_at_metrics()
+        self._probes += 1
         return WorkerReport(
-            models=await self.models(), kv_tokens_max=self._kv_tokens_max, events=await self._events()
+            models=await self.models(),
+            kv_tokens_max=self._kv_tokens_max,
+            events=await self._events(),
+            load=self._load,
         )
 
-    async def _kv_tokens(self) -> int | None:
+    async def _look_at_metrics(self) -> None:
         """Of all engines behind this server; None where metrics are not to be had."""
         try:
-            return kv_tokens_in(await self.http.get("metrics"))
+            metrics = await self.http.get("metrics")
         except WorkerUnreachable:
-            return None
+            self._load = None
+            return
+        self._kv_tokens_max = kv_tokens_in(metrics)
+        self._load = in_metrics(metrics, self._kv_tokens_max)
 
     async def _events(self) -> tuple[EventSource, ...]:
         """By rank. Servers that are older than 0.32 do not say."""

@@ -60,7 +60,7 @@ class _Answer:
 
     def hear(self, token: int) -> bool:
         """Read one more token; True when it completes a stop string."""
-        self.text += self.transcript.push((token,))
+        self.text += self.transcript.push(token)
         return self.transcript.stopped
 
 

@@ -68,8 +68,11 @@ class Parts:
     embedder: Embedder | None = None
 
 
-def load_parts(config: EngineConfig) -> Parts:
-    """Read the checkpoint and build everything; CheckpointInvalid or ConfigInvalid say what is wrong."""
+def load_parts(config: EngineConfig, watcher: Drafter | None = None) -> Parts:
+    """Read the checkpoint and build everything; CheckpointInvalid or ConfigInvalid say what is wrong.
+
+    `watcher` sees what is computed in place of whoever the settings would have guess.
+    """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     spec = ModelSpec.from_directory(config.model)
@@ -122,7 +125,9 @@ def load_parts(config: EngineConfig) -> Parts:
         dtype=dtype,
         device=device,
     )
-    drafter = load_drafter(config.speculation, target, draft) if config.speculation else None
+    drafter = watcher
+    if config.speculation and not watcher:
+        drafter = load_drafter(config.speculation, target, draft)
     return Parts(
         info=info,
         runner=Runner(decoder, attention, device, drafter),

@@ -8,16 +8,45 @@ What was given out is never taken back: all pieces joined are the text of the wh
 """
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from workers.engine.pieces import PieceTable
+
+
+class _Stop:
+    """How much of a stop string the end of a text is (Knuth, Morris and Pratt 1977).
+
+    A character costs the same however long the string is: clients choose it, and all pay for it.
+    """
+
+    __slots__ = ("_falls", "reached", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reached = 0
+        self._falls = [0, 0]
+        """For each length reached, the longest shorter one that the same end of the text is, too."""
+        length = 0
+        for character in text[1:]:
+            length = self._next(length, character)
+            self._falls.append(length)
+
+    def push(self, character: str) -> bool:
+        """Read one more character; True when the string is complete."""
+        self.reached = self._next(self.reached, character)
+        return self.reached == len(self.text)
+
+    def _next(self, length: int, character: str) -> int:
+        while length and self.text[length] != character:
+            length = self._falls[length]
+        return length + (self.text[length] == character)
 
 
 class StopMatcher:
     """Cuts a text at the stop string that completes first; of several that complete together, at the longest."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = stops
+        self._stops = [_Stop(stop) for stop in stops]
         self._held = ""
         self.stopped = False
 
@@ -25,23 +54,19 @@ class StopMatcher:
         """What may be given out now. Nothing any more once `stopped`."""
         if not self._stops or self.stopped:
             return "" if self.stopped else text
-        text = self._held + text
-        cut = self._cut(text)
-        if cut is not None:
-            self.stopped, self._held = True, ""
-            return text[:cut]
-        hold = max(_overlap(text, stop) for stop in self._stops)
-        self._held = text[len(text) - hold :]
-        return text[: len(text) - hold]
+        seen, text = len(self._held), self._held + text
+        for end in range(seen, len(text)):
+            if whole := [len(stop.text) for stop in self._stops if stop.push(text[end])]:
+                self.stopped, self._held = True, ""
+                return text[: end + 1 - max(whole)]
+        free = len(text) - max(stop.reached for stop in self._stops)
+        self._held = text[free:]
+        return text[:free]
 
     def end(self) -> str:
         """The text is over: what was held is no beginning of a stop string after all."""
         held, self._held = self._held, ""
         return held
-
-    def _cut(self, text: str) -> int | None:
-        found = [(begin + len(stop), begin) for stop in self._stops if (begin := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
 
 
 class Transcript:
@@ -70,11 +95,8 @@ class Transcript:
         """Has a stop string appeared?"""
         return self._stops.stopped
 
-    def push(self, tokens: Iterable[int]) -> str:
-        """What these tokens let out; may be empty."""
-        return "".join(map(self._push, tokens))
-
-    def _push(self, token: int) -> str:
+    def push(self, token: int) -> str:
+        """What one more token lets out; may be empty."""
         piece = self._pieces.written(token) if token in self._shown_ids else self._pieces.piece(token)
         text = self._characters.decode(piece)
         if self._too_early > 0:
@@ -85,11 +107,3 @@ class Transcript:
     def end(self) -> str:
         """What was still held when the last token has come."""
         return self._stops.push(self._characters.decode(b"", final=True)) + self._stops.end()
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop` without completing it."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0

@@ -71,9 +71,11 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             Job(body=body, prompts=[prompt], max_tokens=max_tokens, kind=ChatAnswer, tools=tools),
         )
     except RequestRefused as err:
-        # The engine speaks of prompts; this client sent messages.
-        param = "messages" if err.param == "prompt" else err.param
-        raise RequestRefused(str(err), param=param, code=err.code) from err
+        # The engine speaks of prompts; this client sent messages. And its limit may have the newer name.
+        sent = {"prompt": "messages"}
+        if body.max_completion_tokens is not None:
+            sent["max_tokens"] = "max_completion_tokens"
+        raise RequestRefused(str(err), param=sent.get(err.param or "", err.param), code=err.code) from err
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
@@ -199,5 +201,12 @@ def _choices_of_each(worker: Worker, body: Sampling, prompts: int) -> int:
         raise bad_request(
             f"A request has between 1 and {choices_max} choices, not {prompts * number}.",
             param="n" if prompts == 1 else "prompt",
+        )
+    # The best of as many as are wanted are all of them; more would have to be judged.
+    if body.best_of not in (None, number):
+        raise bad_request(
+            "best_of other than n is not supported by this worker.",
+            param="best_of",
+            code="unsupported_parameter",
         )
     return number

@@ -69,6 +69,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     n: int | None = None
+    best_of: int | None = None
     cache_salt: str | None = None
     priority: int | None = None
     deadline_ms: float | None = None
@@ -150,7 +151,6 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
 
 # What changes the answer and is not implemented: the field, and when its value asks for nothing.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
-    "best_of": lambda value: value == 1,
     "suffix": lambda value: value == "",
     "functions": lambda value: value == [],
     "continue_final_message": lambda value: value is False,

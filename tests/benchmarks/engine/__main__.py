@@ -22,12 +22,13 @@ from gateway.bench.machine import machine, versions
 from tests.benchmarks.engine import ideas, mixed, speed
 from tests.benchmarks.engine.generate import Generate
 from tests.benchmarks.engine.models import HUNDRED_MILLION, TINY, Model
-from tests.benchmarks.engine.report import ideas_table, speed_table
+from tests.benchmarks.engine.report import ideas_table, mixed_table, speed_table
 from tests.benchmarks.engine.tables import print_tables
 from workers.engine.config import EngineConfig
 
 OURS, THEIRS = "radixgate", "generate"
 MODELS = (TINY, HUNDRED_MILLION)
+ROUNDS = 5
 Runs = dict[str, dict[str, float]]
 
 
@@ -45,26 +46,27 @@ def measure(model: Model, root: Path, options: argparse.Namespace, console: Cons
         seed=0,
     )
     generate = Generate(directory, getattr(torch, options.dtype), device)
-    rounds, few = (1, True) if options.quick else (5, False)
-    if few:
-        model = replace(model, decode_steps=8, prefill_tokens=256)
-    ours: dict[str, float] = {}
+    rounds = 1 if options.quick else ROUNDS
+    if options.quick:
+        model = replace(model, decode_steps=8, prefill_tokens=256, requests=24)
+    ours: dict[str, float] = {"same_tokens": True}
     theirs: dict[str, float] = {}
     bandwidth = speed.read_bandwidth(device)
     ours["read_gigabytes_per_second"] = theirs["read_gigabytes_per_second"] = bandwidth / 1e9
-    console.print(f"{model.name}: prefill ...", style="dim")
-    _put(ours, theirs, speed.prefill(model, config, generate, rounds))
     for batch in speed.BATCHES:
-        console.print(f"{model.name}: decode {batch} ...", style="dim")
+        console.print(f"{model.name}: batch {batch} ...", style="dim")
+        _put(ours, theirs, speed.prefill(model, config, generate, batch, rounds))
         _put(ours, theirs, speed.decode(model, config, generate, batch, rounds, bandwidth))
-    console.print(f"{model.name}: mixed arrivals ...", style="dim")
-    arrivals = mixed.requests(model.shape["vocab"], count=24 if few else 96, seconds=model.arrival_seconds)
-    ours["same_tokens"] = mixed.same_tokens(directory, config, generate, arrivals[:4])
-    batch_max = 16
-    chosen = replace(config, running_max=batch_max, waiting_max=len(arrivals))
-    theirs |= mixed.theirs(generate, arrivals, batch_max=batch_max)
-    ours |= mixed.ours(chosen, arrivals)
-    plain = mixed.ours(replace(chosen, prefix_caching=False), arrivals)
+    plain: dict[str, float] = {}
+    for name in mixed.SHAPES:
+        console.print(f"{model.name}: {name} ...", style="dim")
+        arrivals = mixed.requests(
+            name, model.shape["vocab"], count=model.requests, seconds=model.arrival_seconds
+        )
+        ours["same_tokens"] &= mixed.same_tokens(directory, config, generate, arrivals[:4])
+        found = mixed.compared(config, generate, arrivals, 1 if options.quick else model.mixed_rounds)
+        for side, figures in zip((ours, plain, theirs), found, strict=True):
+            side |= {f"{name}_{key}": value for key, value in figures.items()}
     console.print(f"{model.name}: single ideas ...", style="dim")
     ours |= ideas.prefix_hit(model, config, rounds)
     ours |= ideas.chunked_prefill(model, config)
@@ -89,8 +91,12 @@ def main() -> None:
         for model in MODELS:
             if options.only in (None, model.name):
                 runs = results[model.name] = measure(model, Path(directory), options, console)
-                console.print(speed_table(model.name, runs, OURS, THEIRS))
+                console.print(speed_table(model.name, runs[OURS], runs[THEIRS]))
+                console.print(mixed_table(model.name, runs, THEIRS))
                 console.print(ideas_table(model.name, runs[OURS]))
+                console.print(
+                    "greedy tokens of both: " + ("the same" if runs[OURS]["same_tokens"] else "DIFFERENT")
+                )
     settings = {
         "quick": options.quick,
         "dtype": options.dtype,

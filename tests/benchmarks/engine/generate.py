@@ -1,10 +1,12 @@
 """The other side: transformers' `generate`, greedy, with its own KV cache, padded where lengths differ."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 logging.set_verbosity_error()
@@ -19,7 +21,9 @@ class Generate:
         # Answers have the length that was asked for.
         self._model.generation_config.eos_token_id = None
 
-    def __call__(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
+    def __call__(
+        self, prompts: Sequence[Sequence[int]], new_tokens: int, streamer: "StepTimes | None" = None
+    ) -> list[list[int]]:
         """`new_tokens` tokens after each prompt; shorter prompts are padded on the left."""
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
@@ -31,5 +35,26 @@ class Generate:
                 max_new_tokens=new_tokens,
                 do_sample=False,
                 pad_token_id=0,
+                streamer=streamer,
             )
         return [row[longest:].tolist() for row in tokens]
+
+
+class StepTimes(BaseStreamer):
+    """Notes when `generate` has each token: the first call brings the prompt, the next one the first token."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[float, float]] = []
+
+    def put(self, _value: object) -> None:
+        """As `generate` calls it."""
+        self._marks.append((time.perf_counter(), time.process_time()))
+
+    def end(self) -> None:
+        """As `generate` calls it."""
+
+    @property
+    def decode(self) -> tuple[float, float]:
+        """Seconds from the first token to the last one, on the wall and on the processor."""
+        (wall, cpu), (wall_end, cpu_end) = self._marks[1], self._marks[-1]
+        return wall_end - wall, cpu_end - cpu

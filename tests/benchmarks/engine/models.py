@@ -17,6 +17,10 @@ class Model:
     decode_steps: int
     arrival_seconds: float
     """How long mixed requests go on arriving: short enough that neither side is ever idle."""
+    requests: int = 96
+    """In each traffic of mixed lengths."""
+    mixed_rounds: int = 3
+    """Of each such traffic."""
     context: int = 128
     """Tokens of each prompt when decoding begins."""
 
@@ -54,6 +58,8 @@ HUNDRED_MILLION = Model(
     },
     prefill_tokens=512,
     decode_steps=16,
-    arrival_seconds=2.0,
+    arrival_seconds=1.0,
+    requests=64,
+    mixed_rounds=2,
     context=32,
 )

@@ -4,38 +4,59 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
+from tests.benchmarks.engine.mixed import SHAPES
 from tests.benchmarks.engine.speed import BATCHES
 from tests.benchmarks.report import new_table, number
 
 Figures = Mapping[str, float]
 
 
-def speed_table(model: str, runs: Mapping[str, Figures], ours: str, theirs: str) -> Table:
+def speed_table(model: str, ours: Figures, theirs: Figures) -> Table:
     """Tokens per second of each, and ours as a multiple of theirs, by the wall and by the processor."""
     drawn = new_table(
-        f"{model}: tokens per second beside `{theirs}`",
+        f"{model}: tokens per second beside `generate`",
         ("work",),
-        ("ours", theirs, "ratio", "ratio by CPU time", "of bandwidth"),
+        ("ours", "generate", "ratio", "ratio by CPU time", "of bandwidth"),
     )
-    rows = {"prefill": "prefill", **{f"decode_{batch}": f"decode, batch {batch}" for batch in BATCHES}}
-    for key, title in rows.items():
-        drawn.add_row(title, *_compared(runs[ours], runs[theirs], key))
-    drawn.add_section()
-    for subject in (name for name in runs if name != theirs):
-        drawn.add_row(f"mixed arrivals, {subject}", *_compared(runs[subject], runs[theirs], "mixed"))
+    for phase in ("prefill", "decode"):
+        for batch in BATCHES:
+            key = f"{phase}_{batch}"
+            share = ours.get(f"{key}_bandwidth_share")
+            drawn.add_row(
+                f"{phase}, batch {batch}",
+                number(ours[f"{key}_tokens_per_second"], 0),
+                number(theirs[f"{key}_tokens_per_second"], 0),
+                *_ratios(ours, theirs, key),
+                "" if share is None else f"{100 * share:.0f} %",
+            )
+        drawn.add_section()
     return drawn
 
 
-def _compared(ours: Figures, theirs: Figures, key: str) -> tuple[str, ...]:
-    rate, cpu = f"{key}_tokens_per_second", f"{key}_cpu_ms_per_token"
-    share = ours.get(f"{key}_bandwidth_share")
-    return (
-        number(ours[rate], 0),
-        number(theirs[rate], 0),
-        f"{ours[rate] / theirs[rate]:.2f} x",
-        f"{theirs[cpu] / ours[cpu]:.2f} x",
-        f"{100 * share:.0f} %" if share is not None else "",
+def mixed_table(model: str, runs: Mapping[str, Figures], theirs: str) -> Table:
+    """Lengths mixed, arrivals over time: all sides, each beside `generate`."""
+    drawn = new_table(
+        f"{model}: mixed lengths that arrive over time",
+        ("traffic", "side"),
+        ("tokens/s", "ratio", "ratio by CPU time", "TTFT p50, ms", "p99"),
     )
+    for traffic in SHAPES:
+        for side, figures in runs.items():
+            drawn.add_row(
+                traffic.replace("_", " "),
+                side,
+                number(figures[f"{traffic}_tokens_per_second"], 0),
+                *_ratios(figures, runs[theirs], traffic),
+                number(figures[f"{traffic}_ttft_ms_p50"], 0),
+                number(figures[f"{traffic}_ttft_ms_p99"], 0),
+            )
+        drawn.add_section()
+    return drawn
+
+
+def _ratios(ours: Figures, theirs: Figures, key: str) -> tuple[str, str]:
+    rate, cpu = f"{key}_tokens_per_second", f"{key}_cpu_ms_per_token"
+    return f"{ours[rate] / theirs[rate]:.2f} x", f"{theirs[cpu] / ours[cpu]:.2f} x"
 
 
 def ideas_table(model: str, figures: Figures) -> Table:

@@ -16,26 +16,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from tests.benchmarks.engine.models import HUNDRED_MILLION
 from tests.benchmarks.engine.speed import prompts, submit
 from tests.benchmarks.engine.stopwatch import Times
 from tests.benchmarks.report import new_table, number
-from workers.engine.attention.base import Span
-from workers.engine.attention.sdpa import SdpaBackend
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.store import KVStore
-from workers.engine.model.spec import ModelSpec
-from workers.engine.model.weights import load_decoder
 from workers.engine.spec.config import Method, SpecConfig
 from workers.engine.spec.counters import SpecCounters
-from workers.engine.spec.medusa import FILE
+from workers.engine.spec.fit_medusa import fit_heads, save_heads
 from workers.engine.spec.pace import expected_tokens
 
 DRAFT_LAYERS = 2
@@ -115,11 +107,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="speculation", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer tokens and one round")
+    parser.add_argument("--rounds", type=int, help="by default 3, and 1 with --quick")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--adaptive", action="store_true", help="guess as far as it pays, not always as far")
     parser.add_argument("--methods", nargs="+", default=get_args(Method), choices=get_args(Method))
     options = parser.parse_args()
     tokens, rounds = (33, 1) if options.quick else (97, 3)
+    rounds = options.rounds or rounds
     console = Console(width=120)
     drawn = new_table(
         f"speculation, {DRAFTS} drafts, {HUNDRED_MILLION.name}",
@@ -138,8 +132,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="radixgate-bench-speculation-") as directory:
         for subject in subjects(Path(directory), tokens, adaptive=options.adaptive):
             for batch in options.batches if subject.name in options.methods else ():
-                console.print(f"{subject.name}, batch {batch} ...", style="dim")
-                drawn.add_row(subject.name, str(batch), *_measured(subject, batch, tokens, rounds))
+                row = _measured(subject, batch, tokens, rounds)
+                console.print(
+                    f"{subject.name}, batch {batch}: {', '.join(row)}", style="dim", highlight=False
+                )
+                drawn.add_row(subject.name, str(batch), *row)
     console.print(drawn)
 
 
@@ -201,41 +198,11 @@ def _first_layers(model: Path, directory: Path) -> Path:
 
 
 def _heads(model: Path, directory: Path, tokens: int) -> Path:
-    """Heads that give what the model will say to the prompts of this benchmark: least squares, no training."""
-    asked = prompts(4, 24, HUNDRED_MILLION.shape["vocab"])
+    """Heads that know what the model will say to the first prompts of this benchmark."""
     config = EngineConfig(model=model, kv_tokens=16_384, dtype="float32", seed=0)
-    _, _, said = decode(config, asked, tokens + DRAFTS, rounds=0)
-    states, targets = [], []
-    for prompt, answer in zip(asked, said, strict=True):
-        text = [*prompt, *answer]
-        states.append(_states(model, text)[len(prompt) - 1 : len(prompt) - 1 + tokens])
-        targets.append(torch.tensor(answer))
-    weights: dict[str, Tensor] = {}
-    hidden, vocab = HUNDRED_MILLION.shape["hidden"], HUNDRED_MILLION.shape["vocab"]
-    for head in range(DRAFTS):
-        wanted = torch.cat([answer[head + 1 : head + 1 + tokens] for answer in targets])
-        known = torch.cat(states)[: len(wanted)]
-        one_hot = torch.nn.functional.one_hot(wanted, vocab).float()
-        weights[f"{head}.0.linear.weight"] = torch.zeros(hidden, hidden)
-        weights[f"{head}.0.linear.bias"] = torch.zeros(hidden)
-        weights[f"{head}.1.weight"] = torch.linalg.lstsq(known, one_hot).solution.T.contiguous()
-    directory.mkdir()
-    save_file(weights, directory / FILE)
-    described = {"medusa_num_heads": DRAFTS, "medusa_num_layers": 1}
-    (directory / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    asked = prompts(4, 24, HUNDRED_MILLION.shape["vocab"])
+    save_heads(fit_heads(config, asked, heads=DRAFTS, tokens=tokens + DRAFTS, ridge=1e-6), directory)
     return directory
-
-
-def _states(model: Path, text: list[int]) -> Tensor:
-    """Last hidden state at each token, [tokens, hidden]."""
-    spec, cpu = ModelSpec.from_directory(model), torch.device("cpu")
-    decoder = load_decoder(model, spec, context_length=512, dtype=torch.float32, device=cpu)
-    codec = kv_codec("auto", torch.float32)
-    store = KVStore(spec, blocks=33, block_size=16, codec=codec, dtype=torch.float32, device=cpu)
-    span = Span(start=0, count=len(text), blocks=list(range(1, 33)))
-    with torch.inference_mode():
-        step = SdpaBackend(store, spec).begin([span])
-        return decoder.forward(torch.tensor(text), torch.arange(len(text)), step).clone()
 
 
 if __name__ == "__main__":

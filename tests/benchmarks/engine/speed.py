@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from tests.benchmarks.engine.generate import Generate
+from tests.benchmarks.engine.generate import Generate, StepTimes
 from tests.benchmarks.engine.models import Model
-from tests.benchmarks.engine.stopwatch import Times, timed
+from tests.benchmarks.engine.stopwatch import Times, by_turns
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request
@@ -32,19 +32,21 @@ def submit(engine: Engine, asked: Sequence[Sequence[int]], max_tokens: int) -> N
         engine.submit(Request(id=str(place), prompt=prompt, params=params))
 
 
-def prefill(model: Model, config: EngineConfig, theirs: Generate, rounds: int) -> tuple[Figures, Figures]:
-    """One long prompt, to its first token."""
-    tokens, vocab = model.prefill_tokens, model.shape["vocab"]
-    engine = Engine.load(replace(config, chunk_tokens=tokens, prefix_caching=False))
-    asked = prompts(1, tokens, vocab)
+def prefill(
+    model: Model, config: EngineConfig, theirs: Generate, batch: int, rounds: int
+) -> tuple[Figures, Figures]:
+    """One long prompt, or a batch of shorter ones, to their first tokens."""
+    length = model.prefill_tokens if batch == 1 else model.context
+    asked, tokens = prompts(batch, length, model.shape["vocab"]), batch * length
+    engine = Engine.load(replace(config, running_max=batch, chunk_tokens=tokens, prefix_caching=False))
 
     def ours() -> None:
         submit(engine, asked, max_tokens=1)
         while engine.has_work:
             engine.step()
 
-    own, other = timed(ours, rounds), timed(lambda: theirs(asked, 1), rounds)
-    return tuple(_rates("prefill", tokens, times) for times in (own, other))
+    own, other = by_turns((ours, lambda: theirs(asked, 1)), rounds)
+    return _rates(f"prefill_{batch}", tokens, own), _rates(f"prefill_{batch}", tokens, other)
 
 
 def decode(
@@ -64,13 +66,9 @@ def decode(
             while engine.has_work:
                 engine.step()
         engine.flush_cache()
-        short, long = Times(), Times()
-        with short.round():
-            theirs(asked, 1)
-        with long.round():
-            theirs(asked, steps + 1)
-        other.wall.append(long.wall[0] - short.wall[0])
-        other.cpu.append(long.cpu[0] - short.cpu[0])
+        watch = StepTimes()
+        theirs(asked, steps + 1, watch)
+        other.add(*watch.decode)
         if not number:
             # The first round warms up.
             own, other = Times(), Times()
@@ -85,7 +83,7 @@ def decode(
 def read_bandwidth(device: str, rounds: int = 5) -> float:
     """Bytes per second that a plain sum over memory reads, with the threads that torch has."""
     numbers = torch.ones(BANDWIDTH_BYTES // 4, dtype=torch.float32, device=device)
-    return BANDWIDTH_BYTES / min(timed(numbers.sum, rounds).wall)
+    return BANDWIDTH_BYTES / min(by_turns((numbers.sum,), rounds)[0].wall)
 
 
 def _rates(name: str, tokens: int, times: Times) -> Figures:

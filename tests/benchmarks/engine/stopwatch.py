@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,8 +23,12 @@ class Times:
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         _finish_device()
-        self.wall.append(time.perf_counter() - wall)
-        self.cpu.append(time.process_time() - cpu)
+        self.add(time.perf_counter() - wall, time.process_time() - cpu)
+
+    def add(self, wall: float, cpu: float) -> None:
+        """A round that was timed elsewhere."""
+        self.wall.append(wall)
+        self.cpu.append(cpu)
 
     @property
     def wall_seconds(self) -> float:
@@ -37,14 +41,14 @@ class Times:
         return statistics.median(self.cpu)
 
 
-def timed(work: Callable[[], object], rounds: int) -> Times:
-    """So many rounds, after one that is not counted."""
-    times = Times()
-    work()
-    for _ in range(rounds):
-        with times.round():
-            work()
-    return times
+def by_turns(works: Sequence[Callable[[], object]], rounds: int) -> list[Times]:
+    """So many rounds of each, one after the other so that all meet the same weather; the first does not count."""
+    found = [Times() for _ in works]
+    for number in range(rounds + 1):
+        for work, times in zip(works, found, strict=True):
+            with (times if number else Times()).round():
+                work()
+    return found
 
 
 def _finish_device() -> None:

@@ -1,11 +1,14 @@
 """`make bench-routing`: routing policies on a public trace and on generated ones, beside what none can pass.
 
-    python -m tests.benchmarks.routing [--quick] [--seeds N] [--only TEXT] [--processes N] [--json FILE]
+    python -m tests.benchmarks.routing [--quick] [--seeds N] [--only TEXT] [--trace FILE] [--json FILE]
 
 Engines are simulated, so the figures are the same on every machine. They judge nobody: this fails no build.
+`--trace` adds tables for a trace that is not in this repository: nothing here was tuned for it.
 """
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from rich.console import Console
 from gateway.bench.machine import machine, versions
 from gateway.bench.simulated import policies_table
 from gateway.bench.trials import by_subject, cores, run_trials
+from gateway.cli.bar import bar
+from policies.simulation.trial import Source, Trial
 from tests.benchmarks.routing.settings import trials
 
 WIDTH = 110
@@ -25,18 +30,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a quarter of each trace")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="tables whose title has this in it")
+    parser.add_argument("--trace", type=Path, action="append", default=[], help="one more trace")
     parser.add_argument("--processes", type=int, default=cores())
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     console = Console(width=WIDTH)
     console.print(machine(), versions(), soft_wrap=True)
     groups: dict[str, list[Any]] = {}
-    for trial in trials(given.quick, range(given.seeds)):
+    for trial in trials(given.quick, range(given.seeds), given.trace):
         if given.only in trial.group:
             groups.setdefault(trial.group, []).append(trial)
     runs: dict[str, Any] = {}
-    for group, of in groups.items():
-        results = run_trials(of, processes=given.processes, progress=lambda more: None)
+    for number, (group, of) in enumerate(groups.items(), start=1):
+        with bar(console) as shown:
+            task = shown.add_task(f"{number} of {len(groups)}: {group}", total=_requests(of))
+            results = run_trials(of, processes=given.processes, progress=partial(shown.advance, task))
         (figures,) = by_subject(of, results).values()
         best_first = dict(sorted(figures.items(), key=lambda item: item[1]["all"]["ttft_ms_mean"]))
         console.print(policies_table(group, best_first))
@@ -45,6 +53,15 @@ def main() -> None:
         settings = {"quick": given.quick, "seeds": given.seeds}
         result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
         given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _requests(trials: Sequence[Trial]) -> int:
+    """Of all of them together. Another seed's trace is as long."""
+    lengths: dict[Source, int] = {}
+    for trial in trials:
+        if trial.source not in lengths:
+            lengths[trial.source] = len(trial.source.trace(0))
+    return sum(lengths[trial.source] for trial in trials)
 
 
 if __name__ == "__main__":

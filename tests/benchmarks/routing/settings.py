@@ -37,15 +37,30 @@ SYNC_SECONDS = 0.05
 AGAINST = ("cost", "product", "least_work")
 
 
-def trials(quick: bool, seeds: Sequence[int]) -> Iterator[Trial]:
-    """All of them, or the first quarter of each trace."""
+IDLE = {
+    "idle: conversation x0.25, 4 workers of 2.1M": Source(path=CONVERSATIONS, speed=0.25),
+    "idle: generated mixture, 4 workers of 1M": Source(workload="mixed", load=Load(requests=1500, rate=0.1)),
+}
+"""Where hardly two requests meet, nobody's median may be worse than that of taking turns."""
+
+
+def trials(quick: bool, seeds: Sequence[int], others: Sequence[Path] = ()) -> Iterator[Trial]:
+    """All of them, or the first quarter of each trace. `others`: traces that are not in this repository."""
     for group, (speed, workers, kv_tokens) in FLEETS.items():
         source = Source(path=CONVERSATIONS, speed=speed, requests_max=3000 if quick else None)
         yield from _table(group, source, Scenario(workers=workers, kv_tokens=kv_tokens), seeds)
     for group, (kind, rate, kv_tokens) in WORKLOADS.items():
         source = Source(workload=kind, load=Load(requests=1500 if quick else 6000, rate=rate))
         yield from _table(group, source, Scenario(workers=4, kv_tokens=kv_tokens), seeds)
+    for group, source in IDLE.items():
+        source = replace(source, requests_max=1500)
+        yield from _table(group, source, Scenario(workers=4, kv_tokens=2_100_000), seeds)
     yield from _gateways(quick, seeds)
+    for path in others:
+        for speed, workers, kv_tokens in FLEETS.values():
+            source = Source(path=path, speed=speed, requests_max=3000 if quick else None)
+            group = f"{path.stem} x{speed:g}, {workers} workers of {kv_tokens // 1000}k"
+            yield from _table(group, source, Scenario(workers=workers, kv_tokens=kv_tokens), seeds)
 
 
 def _table(group: str, source: Source, scenario: Scenario, seeds: Sequence[int]) -> Iterator[Trial]:

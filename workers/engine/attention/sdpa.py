@@ -18,13 +18,14 @@ A layer with a window gathers only the blocks that the window reaches. Layers wi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from workers.engine.attention.base import Span
+from workers.engine.ids import id_tensor
 from workers.engine.kv.store import KVStore
 from workers.engine.model.spec import ModelSpec
 
@@ -94,7 +95,7 @@ class SdpaBackend:
             for span in spans
             for position in range(span.start, span.end)
         ]
-        return torch.tensor(slots, device=self._store.device)
+        return id_tensor(slots, self._store.device)
 
     def _view(self, spans: Sequence[Span], window: Window) -> _View:
         view: list[_Batch | _Chunk] = []
@@ -114,7 +115,7 @@ class SdpaBackend:
         used = [self._read(span, window) for span in spans]
         width = max(len(blocks) for blocks in used)
         # Shorter rows are padded with block 0; the mask hides it.
-        table = [[*blocks, *[0] * (width - len(blocks))] for blocks in used]
+        table = chain.from_iterable((*blocks, *[0] * (width - len(blocks))) for blocks in used)
         begins = _column([_first_block(span, window, size) * size for span in spans], store.device)
         starts = _column([span.start for span in spans], store.device)
         positions = begins + torch.arange(width * size, device=store.device)
@@ -124,7 +125,7 @@ class SdpaBackend:
             first=first,
             last=first + len(spans) * count,
             spans=len(spans),
-            blocks=torch.tensor(table, device=store.device).flatten(),
+            blocks=id_tensor(table, store.device),
             mask=(mask if count == 1 else mask.repeat(1, self._group, 1))[:, None],
         )
 
@@ -137,7 +138,7 @@ class SdpaBackend:
         mask = self._mask(_hidden(torch.arange(begin, span.end, device=store.device), rows, window))
         blocks = None
         if span.start:
-            blocks = torch.tensor(self._read(span, window), device=store.device)
+            blocks = id_tensor(self._read(span, window), store.device)
         return _Chunk(first=first, last=last, count=span.end - begin, blocks=blocks, mask=mask)
 
     def _read(self, span: Span, window: Window) -> Sequence[int]:
@@ -222,4 +223,4 @@ def _hidden(positions: Tensor, rows: Tensor, window: Window) -> Tensor:
 
 
 def _column(values: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(values, device=device)[:, None]
+    return id_tensor(values, device)[:, None]

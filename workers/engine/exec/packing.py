@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.attention.base import Span
+from workers.engine.ids import id_tensor
 from workers.engine.sched.plan import Item
 
 
@@ -56,8 +57,8 @@ def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = (
         for row in range(last_rows[place] - item.drafts, last_rows[place] + 1)
     ]
     return Packed(
-        tokens=torch.tensor(tokens, device=device),
-        positions=torch.tensor(positions, device=device),
-        sampled=torch.tensor(sampled, dtype=torch.long, device=device),
+        tokens=id_tensor(tokens, device),
+        positions=id_tensor(positions, device),
+        sampled=id_tensor(sampled, device),
         spans=tuple(spans),
     )

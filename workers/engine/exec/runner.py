@@ -16,6 +16,7 @@ from torch import Tensor
 from workers.engine.attention.base import AttentionBackend
 from workers.engine.exec.packing import pack
 from workers.engine.exec.rows import chances, rows
+from workers.engine.ids import id_tensor
 from workers.engine.model.decoder import Decoder
 from workers.engine.sample.distribution import distribution
 from workers.engine.sample.logprobs import LogprobReader, TokenLogprob
@@ -60,7 +61,7 @@ class Runner:
             sampling = [item for item in plan.items if item.samples]
             results, logprobs = self._sample(sampling, hidden, drawn_from) if sampling else ([], [])
             if self._drafter:
-                newest = torch.tensor(_newest(sampling, results), dtype=torch.long, device=self._device)
+                newest = id_tensor(_newest(sampling, results), self._device)
                 self._drafter.follow(
                     Computed(items=plan.items, hidden=hidden.index_select(0, newest), tokens=results)
                 )

@@ -21,6 +21,11 @@ def is_installed() -> bool:
     return importlib.util.find_spec("llguidance") is not None
 
 
+NO_TEXT = "no text matches it"
+_NOWHERE_TO_GO = "NoExtensionBias"
+"""llguidance's name for a place that nothing follows, and where the grammar may not end: its beginning here."""
+
+
 class GuidedMatcher:
     """A Matcher over llguidance's, which never raises but falls into a state of error."""
 
@@ -36,7 +41,8 @@ class GuidedMatcher:
     @property
     def error(self) -> str:
         """Why it failed; empty if it did not."""
-        return self._matcher.get_error()
+        error = self._matcher.get_error()
+        return NO_TEXT if _NOWHERE_TO_GO in error else error
 
     def mask(self, row: Tensor) -> None:
         """As promised by Matcher."""

@@ -147,12 +147,14 @@ class BlockTable:
     def commit(self, tokens: Sequence[int], num_computed: int) -> None:
         """Share every block that is now full of computed tokens; give back what no token to come will read."""
         self.computed = num_computed
-        while self._shares and (self.shared_blocks + 1) * self._size <= num_computed:
-            index = self.shared_blocks
+        while self._shares and (len(self._path) + 1) * self._size <= num_computed:
+            index = len(self._path)
             filled = tuple(tokens[index * self._size : (index + 1) * self._size])
             parent = self._path[-1] if self._path else None
             self._path.append(self._tree.extend(parent, self._salt, filled, self.ids[index]))
             self.ids[index] = self._path[-1].block
+        if self._tree.window is None:
+            return
         behind = self._tree.first_read(self.shared_blocks)
         if behind > self._released:
             self._tree.release(self._path[self._released : behind][::-1])
@@ -184,5 +186,5 @@ class BlockTable:
     def _tail_is_shared(self) -> bool:
         """Would the next token be written into a block that a fork reads?"""
         index = self.computed // self._size
-        own = self.shared_blocks <= index < len(self.ids)
+        own = len(self._path) <= index < len(self.ids)
         return own and self._tree.pool.references(self.ids[index]) > 1

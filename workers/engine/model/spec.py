@@ -103,11 +103,12 @@ class ModelSpec:
             raise CheckpointInvalid(
                 f"config.json: {heads} heads, {kv_heads} key-value heads, head size {head_dim} do not go together"
             )
-        context = integer(config, "max_position_embeddings")
+        context, vocab = integer(config, "max_position_embeddings"), integer(config, "vocab_size")
+        ends = _ids(config.get("eos_token_id")) | _ids(generation.get("eos_token_id"))
         biases = family.may_have_biases and bool(config.get("attention_bias", False))
         return cls(
             architecture=architecture,
-            vocab_size=integer(config, "vocab_size"),
+            vocab_size=vocab,
             hidden_size=hidden,
             intermediate_size=integer(config, "intermediate_size"),
             layers=layers,
@@ -126,8 +127,9 @@ class ModelSpec:
             tied_head=bool(config.get("tie_word_embeddings", False)),
             quantised=quant_spec(config),
             dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
-            # Instruct models end a turn with a token that often stands in only one of the two files.
-            eos_ids=_ids(config.get("eos_token_id")) | _ids(generation.get("eos_token_id")),
+            # Instruct models end a turn with a token that often stands in only one of the two files. One that the
+            # model does not have, for its tokenizer is larger, can never be sampled.
+            eos_ids=frozenset(token for token in ends if 0 <= token < vocab),
         )
 
 

@@ -7,12 +7,13 @@ Repetition is Keskar et al. 2019 (CTRL, section 4.1), over prompt and output; fr
 over the output alone; so they are in vLLM. As in SGLang the bias comes after the penalties.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import torch
 from torch import Tensor
 
+from workers.engine.ids import id_tensor
 from workers.engine.sample.row import Row
 
 _WORD = 32
@@ -73,17 +74,17 @@ def _go_on(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return torch.where(endless.isneginf().all(dim=-1, keepdim=True), logits, endless)
 
 
-def _counts(logits: Tensor, histories: Sequence[Sequence[int] | chain[int]]) -> Tensor:
+def _counts(logits: Tensor, histories: Sequence[Iterable[int]]) -> Tensor:
     """How often each token stands in each history [rows, vocab]."""
     counts = torch.zeros_like(logits)
     for place, history in enumerate(histories):
-        tokens = _ids(logits, list(history))
+        tokens = _ids(logits, history)
         counts[place].index_add_(0, tokens, torch.ones_like(tokens, dtype=logits.dtype))
     return counts
 
 
-def _ids(logits: Tensor, values: Sequence[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.long, device=logits.device)
+def _ids(logits: Tensor, values: Iterable[int]) -> Tensor:
+    return id_tensor(values, logits.device)
 
 
 def _column(logits: Tensor, values: Sequence[float]) -> Tensor:

@@ -185,16 +185,16 @@ class Scheduler:
 
     def _make_room(self, step: PlanBuilder, sequence: Sequence, count: int) -> bool:
         """Get blocks for the sequence's next `count` tokens; False when it had to give up its own place."""
-        num_tokens = sequence.num_computed + count
-        while (missing := sequence.blocks.missing(num_tokens)) > self._tree.available:
+        blocks, num_tokens = sequence.blocks, sequence.num_computed + count
+        # A decoding sequence mostly has room in its last block.
+        while (missing := blocks.missing(num_tokens)) and missing > self._tree.available:
             victim = self.running[-1]
             self._preempt(victim)
             step.drop(victim)
             if victim is sequence:
                 return False
-        # A decoding sequence mostly has room in its last block.
-        if missing or sequence.blocks.whole:
-            step.copies += sequence.blocks.grow(num_tokens)
+        if missing or blocks.whole:
+            step.copies += blocks.grow(num_tokens)
         return True
 
     def _admit_waiting(self, step: PlanBuilder) -> None:

@@ -118,10 +118,13 @@ class Sequence:
     @property
     def decodes(self) -> bool:
         """Only the token sampled last is pending."""
-        return self.pending == 1 and self.num_generated > 0
+        length = len(self.tokens)
+        return length - self.num_computed == 1 and length > self.num_prompt
 
     def known(self, start: int, end: int) -> list[int]:
         """Tokens of positions `start` to `end`, those behind the last one being drafts."""
+        if not self.drafts:
+            return self.tokens[start:end]
         length = len(self.tokens)
         return self.tokens[start:end] + self.drafts[max(0, start - length) : max(0, end - length)]
 

@@ -13,7 +13,7 @@ distribution of plain decoding, whoever guesses: that is `verify`, and the tests
     ngram         the text itself: it said that before           step_cost   what a row more costs, learned too
     model_drafter a smaller model, or the first layers of this   counters    how well it went
     medusa        heads on the last hidden state
-    loading       from config to drafter
+    loading       from config to drafter                         fit_medusa   heads for a model, from what it says
 
 `sched/speculation` decides in each step who guesses how far; `exec/runner` lets them guess and verifies.
 """

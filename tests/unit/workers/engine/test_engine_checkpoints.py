@@ -139,6 +139,11 @@ def test_every_file_that_names_an_end_token_is_heard(generation: dict[str, Any],
     assert ids == ModelSpec.from_config({**LLAMA, "eos_token_id": 7}, generation).eos_ids
 
 
+def test_an_end_token_that_the_model_does_not_have_is_none() -> None:
+    config = {**LLAMA, "eos_token_id": [7, LLAMA["vocab_size"], -1]}
+    assert ModelSpec.from_config(config, {}).eos_ids == {7}
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -292,6 +292,8 @@ def test_no_token_behind_the_vocabulary_is_ever_allowed(compiler: GrammarCompile
         (regex("(" * 60_000), ""),
         (regex("\ud800"), ""),
         (regex("[^\\x00-\\U0010ffff]"), ""),
+        (schema({"$ref": "#"}), "no text matches it"),
+        (Grammar(kind=GrammarKind.GRAMMAR, text="root ::= root"), "no text matches it"),
         (Grammar(kind=GrammarKind.GRAMMAR, text='start: "a" missing'), "missing"),
         (Grammar(kind=GrammarKind.GRAMMAR, text="root ::= ((("), ""),
         (regex("a" * (GRAMMAR_CHARS_MAX + 1)), "characters"),

@@ -29,7 +29,7 @@ def told(tokenizer: Tokenizer, tokens: list[int], stops: tuple[str, ...] = ()) -
     transcript = Transcript(tokenizer.pieces, stops)
     pieces = []
     for token in tokens:
-        pieces.append(transcript.push([token]))
+        pieces.append(transcript.push(token))
         if transcript.stopped:
             break
     return [*pieces, transcript.end()]
@@ -99,6 +99,14 @@ def test_stop_strings_cut_where_the_whole_text_would_be_cut(
     assert any(stop in "".join(pieces) for stop in stops) == stopped
 
 
+def test_the_longest_stop_strings_that_nearly_appear_hold_back_what_may_be_one_and_no_more() -> None:
+    stops = ("a" * 255 + "b", *(f"{first}{'a' * 254}c" for first in "cdefghijklmnopqrstuvwxyz"))
+    matcher = StopMatcher(stops)
+    assert matcher.push("a" * 10_000) == "a" * (10_000 - 255)
+    assert matcher.push("!") == "a" * 255 + "!"
+    assert (matcher.push("a" * 255 + "b"), matcher.stopped, matcher.end()) == ("", True, "")
+
+
 def test_a_stop_string_across_tokens_is_never_shown_in_part(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("one END two", add_special_tokens=False)
     pieces = told(tokenizer, tokens, stops=(" END",))
@@ -146,7 +154,7 @@ def test_metaspace_tokenizers_are_spelled_too() -> None:
     table = PieceTable({i: w for w, i in tokenizer.get_vocab().items()}, frozenset(), byte_level=False)
     tokens = [1, 2, 3, *(5 + byte for byte in "é🦊".encode()), 1]
     transcript = Transcript(table, ())
-    text = "".join(transcript.push([token]) for token in tokens) + transcript.end()
+    text = "".join(map(transcript.push, tokens)) + transcript.end()
     assert " the catsé🦊 the" == tokenizer.decode(tokens) == text
 
 

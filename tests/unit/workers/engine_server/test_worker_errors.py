@@ -35,6 +35,8 @@ def error_of(body: Any) -> dict[str, Any]:
         ({"messages": [{"role": "user", "content": ["text"]}]}, "messages"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 8192}, "max_completion_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"temperature": -1}, "temperature"),
@@ -60,6 +62,7 @@ def error_of(body: Any) -> dict[str, Any]:
         ({"rid": "x" * 257}, "rid"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
+        ({"best_of": 2}, "best_of"),
         ({"n": 1.5}, "n"),
         ({"logprobs": 2}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
@@ -155,6 +158,9 @@ async def test_a_bad_chat_request_is_told_which_field(
         ({"tool_choice": "required"}, "tool_choice"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
+        ({"n": 2, "best_of": 1}, "best_of"),
+        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"regex": "[^\\x00-\\U0010ffff]"}, "regex"),
     ],
 )
 async def test_a_bad_text_request_is_told_which_field(

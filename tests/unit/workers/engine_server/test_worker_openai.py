@@ -335,6 +335,11 @@ async def test_unknown_fields_and_harmless_values_are_accepted(client: Client) -
     assert status == 200
 
 
+async def test_the_best_of_as_many_as_are_wanted_are_all_of_them(client: Client) -> None:
+    status, body = await client.post(TEXT, {"prompt": "x", "max_tokens": 1, "n": 2, "best_of": 2})
+    assert (status, len(body["choices"])) == (200, 2)
+
+
 async def test_template_variables_reach_the_template(client: Client) -> None:
     asked = {"messages": HELLO, "max_tokens": 1, "chat_template_kwargs": {"enable_thinking": False}}
     assert (await client.post(CHAT, asked))[0] == 200

@@ -1,0 +1,143 @@
+"""`radixgate worker --engine sglang|vllm`: launches the engine, watches it, and registers it."""
+
+import asyncio
+import logging
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import typer
+
+from gateway.cli.failure import Failure
+from gateway.cli.options import is_given, refuse
+from gateway.cli.registering import EVERYWHERE, Registering
+from gateway.cli.serve import run_loop
+from gateway.telemetry import logs
+from radix_cache.match import WorkerId
+from workers.adapter import WorkerAdapter, WorkerTarget, WorkerUnreachable
+from workers.adapters.registry import BUILT_IN
+from workers.launch import ENGINES, EngineLife, Launch, LaunchedEngine, Patience, command_line
+from workers.worker import Role
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+NOTICE_SECONDS = 2.0
+"""Gateways look at the registry every second."""
+
+
+def launched(
+    context: typer.Context,
+    *,
+    own: Sequence[str],
+    engine: str,
+    model: str,
+    host: str,
+    port: int,
+    served_model_name: str | None,
+    page_size: int,
+    events_port: int | None,
+    role: str,
+    bootstrap_port: int,
+    python: str | None,
+    registering: Registering | None,
+    drain_seconds: float,
+    start_seconds: float,
+    silent_seconds: float,
+) -> int:
+    """The options of `radixgate worker`; those that are not `own` are the embedded engine's. Raises Failure."""
+    if engine not in ENGINES:
+        raise Failure(f"--engine: there is no engine {engine!r}; there are embedded, {', '.join(ENGINES)}", 2)
+    others = (name for name in context.params if name not in own)
+    refuse(context, others, "the embedded engine's; what the launched one has goes after --")
+    if role not in ("null", "prefill", "decode"):
+        raise Failure(f"--disaggregation-mode: {role!r} is none of null, prefill, decode", 2)
+    replay_port = events_port + 1 if events_port else 0
+    launch = Launch(
+        engine=engine,
+        model=model,
+        python=python or sys.executable,
+        host=host,
+        port=free_port(host, port),
+        served_model_name=served_model_name,
+        page_size=page_size if is_given(context, "page_size") else None,
+        events_port=free_port(host, events_port) if events_port is not None else None,
+        replay_port=free_port(host, replay_port) if events_port is not None else None,
+        role=Role.BOTH if role == "null" else Role(role),
+        bootstrap_port=bootstrap_port if is_given(context, "disaggregation_bootstrap_port") else None,
+        more=tuple(context.args),
+    )
+    logs.set_up("info")
+    run_loop(_run(launch, Patience(start=start_seconds, silent=silent_seconds), registering, drain_seconds))
+    return 0
+
+
+def free_port(host: str, port: int) -> int:
+    """That port, or a free one for 0."""
+    if port:
+        return port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as trial:
+        trial.bind((host, 0))
+        return int(trial.getsockname()[1])
+
+
+async def _run(
+    launch: Launch, patience: Patience, registering: Registering | None, drain_seconds: float
+) -> None:
+    """Raises Failure."""
+    command, url = command_line(launch), _url(launch.host, launch.port)
+    log.info("launching %s", shlex.join(command))
+    answers_at = _url(EVERYWHERE.get(launch.host, launch.host), launch.port)
+    adapter = BUILT_IN[launch.engine](WorkerTarget(id=WorkerId("launched"), url=answers_at))
+    engine, stop = LaunchedEngine(command, adapter.probe, patience=patience), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    running = asyncio.create_task(engine.run())
+    told = asyncio.create_task(_told(engine.life, url, launch, registering))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+        # It leaves the registry first: gateways send it nothing new then.
+        told.cancel()
+        await asyncio.gather(told, return_exceptions=True)
+        if registering is not None:
+            await _idle(adapter, drain_seconds)
+    except OSError as err:
+        raise Failure(f"{command[0]} cannot be run: {err.strerror or err}") from err
+    finally:
+        for task in (running, told, stopping):
+            task.cancel()
+        await asyncio.gather(running, told, stopping, return_exceptions=True)
+        adapter.close()
+
+
+async def _told(life: EngineLife, url: str, launch: Launch, registering: Registering | None) -> None:
+    """Says when it is up, and keeps it registered for as long as it is."""
+    while True:
+        await life.until(up=True)
+        print(f"worker ready at {url}", flush=True)
+        if registering is None:
+            await life.until(up=False)
+            continue
+        async with registering.as_worker(launch.engine, url, launch.role.value):
+            await life.until(up=False)
+
+
+async def _idle(adapter: WorkerAdapter, seconds_max: float) -> None:
+    """Waits until it has nothing to do any more, as far as it says, and gateways have had time to notice."""
+    await asyncio.sleep(min(seconds_max, NOTICE_SECONDS))
+    with suppress(TimeoutError, WorkerUnreachable):
+        async with asyncio.timeout(seconds_max):
+            # Nobody here is told when a request ends: the engine has to be asked.
+            while (load := (await adapter.probe()).load) is not None and load.streams:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

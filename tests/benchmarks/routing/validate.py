@@ -1,0 +1,228 @@
+"""`make bench-validate`: is the simulator right? Its figures beside two others on the same requests.
+
+    python -m tests.benchmarks.routing.validate [--requests N] [--real N] [--json FILE]
+
+* NVIDIA's mock engine and router (package ai-dynamo-runtime) replay the whole trace offline. `round_robin` is the
+  same rule there and here, so that it compares the engines; `dynamo` is our re-expression of that router's rule.
+* Real processes: a gateway with each policy before mock engines that take the simulator's step times in real time,
+  asked by `radixgate bench`'s client. It takes as long as the trace does, once for each policy.
+
+The figures judge nobody: this fails no build.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import uvloop
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from gateway.bench.callers import Caller
+from gateway.bench.client import Endpoint
+from gateway.bench.machine import machine, versions
+from gateway.bench.prompts import COMMON, Prompts
+from gateway.bench.replay import Target, replay
+from gateway.bench.results import percentile, summary
+from gateway.processes import ChildFailed
+from policies.simulation.outcome import figures
+from policies.simulation.scenario import Scenario
+from policies.simulation.trace import TraceRequest, write_trace
+from policies.simulation.trial import Source, Trial
+from policies.simulation.workloads import Load
+from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
+from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD
+from tests.benchmarks.routing.settings import CONVERSATIONS, FLEETS
+from tests.stage.processes import GatewayProcess, Process
+
+POLICIES = ("round_robin", "least_work", "product", "cost")
+WINDOW_TOKENS = 16_384
+"""As queueing.release_window_tokens has it."""
+
+REAL_LOAD, REAL_WORKERS, REAL_KV_TOKENS = "agents", 4, 1_000_000
+REAL_RATE = 0.7
+"""Sessions a second: busy, and far from what simulated steps and real scheduling would tear apart."""
+
+COLUMNS = (
+    ("ttft_ms_mean", "TTFT mean", 1),
+    ("ttft_ms_p50", "p50", 1),
+    ("ttft_ms_p99", "p99", 0),
+    ("tpot_ms", "TPOT", 1),
+    ("goodput", "goodput", 3),
+    ("hit_ratio", "hits", 3),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`by`: who measured it."""
+
+    subject: str
+    by: str
+    figures: dict[str, Any]
+
+
+def simulated(source: Source, scenario: Scenario, subjects: Sequence[str]) -> list[Row]:
+    found = []
+    for subject in subjects:
+        told = figures(Trial(subject=subject, source=source, scenario=scenario).run())["all"]
+        found.append(Row(subject=subject, by="simulator", figures={**told, "tpot_ms": told["tpot_ms_mean"]}))
+    return found
+
+
+async def nvidia(source: Source, workers: int, kv_tokens: int, directory: Path) -> list[Row]:
+    """Raises ChildFailed where it cannot be had."""
+    python, found = await dynamo_python(), []
+    trace = directory / "paced.jsonl"
+    write_trace(trace, source.trace(0))
+    for mode, subject in (("round_robin", "round_robin"), ("kv_router", "dynamo")):
+        asked = {"trace": str(trace), "workers": workers, "kv_tokens": kv_tokens, "mode": mode}
+        child = await asyncio.create_subprocess_exec(
+            *(python, "-m", "tests.benchmarks.routing.dynamo", orjson.dumps(asked).decode()),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, errors = await child.communicate()
+        if child.returncode:
+            raise ChildFailed(f"dynamo: {errors.decode(errors='replace')[-300:]}")
+        told = orjson.loads(out.strip().splitlines()[-1])
+        by = f"dynamo {DYNAMO_VERSION}"
+        found.append(Row(subject=subject, by=by, figures={**told, "tpot_ms": told["tpot_ms_mean"]}))
+    return found
+
+
+class ShortPrompts(Prompts):
+    """A word for every eight tokens, and 64 for every block."""
+
+    def text(self, request: TraceRequest) -> str:
+        words: list[str] = []
+        for block in request.blocks:
+            words += self._block(block)[:BLOCK_WORDS]
+        return " ".join(words[: -(-request.prompt_tokens // TOKENS_PER_WORD)])
+
+
+def word_tokenizer(directory: Path) -> Path:
+    """A word is a token to the gateway: lengths are exact, and encoding costs next to nothing."""
+    words = {word: number for number, word in enumerate(["?", *sorted(set(COMMON))])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    directory.mkdir(parents=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return directory
+
+
+async def real(
+    requests: Sequence[TraceRequest], policy: str, workers: int, kv_tokens: int, directory: Path
+) -> Row:
+    """A gateway and engines as processes, asked in real time."""
+    tokenizer = word_tokenizer(directory / "tokenizer")
+    mock = (sys.executable, "-m", "tests.benchmarks.routing.mock_worker", "--kv-tokens", str(kv_tokens))
+    engines = [Process(f"engine-{number}", directory, mock) for number in range(workers)]
+    gateway: GatewayProcess | None = None
+    try:
+        for engine in engines:
+            await engine.start()
+        listed = [{"id": engine.name, "kind": "sglang", "url": engine.url} for engine in engines]
+        settings = {
+            "database": {"url": "none"},
+            "routing": {"policy": policy},
+            "workers": listed,
+            "models": [{"name": MODEL, "tokenizer": str(tokenizer), "block_size": 64 // TOKENS_PER_WORD}],
+            "queueing": {
+                "waiting_seconds_max": 600,
+                "release_window_tokens": WINDOW_TOKENS // TOKENS_PER_WORD,
+            },
+            # It says nothing between its first token and its last.
+            "requests": {"idle_seconds_max": 600},
+        }
+        gateway = GatewayProcess("gateway", directory, settings)
+        await gateway.start()
+        async with aiohttp.ClientSession() as http:
+            await gateway.all_up(http)
+        target = Target(
+            url=f"http://{gateway.host}:{gateway.port}",
+            model=MODEL,
+            endpoint=Endpoint.COMPLETIONS,
+            body={},
+            seconds_max=600.0,
+            in_flight_max=5000,
+        )
+        ran = await replay(requests, target, [Caller(name="all")], ShortPrompts(), lambda: None)
+    finally:
+        for process in (*engines, *([gateway] if gateway is not None else [])):
+            await process.stop()
+    told = summary(ran.results, ran.seconds)
+    late = percentile([1000 * one for one in ran.late_seconds], 99)
+    tpot = [1000 * result.tpot for result in ran.results if result.tpot is not None]
+    mean = sum(tpot) / len(tpot) if tpot else None
+    return Row(subject=policy, by="processes", figures={**told, "tpot_ms": mean, "client_late_ms_p99": late})
+
+
+def table(title: str, rows: Sequence[Row]) -> Table:
+    shown = Table(title=title, title_justify="left")
+    for name in ("policy", "measured by", *(head for _, head, _ in COLUMNS), "errors"):
+        shown.add_column(name, justify="left" if name in ("policy", "measured by") else "right")
+    for row in sorted(rows, key=lambda row: (row.by, row.figures["ttft_ms_mean"] or 0.0)):
+        cells = [f"{row.figures[key]:.{digits}f}" for key, _, digits in COLUMNS]
+        shown.add_row(row.subject, row.by, *cells, str(row.figures.get("errors", 0)))
+    return shown
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench-validate", description=__doc__.partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=3000, help="of the trace, for NVIDIA's")
+    parser.add_argument(
+        "--real", type=int, default=400, help="of a generated workload, in real time; 0: leave it out"
+    )
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    console = Console(width=110)
+    console.print(machine(), versions(), soft_wrap=True)
+    runs: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="radixgate-") as place:
+        for group, (speed, workers, kv_tokens) in FLEETS.items():
+            source = Source(path=CONVERSATIONS, speed=speed, requests_max=given.requests)
+            rows = simulated(
+                source, Scenario(workers=workers, kv_tokens=kv_tokens), ("round_robin", "dynamo", "cost")
+            )
+            try:
+                rows += await nvidia(source, workers, kv_tokens, Path(place))
+            except ChildFailed as err:
+                console.print(f"{group}: without NVIDIA's ({err})", markup=False)
+            console.print(table(group, rows))
+            runs |= {
+                f"{row.subject} by {row.by} @ {group}": {"all": row.figures, "tenants": {}} for row in rows
+            }
+        if given.real:
+            workers, kv_tokens = REAL_WORKERS, REAL_KV_TOKENS
+            source = Source(workload=REAL_LOAD, load=Load(requests=given.real, rate=REAL_RATE))
+            scenario = Scenario(
+                workers=workers, kv_tokens=kv_tokens, window_tokens=WINDOW_TOKENS, hold="hrrn"
+            )
+            group = f"generated {REAL_LOAD}, {workers} workers of {kv_tokens // 1000}k, {given.real} requests"
+            rows = simulated(source, scenario, POLICIES)
+            for policy in POLICIES:
+                rows.append(await real(source.trace(0), policy, workers, kv_tokens, Path(place) / policy))
+            console.print(table(group, rows))
+            runs |= {
+                f"{row.subject} by {row.by} @ {group}": {"all": row.figures, "tenants": {}} for row in rows
+            }
+    if given.json:
+        packages = {**versions(), "ai-dynamo-runtime": DYNAMO_VERSION if DYNAMO_HOME.exists() else "none"}
+        settings = {"requests": given.requests, "real": given.real}
+        result = {"machine": machine(), "versions": packages, "settings": settings, "runs": runs}
+        given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,1 @@
+"""Beside programs of others: `make test-bench-aiperf`."""

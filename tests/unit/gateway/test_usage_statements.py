@@ -1,0 +1,45 @@
+"""Drivers keep the statements of the past: portions of any length are taken with a handful of them."""
+
+from sqlalchemy import event
+
+from gateway.database import schema
+from gateway.database.database import Database
+from gateway.database.usage_store import UsageStore, in_few_lengths
+from gateway.ledger.shipper import PORTION
+
+TEXTS = ("organisation", "tenant", "key_id", "asked", "model", "worker", "surface", "code")
+NUMBERS = ("prompt_tokens", "output_tokens", "cost", "duration_ms", "status")
+NOTHING = ("cached_tokens", "ttft_ms", "user", "tags")
+ROW = {**dict.fromkeys(TEXTS, "x"), **dict.fromkeys(NUMBERS, 1), **dict.fromkeys(NOTHING)}
+
+
+def test_parts_are_few_lengths_and_nothing_is_left_out():
+    lengths = set()
+    for number in range(2 * PORTION):
+        rows = [{**ROW, "attempt": at} for at in range(number)]
+        parts = list(in_few_lengths(rows))
+        assert [row for part in parts for row in part] == rows
+        lengths.update(map(len, parts))
+    assert lengths == {1, 2, 4, 8, 16, 32, 64, 128, 256}
+
+
+async def test_portions_of_any_length_are_taken_with_few_statements(tmp_path):
+    database = Database("sqlite:///usage.db", tmp_path)
+    said = set()
+    event.listen(
+        database._engine.sync_engine,
+        "before_cursor_execute",
+        lambda connection, cursor, statement, *rest: said.add(statement),
+    )
+    await schema.ready(database, upgrades=True)
+    said.clear()
+    store, taken = UsageStore(database), 0
+    for length in range(1, PORTION, 3):
+        rows = [
+            {**ROW, "request_id": f"r{taken + at}", "attempt": 1, "at_ms": 10**12 + at}
+            for at in range(length)
+        ]
+        assert await store.take(rows, journal="j", position=taken, end=taken + length, now_ms=1) == length
+        taken += length
+    assert len(said) <= 20
+    await database.close()

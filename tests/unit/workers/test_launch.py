@@ -1,0 +1,190 @@
+"""Launched engines: their command lines, and a watch over their lives, with a scripted engine."""
+
+import asyncio
+import json
+import os
+import shlex
+from contextlib import asynccontextmanager
+
+import pytest
+
+from radix_cache.match import WorkerId
+from tests.fakes import scripted_engine
+from workers import engine_flags
+from workers.adapter import WorkerTarget
+from workers.adapters.sglang import SglangAdapter
+from workers.launch import Launch, LaunchedEngine, Patience, command_line
+from workers.worker import Role
+
+
+def line(**more):
+    given = {
+        "engine": "sglang",
+        "model": "/models/qwen",
+        "python": "python",
+        "host": "127.0.0.1",
+        "port": 1234,
+    }
+    return shlex.join(command_line(Launch(**{**given, **more})))
+
+
+def test_sglang_is_launched_with_what_a_gateway_makes_use_of():
+    assert line(events_port=11, replay_port=12) == (
+        "python -m sglang.launch_server --model-path /models/qwen --served-model-name /models/qwen "
+        "--host 127.0.0.1 --port 1234 --page-size 16 --enable-cache-report --enable-metrics "
+        "--enable-priority-scheduling --kv-events-config "
+        '\'{"publisher":"zmq","endpoint":"tcp://*:11","replay_endpoint":"tcp://*:12"}\''
+    )
+
+
+def test_vllm_is_launched_with_what_a_gateway_makes_use_of():
+    assert line(engine="vllm", served_model_name="qwen", events_port=11, replay_port=12) == (
+        "python -m vllm.entrypoints.openai.api_server --model /models/qwen --served-model-name qwen "
+        "--host 127.0.0.1 --port 1234 --block-size 32 --enable-prefix-caching --enable-prompt-tokens-details "
+        "--scheduling-policy priority --kv-events-config "
+        '\'{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:11","replay_endpoint":"tcp://*:12"}\''
+    )
+
+
+@pytest.mark.parametrize("more", [("--page-size", "64"), ("--page-size=64",)], ids=["two-words", "one-word"])
+def test_what_the_caller_adds_wins(more):
+    words = line(more=(*more, "--tp", "2"))
+    assert "--page-size 16" not in words
+    assert words.endswith(f"{shlex.join(more)} --tp 2")
+
+
+def test_a_page_size_can_be_chosen():
+    assert "--block-size 64" in line(engine="vllm", page_size=64)
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ({"role": Role.PREFILL}, "--disaggregation-mode prefill"),
+        (
+            {"role": Role.PREFILL, "bootstrap_port": 9001},
+            "--disaggregation-mode prefill --disaggregation-bootstrap-port 9001",
+        ),
+        ({"role": Role.DECODE}, "--disaggregation-mode decode"),
+        (
+            {"engine": "vllm", "role": Role.DECODE},
+            '--kv-transfer-config \'{"kv_connector":"NixlConnector","kv_role":"kv_both"}\'',
+        ),
+    ],
+    ids=["prefill", "prefill-with-port", "decode", "vllm"],
+)
+def test_halves_are_launched_as_such(given, flags):
+    assert line(**given).endswith(flags)
+
+
+def test_without_ports_no_events_are_published():
+    assert "--kv-events-config" not in line()
+
+
+def test_the_doctor_asks_for_the_same_flags():
+    flags = (*engine_flags.CACHE_REPORT["sglang"], *engine_flags.page_size("sglang"))
+    assert all(flag in line() for flag in flags)
+
+
+# Its life.
+
+PORT = 0
+
+
+@pytest.fixture
+def program(tmp_path):
+    return scripted_engine.make(tmp_path)
+
+
+@asynccontextmanager
+async def living(program, port, **patience):
+    adapter = SglangAdapter(WorkerTarget(id=WorkerId("w"), url=f"http://127.0.0.1:{port}"))
+    launch = Launch(engine="sglang", model="m", python=str(program), host="127.0.0.1", port=port)
+    given = {"start": 30.0, "silent": 0.3, "stop": 0.5, "look": 0.02, "restart": (0.05,), **patience}
+    engine = LaunchedEngine(command_line(launch), adapter.probe, patience=Patience(**given))
+    running = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        adapter.close()
+
+
+@pytest.fixture
+def port():
+    import socket
+
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return trial.getsockname()[1]
+
+
+async def until(true):
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def starts(tmp_path):
+    return [int(pid) for pid in (tmp_path / "starts").read_text().split()]
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_an_engine_is_up_once_it_answers_and_gone_once_it_is_stopped(program, port, tmp_path):
+    async with living(program, port) as engine:
+        await until(lambda: engine.life.up)
+        assert json.loads((tmp_path / "argv.json").read_text())[:2] == ["-m", "sglang.launch_server"]
+        child = int((tmp_path / "child").read_text())
+        assert lives(child)
+    assert not engine.life.up
+    assert not lives(starts(tmp_path)[0])
+    await until(lambda: not lives(child))
+
+
+async def test_an_engine_that_dies_is_started_again(program, port, tmp_path):
+    async with living(program, port) as engine:
+        await until(lambda: engine.life.up)
+        (tmp_path / "script").write_text("die")
+        await until(lambda: engine.life.restarts == 1)
+        assert not engine.life.up
+        await until(lambda: engine.life.up)
+        assert len(starts(tmp_path)) == 2
+
+
+async def test_an_engine_that_falls_silent_is_started_again(program, port, tmp_path):
+    async with living(program, port) as engine:
+        await until(lambda: engine.life.up)
+        (tmp_path / "script").write_text("silent")
+        await until(lambda: engine.life.restarts == 1)
+        (tmp_path / "script").unlink()
+        await until(lambda: engine.life.up)
+        assert not lives(starts(tmp_path)[0])
+
+
+async def test_an_engine_that_does_not_come_up_in_time_is_started_again(program, port, tmp_path):
+    (tmp_path / "script").write_text("silent")
+    async with living(program, port, start=0.3) as engine:
+        await until(lambda: engine.life.restarts >= 2)
+        assert not engine.life.up
+
+
+async def test_an_engine_that_does_not_heed_sigterm_is_killed(program, port, tmp_path):
+    async with living(program, port) as engine:
+        await until(lambda: engine.life.up)
+        (tmp_path / "script").write_text("stubborn")
+    assert not lives(starts(tmp_path)[0])
+
+
+async def test_an_interpreter_that_is_not_there_is_an_error(tmp_path):
+    engine = LaunchedEngine([str(tmp_path / "nothing")], lambda: asyncio.sleep(0))
+    with pytest.raises(FileNotFoundError):
+        await engine.run()
