@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 NAMES = (
-    *("serve", "worker", "demo", "doctor", "ladder", "plan", "simulate", "bench", "check-config"),
+    *("serve", "reload", "worker", "demo", "doctor", "ladder", "plan", "simulate", "bench", "check-config"),
     "explain-config",
     *(
         "keys",
@@ -63,6 +63,10 @@ def _command(name: str) -> Any:
             from gateway.cli.serve import serve
 
             return _alone(serve)
+        case "reload":
+            from gateway.cli.reload import reload
+
+            return _alone(reload)
         case "worker":
             from gateway.cli.worker import CONTEXT as OTHERS_TOO
             from gateway.cli.worker import worker

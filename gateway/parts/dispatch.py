@@ -67,7 +67,7 @@ def reservations_of(
             feedback=feedback,
             policy=routing_policy(routing.policy, routing.options),
             random=random.Random(),
-            shadow=_shadow(routing.shadow),
+            shadow=shadow_of(routing.shadow),
             prefill_tokens_min=routing.prefill_tokens_min,
         ),
         fleet=fleet,
@@ -204,7 +204,7 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
-def _shadow(settings: ShadowPolicy | None) -> Shadow | None:
+def shadow_of(settings: ShadowPolicy | None) -> Shadow | None:
     if settings is None:
         return None
     return Shadow(routing_policy(settings.policy, settings.options), settings.share)

@@ -107,8 +107,6 @@ class Settings(Branch, frozen=True, kw_only=True):
 
 
 UNBUILT = {
-    "listen.processes": "several processes on one machine",
-    "listen.tls": "TLS",
     "telemetry.record_content": "content recording",
 }
 """Names that are promised but have no room behind them yet: refused, with this explanation."""

@@ -49,7 +49,6 @@ from msgspec import Meta
 from policies.routing.estimate import kv_wait_ms, matched_tokens, own_ms, uncached_tokens, wait_ms
 from policies.routing.lots import two_of
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
-from radix_cache.match import WorkerId
 
 DECODE_SLOWDOWN_MS = 54.0
 """Milliseconds a step gains between empty and full KV (8B-class model on one GPU; only the ranking matters)."""
@@ -118,12 +117,19 @@ class Cost:
         if not candidates:
             return ()
         options = self.options
-        backlog = sum(c.worker.tokens_queued * c.worker.speed.ms_per_token for c in candidates)
+        backlog, most = 0.0, 0
+        for candidate in candidates:
+            worker = candidate.worker
+            backlog += worker.tokens_queued * worker.speed.ms_per_token
+            if candidate.matched_tokens > most:
+                most = candidate.matched_tokens
         price = min(options.price_max, backlog / len(candidates) / options.backlog_ms)
-        home = self._home(query, candidates)
-        crowded = options.copy_price > 0 and _copies_suffice(query, candidates)
+        crowded = 2 * most >= query.prompt_tokens and bool(options.copy_price)
+        crowded = crowded and _copies_suffice(query, candidates)
+        # Home is where a session's longest prefix is.
+        home = most if query.session is not None and options.stay else 0
         routes = [
-            self._route(query, candidate, price, candidate.worker.id == home, crowded)
+            self._route(query, candidate, price, bool(home) and candidate.matched_tokens == home, crowded)
             for candidate in candidates
         ]
         best_first = sorted(range(len(routes)), key=lambda at: routes[at].cost_ms)
@@ -135,13 +141,6 @@ class Cost:
             lead = min(drawn, key=lambda place: candidates[best_first[place]].worker.tokens_queued)
             best_first.insert(0, best_first.pop(lead))
         return tuple(routes[at] for at in best_first)
-
-    def _home(self, query: RouteQuery, candidates: Sequence[Candidate]) -> WorkerId | None:
-        """Where a session's longest prefix is."""
-        if query.session is None or not self.options.stay:
-            return None
-        most = max(candidates, key=lambda candidate: candidate.matched_tokens)
-        return most.worker.id if most.matched_tokens else None
 
     def _route(
         self, query: RouteQuery, candidate: Candidate, price: float, at_home: bool, crowded: bool
@@ -155,18 +154,19 @@ class Cost:
         wait, own = wait_ms(worker, uncached), own_ms(worker, uncached)
         tokens_new = max(1, query.prompt_tokens - matched + elsewhere) + query.output_tokens
         full = min(1.0, worker.kv_tokens / worker.kv_tokens_max) if worker.kv_tokens_max else 0.0
+        youth, seconds = 0.0, options.slow_start_seconds
+        if worker.age_seconds is not None and worker.age_seconds < seconds:
+            youth = 1 - worker.age_seconds / seconds
         terms = Terms(
-            wait_ms=wait,
-            own_ms=own,
-            price_ms=own * price,
-            harm_ms=own * options.harm * worker.streams,
-            decode_ms=options.decode_weight * query.output_tokens * DECODE_SLOWDOWN_MS * full,
-            room_ms=kv_wait_ms(worker, tokens_new, query.output_tokens),
-            copy_ms=options.copy_price * own if crowded and 2 * matched < query.prompt_tokens else 0.0,
-            slow_start_ms=(wait + own)
-            * options.slow_start
-            * _youth(worker.age_seconds, options.slow_start_seconds),
-            stay=1 - options.stay if at_home else 1.0,
+            wait,
+            own,
+            own * price,
+            own * options.harm * worker.streams,
+            options.decode_weight * query.output_tokens * DECODE_SLOWDOWN_MS * full,
+            kv_wait_ms(worker, tokens_new, query.output_tokens) if full else 0.0,
+            options.copy_price * own if crowded and 2 * matched < query.prompt_tokens else 0.0,
+            (wait + own) * options.slow_start * youth,
+            1 - options.stay if at_home else 1.0,
         )
         off = f" ({elsewhere} off the GPU)" if elsewhere else ""
         doubted = f" ({candidate.doubted_tokens} more in doubt)" if candidate.doubted_tokens else ""
@@ -179,11 +179,6 @@ class Cost:
             ms_per_queued_token=worker.speed.ms_per_token,
             terms=terms,
         )
-
-
-def _youth(age_seconds: float | None, seconds: float) -> float:
-    """1 where it has just come, 0 where it has been there for so long."""
-    return 0.0 if age_seconds is None or age_seconds >= seconds else 1 - age_seconds / seconds
 
 
 def _copies_suffice(query: RouteQuery, candidates: Sequence[Candidate]) -> bool:

@@ -28,7 +28,7 @@ from workers.engine.config import EngineConfig
 
 OURS, THEIRS = "radixgate", "generate"
 MODELS = (TINY, HUNDRED_MILLION)
-ROUNDS, MIXED_ROUNDS = 5, 3
+ROUNDS = 5
 Runs = dict[str, dict[str, float]]
 
 
@@ -64,7 +64,7 @@ def measure(model: Model, root: Path, options: argparse.Namespace, console: Cons
             name, model.shape["vocab"], count=model.requests, seconds=model.arrival_seconds
         )
         ours["same_tokens"] &= mixed.same_tokens(directory, config, generate, arrivals[:4])
-        found = mixed.compared(config, generate, arrivals, 1 if options.quick else MIXED_ROUNDS)
+        found = mixed.compared(config, generate, arrivals, 1 if options.quick else model.mixed_rounds)
         for side, figures in zip((ours, plain, theirs), found, strict=True):
             side |= {f"{name}_{key}": value for key, value in figures.items()}
     console.print(f"{model.name}: single ideas ...", style="dim")

@@ -19,6 +19,8 @@ class Model:
     """How long mixed requests go on arriving: short enough that neither side is ever idle."""
     requests: int = 96
     """In each traffic of mixed lengths."""
+    mixed_rounds: int = 3
+    """Of each such traffic."""
     context: int = 128
     """Tokens of each prompt when decoding begins."""
 
@@ -57,6 +59,7 @@ HUNDRED_MILLION = Model(
     prefill_tokens=512,
     decode_steps=16,
     arrival_seconds=1.0,
-    requests=48,
+    requests=64,
+    mixed_rounds=2,
     context=32,
 )

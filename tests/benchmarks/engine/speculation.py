@@ -107,11 +107,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="speculation", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer tokens and one round")
+    parser.add_argument("--rounds", type=int, help="by default 3, and 1 with --quick")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--adaptive", action="store_true", help="guess as far as it pays, not always as far")
     parser.add_argument("--methods", nargs="+", default=get_args(Method), choices=get_args(Method))
     options = parser.parse_args()
     tokens, rounds = (33, 1) if options.quick else (97, 3)
+    rounds = options.rounds or rounds
     console = Console(width=120)
     drawn = new_table(
         f"speculation, {DRAFTS} drafts, {HUNDRED_MILLION.name}",
@@ -130,8 +132,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="radixgate-bench-speculation-") as directory:
         for subject in subjects(Path(directory), tokens, adaptive=options.adaptive):
             for batch in options.batches if subject.name in options.methods else ():
-                console.print(f"{subject.name}, batch {batch} ...", style="dim")
-                drawn.add_row(subject.name, str(batch), *_measured(subject, batch, tokens, rounds))
+                row = _measured(subject, batch, tokens, rounds)
+                console.print(
+                    f"{subject.name}, batch {batch}: {', '.join(row)}", style="dim", highlight=False
+                )
+                drawn.add_row(subject.name, str(batch), *row)
     console.print(drawn)
 
 
