@@ -41,7 +41,7 @@ from gateway.pipeline import Services
 from gateway.queue.keys import QueueKeys
 from gateway.queue.turns import TurnReader
 from gateway.secret_store import deployment_secret
-from gateway.settings.tokens import OperatorIssuer
+from gateway.settings.tokens import OperatorIssuer, TokenIssuer
 from gateway.settings.tree import Settings
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
@@ -83,6 +83,12 @@ class Gateway:
     @property
     def fleet(self) -> Fleet:
         return self.services.reservations.fleet
+
+    @property
+    def every_issuer(self) -> "Sequence[Issuer[TokenIssuer] | Issuer[OperatorIssuer]]":
+        """Of tenants' tokens and of operators'."""
+        tokens = self.services.entrance.tokens
+        return (*(tokens.issuers if tokens is not None else ()), *self.issuers)
 
     def close_doors(self) -> None:
         """New requests are refused, those that wait are sent away, running ones go on."""
@@ -166,7 +172,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             valkey=valkey,
             records=records,
             discovery=_discovery(settings, reservations.fleet, scripts),
-            issuers=operator_issuers(settings, stack),
+            issuers=operator_issuers(settings, stack, supervisor),
         )
         registry.register(
             StateCollector(
@@ -179,6 +185,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                     records.directory,
                     records.ledger,
                     records.batch_counts,
+                    gateway.every_issuer,
                 )
             )
         )

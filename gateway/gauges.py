@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
@@ -22,6 +23,9 @@ from gateway.tenants.sql_directory import SqlDirectory
 from radix_cache.shared.feed_leases import Known
 from workers.worker import Health
 
+if TYPE_CHECKING:
+    from gateway.tenants.issuer import Issuer
+
 GROUPS_MAX = 1000
 
 Reading = tuple[tuple[str, ...], float]
@@ -36,6 +40,7 @@ def gauges(
     database: SqlDirectory | None,
     ledger: Ledger | None,
     batches: BatchCounts,
+    issuers: "Sequence[Issuer[Any]]" = (),
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -83,6 +88,17 @@ def gauges(
             return [((), read(second))] if (second := reservations.router.shadow) is not None else []
 
         return Gauge(name=name, text=text, read=read_it, counter=True)
+
+    def of_issuers(read: "Callable[[Issuer[Any]], float]") -> Callable[[], Iterable[Reading]]:
+        """One that tenants and operators share is told of once, at its worse."""
+
+        def read_all() -> list[Reading]:
+            found: dict[str, list[float]] = {}
+            for issuer in issuers:
+                found.setdefault(issuer.rules.issuer, []).append(read(issuer))
+            return [((name,), min(readings)) for name, readings in found.items()]
+
+        return read_all
 
     def database_up() -> bool:
         return database is None or not database.away
@@ -200,6 +216,18 @@ def gauges(
         ),
         single(
             "database_up", "1: tenants follow the database, or there is none; 0: it is away.", database_up
+        ),
+        Gauge(
+            name="token_issuer_up",
+            text="1: the keys of an issuer of tokens are known as they are; 0: they could not be read of late.",
+            labels=("issuer",),
+            read=of_issuers(lambda issuer: issuer.state == "known"),
+        ),
+        Gauge(
+            name="token_issuer_fresh",
+            text="1: its tokens can be checked; 0: its keys are not known, or not of late, and they get a 503.",
+            labels=("issuer",),
+            read=of_issuers(lambda issuer: issuer.fresh),
         ),
         single(
             "keys",

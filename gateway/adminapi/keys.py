@@ -1,8 +1,8 @@
 """Keys: listed and shown without what opens them; made and replaced, shown that once; ended one by one or many."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -10,15 +10,13 @@ from msgspec import Meta
 from gateway.adminapi.call import Answer, Call, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import LISTING, Page
-from gateway.database.rows import StoredKey, guarded, key_of, no_key
+from gateway.database.rows import KeyState, StoredKey, guarded, key_of, no_key
 from gateway.settings.tenants import ApiKey
 from gateway.settings.types import Identifier, Moment, Name
-from gateway.tenants.keys import HASH_PREFIX
+from gateway.tenants.key_life import UNMADE
 
 IDENTITIES_MAX = 10_000
 GRACE_SECONDS_MAX = 366 * 86_400
-
-NO_HASH = HASH_PREFIX + "0" * 64
 
 
 class KeyShown(msgspec.Struct, kw_only=True):
@@ -26,7 +24,7 @@ class KeyShown(msgspec.Struct, kw_only=True):
 
     id: str
     tenant: str
-    state: Literal["active", "ended", "revoked"]
+    state: KeyState
     created: str
     revoked: str | None
     rules: dict[str, Any]
@@ -180,14 +178,10 @@ async def _revoke(call: Call) -> Answer:
     asked = await call.body(Revocation)
     if (asked.ids is None) == (asked.tenant is None):
         raise Problem(400, "Name keys (ids), or all keys of one tenant (tenant).")
-    active = [each.key.id for each in await call.life.of(asked.tenant, active=True)]
-    ids = active if asked.ids is None else list(dict.fromkeys(asked.ids))
+    chosen = await call.life.chosen(asked.ids, asked.tenant)
     if not asked.dry_run:
-        await call.life.revoke(ids)
-    known = set(active)
-    return Answer(
-        value=Revoked(ids=ids, already=[id for id in ids if id not in known], dry_run=asked.dry_run)
-    )
+        await call.life.revoke(chosen.ids)
+    return Answer(value=Revoked(ids=list(chosen.ids), already=list(chosen.already), dry_run=asked.dry_run))
 
 
 async def _one(call: Call) -> KeyShown:
@@ -199,22 +193,19 @@ async def _one(call: Call) -> KeyShown:
 
 def _rules(given: Mapping[str, Any]) -> ApiKey:
     """Raises Problem."""
-    for name in ("id", "hash"):
+    for name in UNMADE:
         if name in given:
             raise Problem(400, f"$.rules.{name}: is made here, and nowhere else.")
-    return Call.converted({**given, "id": "new", "hash": NO_HASH}, ApiKey, "$.rules")
+    return Call.converted({**given, **UNMADE}, ApiKey, "$.rules")
 
 
 def _shown(stored: StoredKey) -> KeyShown:
     rules = msgspec.to_builtins(stored.key, enc_hook=str)
-    left_out: Sequence[str] = ("id", "hash")
     return KeyShown(
         id=stored.key.id,
         tenant=stored.tenant,
-        state=(
-            "revoked" if stored.revoked is not None else "active" if stored.active(time.time()) else "ended"
-        ),
+        state=stored.state(time.time()),
         created=Moment.at(stored.created).text,
         revoked=Moment.at(stored.revoked).text if stored.revoked is not None else None,
-        rules={name: value for name, value in rules.items() if name not in left_out},
+        rules={name: value for name, value in rules.items() if name not in UNMADE},
     )

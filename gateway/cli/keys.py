@@ -33,7 +33,7 @@ from gateway.database.rows import StoredKey
 from gateway.secret_store import deployment_secret, secret_file
 from gateway.settings.sources import load
 from gateway.settings.tenants import ApiKey, ModelAccess
-from gateway.tenants.key_life import KeyLife
+from gateway.tenants.key_life import UNMADE, Chosen, KeyLife
 from gateway.tenants.keys import HASH_PREFIX, NewKey, key_digest, key_id, new_key, pepper
 
 Result = TypeVar("Result")
@@ -105,8 +105,7 @@ def create(
     """Make a key of a tenant in the database. It is shown once."""
     scopes: Any = {"scopes": tuple(scope)} if scope is not None else {}
     rules = ApiKey(
-        id="new",
-        hash=HASH_PREFIX + "0" * 64,
+        **UNMADE,
         name=name,
         expires=moment_of(expires) if expires is not None else None,
         models=models_of(ModelAccess(), allow, deny),
@@ -176,16 +175,17 @@ def revoke(
     if (identities is None) == (tenant is None):
         raise Failure("name keys, or all keys of one tenant with --tenant", 2)
 
-    async def work(life: KeyLife) -> list[str]:
-        active = {each.key.id for each in await life.of(tenant, active=True)}
-        chosen = sorted(active) if identities is None else identities
+    async def work(life: KeyLife) -> Chosen:
+        chosen = await life.chosen(identities, tenant)
         if not dry_run:
-            await life.revoke(chosen)
-        return [f"{key}{'' if key in active else ' (is of no use already)'}" for key in chosen]
+            await life.revoke(chosen.ids)
+        return chosen
 
     chosen = _living(config, set_, work)
-    print("\n".join(chosen))
-    print(f"{'Would revoke' if dry_run else 'Revoked'} {len(chosen)} key{'' if len(chosen) == 1 else 's'}.")
+    for key in chosen.ids:
+        print(f"{key}{' (is of no use already)' if key in chosen.already else ''}")
+    many = "" if len(chosen.ids) == 1 else "s"
+    print(f"{'Would revoke' if dry_run else 'Revoked'} {len(chosen.ids)} key{many}.")
 
 
 def _living(
@@ -207,9 +207,8 @@ def _show(made: NewKey, quiet: bool) -> None:
 
 def _row(stored: StoredKey) -> tuple[str, ...]:
     key = stored.key
-    state = "revoked" if stored.revoked is not None else "active" if stored.active(time.time()) else "ended"
     ends = key.expires.text if key.expires is not None else "-"
-    return key.id, stored.tenant, key.name or "-", " ".join(key.scopes), ends, state
+    return key.id, stored.tenant, key.name or "-", " ".join(key.scopes), ends, stored.state(time.time())
 
 
 def _without_hash(key: ApiKey) -> ApiKey:

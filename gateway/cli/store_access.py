@@ -62,6 +62,12 @@ ContextLengths = Annotated[
         show_default=False,
     ),
 ]
+Weight = Annotated[
+    float | None,
+    typer.Option(
+        help="Share in the fair queue: twice the weight, twice the work when all wait.", show_default=False
+    ),
+]
 CacheBlocksMax = Annotated[
     int | None, typer.Option(help="Blocks of the prefix index it may have.", min=1, show_default=False)
 ]

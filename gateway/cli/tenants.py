@@ -1,7 +1,7 @@
 """`radixgate organisations`, `plans` and `tenants`: who uses the gateway, in the database."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
@@ -21,6 +21,7 @@ from gateway.cli.store_access import (
     Deny,
     Disabled,
     Limits,
+    Weight,
     WithoutRedis,
     checked,
     context_lengths_of,
@@ -33,7 +34,10 @@ from gateway.cli.store_access import (
     shown,
     without,
 )
+from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import Isolation, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
+
+Value = TypeVar("Value")
 
 MODES: dict[str, Literal["isolated", "group", "shared"]] = {
     "isolated": "isolated",
@@ -62,10 +66,8 @@ def set_organisation(
         async with opened_store(settings_of(config, set_)) as store, store.change() as change:
             now = await change.organisation(identity) or OrganisationSettings(id=identity)
             now = without(now, clear, kept=("id",))
-            limits = limits_of(limit) if limit is not None else None
-            await change.put_organisation(
-                checked(_changed(now, limits=limits, concurrency=concurrency, disabled=disabled))
-            )
+            changed = _changed(now, limits=limit, concurrency=concurrency, disabled=disabled)
+            await change.put_organisation(changed)
 
     run(work())
 
@@ -74,11 +76,7 @@ def set_organisation(
 def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
     """Show organisations."""
 
-    async def work() -> list[OrganisationSettings]:
-        async with opened_store(settings_of(config, set_)) as store:
-            return await store.all_organisations()
-
-    found = run(work())
+    found = _read(config, set_, TenantStore.all_organisations)
     rows = [(o.id, _limits(o.limits), o.concurrency or "-", _state(o.disabled)) for o in found]
     _print(found, ("organisation", "limits", "concurrency", "state"), rows, json)
 
@@ -88,6 +86,7 @@ def set_plan(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     limit: Limits = None,
     concurrency: Concurrency = None,
+    weight: Weight = None,
     allow: Allow = None,
     deny: Deny = None,
     context_length_max: ContextLengthMax = None,
@@ -105,15 +104,16 @@ def set_plan(
             now = without(await change.plan(name) or Plan(name=name), clear, kept=("name",))
             changed = _changed(
                 now,
-                limits=limits_of(limit) if limit is not None else None,
+                limits=limit,
                 concurrency=concurrency,
+                weight=weight,
                 models=models_of(now.models, allow, deny),
                 context_length_max=context_length_max,
-                context_lengths=context_lengths_of(context_length) if context_length is not None else None,
+                context_lengths=context_length,
                 cache_blocks_max=cache_blocks_max,
                 without_redis=without_redis,
             )
-            await change.put_plan(checked(changed))
+            await change.put_plan(changed)
 
     run(work())
 
@@ -122,13 +122,11 @@ def set_plan(
 def list_plans(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
     """Show plans."""
 
-    async def work() -> list[Plan]:
-        async with opened_store(settings_of(config, set_)) as store:
-            return await store.all_plans()
-
-    found = run(work())
-    rows = [(p.name, _limits(p.limits), p.concurrency or "-", _models(p.models)) for p in found]
-    _print(found, ("plan", "limits", "concurrency", "models"), rows, json)
+    found = _read(config, set_, TenantStore.all_plans)
+    rows = [
+        (p.name, _limits(p.limits), p.concurrency or "-", f"{p.weight:g}", _models(p.models)) for p in found
+    ]
+    _print(found, ("plan", "limits", "concurrency", "weight", "models"), rows, json)
 
 
 @tenants.command("set")
@@ -166,20 +164,20 @@ def set_tenant(
                 now,
                 organisation=organisation,
                 plan=plan,
-                isolation=_isolation(isolation) if isolation is not None else None,
+                isolation=isolation,
                 models=models_of(now.models, allow, deny),
-                addresses=networks_of(address) if address is not None else None,
+                addresses=address,
                 disabled=disabled,
-                limits=limits_of(limit) if limit is not None else None,
+                limits=limit,
                 concurrency=concurrency,
                 context_length_max=context_length_max,
-                context_lengths=context_lengths_of(context_length) if context_length is not None else None,
+                context_lengths=context_length,
                 cache_blocks_max=cache_blocks_max,
                 without_redis=without_redis,
             )
             if changed.plan is not None and await change.plan(changed.plan) is None:
                 raise Failure(f"there is no plan {changed.plan!r}")
-            await change.put_tenant(checked(changed))
+            await change.put_tenant(changed)
 
     run(work())
 
@@ -188,11 +186,10 @@ def set_tenant(
 def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
     """Show tenants."""
 
-    async def work() -> list[TenantSettings]:
-        async with opened_store(settings_of(config, set_)) as store:
-            return [tenant async for tenant in store.all_tenants()]
+    async def every(store: TenantStore) -> list[TenantSettings]:
+        return [tenant async for tenant in store.all_tenants()]
 
-    found = run(work())
+    found = _read(config, set_, every)
     rows = [
         (
             t.id,
@@ -207,8 +204,23 @@ def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: AsJs
     _print(found, ("tenant", "organisation", "plan", "limits", "models", "state"), rows, json)
 
 
-def _changed(value: Any, **given: Any) -> Any:
-    return msgspec.structs.replace(value, **{name: new for name, new in given.items() if new is not None})
+def _read(
+    config: ConfigFile, assignments: Assignments, read: Callable[[TenantStore], Awaitable[Value]]
+) -> Value:
+    async def work() -> Value:
+        async with opened_store(settings_of(config, assignments)) as store:
+            return await read(store)
+
+    return run(work())
+
+
+def _changed(value: Value, **given: Any) -> Value:
+    """With what was given on the command line, read where it is text. Raises Failure."""
+    read = {
+        name: READERS[name](new) if name in READERS else new for name, new in given.items() if new is not None
+    }
+    changed: Value = msgspec.structs.replace(value, **read)  # type: ignore[type-var]
+    return checked(changed)
 
 
 def _isolation(text: str) -> Isolation:
@@ -216,6 +228,14 @@ def _isolation(text: str) -> Isolation:
     if mode not in MODES or (mode == "group") != bool(group):
         raise Failure(f"--isolation {text}: expected isolated, shared or group:NAME", 2)
     return Isolation(mode=MODES[mode], group=group or None)
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "limits": limits_of,
+    "context_lengths": context_lengths_of,
+    "addresses": networks_of,
+    "isolation": _isolation,
+}
 
 
 def _limits(limits: Sequence[Limit]) -> str:

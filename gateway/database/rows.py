@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -18,10 +18,13 @@ Row = Mapping[str, Any]
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
 
-_NO_COLUMN = ("keys", "weight", "classes", "service_class")
-"""Keys have rows of their own; plans of the database have the weight 1 and all service classes."""
+_NO_COLUMN = ("keys", "classes", "service_class")
+"""Keys have rows of their own; plans of the database have all service classes."""
 
 _JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
+
+
+KeyState = Literal["active", "ended", "revoked"]
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +37,13 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
     def active(self, now: float) -> bool:
         """May it be used?"""
+        return self.state(now) == "active"
+
+    def state(self, now: float) -> KeyState:
+        if self.revoked is not None:
+            return "revoked"
         ends = self.key.expires
-        return self.revoked is None and not self.key.disabled and (ends is None or ends.seconds > now)
+        return "active" if not self.key.disabled and (ends is None or ends.seconds > now) else "ended"
 
 
 def guarded(make: Callable[[Row], Made], instead: Callable[[Row], Made], row: Row) -> Made:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -22,7 +23,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0007"
+REVISION = "0008"
 """Of the newest migration."""
 
 metadata = MetaData(
@@ -57,6 +58,7 @@ plans = Table(
     Column("name", String(200), primary_key=True),
     Column("limits", Text),
     Column("concurrency", BigInteger),
+    Column("weight", Float),
     Column("models", Text),
     Column("context_length_max", BigInteger),
     Column("context_lengths", Text),

@@ -1,8 +1,8 @@
 """What a request costs: at most, when quota is reserved for it; and what it did cost, when that is settled."""
 
 from gateway.context import RequestContext
-from gateway.quotas.quota import Cost
-from gateway.telemetry.record import Progress
+from gateway.quotas.quota import Cost, Units
+from gateway.telemetry.record import Progress, Used
 
 
 def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> Cost:
@@ -14,6 +14,26 @@ def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> 
         output_tokens=output_tokens,
         spend=prices.cost_at_most(prompt_tokens=prompt_tokens, output_tokens=output_tokens) if prices else 0,
     )
+
+
+def not_yet_settled(found: Used | None, cost: Cost | None, earlier: Units | None) -> tuple[Used | None, int]:
+    """What the accounts add to what earlier attempts under the client's own key were settled to, and its price.
+
+    All attempts together come to the dearest of them, in tokens of the prompt, of the answer, and in money: as
+    quotas charge them. Cached tokens are some of the prompt's.
+    """
+    if found is None or cost is None or earlier is None:
+        return found, cost.spend if cost is not None else 0
+    _, _, cached, output, total, spend = earlier
+    prompt_tokens = max(0, found.prompt_tokens - (total - output))
+    cached_tokens = found.cached_tokens
+    if cached_tokens is not None:
+        cached_tokens = min(prompt_tokens, max(0, cached_tokens - cached))
+    return Used(
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=max(0, found.output_tokens - output),
+    ), max(0, cost.spend - spend)
 
 
 def used(ctx: RequestContext, progress: Progress) -> Cost | None:

@@ -108,7 +108,7 @@ class Reservations:
         finally:
             held.close()
             cost = costs.used(ctx, progress)
-            progress.spend = cost.spend if cost is not None else 0
+            progress.charge(*costs.not_yet_settled(progress.used(), cost, lease.settled))
             self.leases.end(lease, cost)
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())

@@ -35,7 +35,9 @@ def tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) ->
     return verifier
 
 
-def operator_issuers(settings: Settings, stack: AsyncExitStack) -> "Sequence[Issuer[OperatorIssuer]]":
+def operator_issuers(
+    settings: Settings, stack: AsyncExitStack, supervisor: Supervisor
+) -> "Sequence[Issuer[OperatorIssuer]]":
     """Who says what operators may do. Raises SettingsProblem."""
     if not settings.admin.issuers:
         return ()
@@ -50,4 +52,5 @@ def operator_issuers(settings: Settings, stack: AsyncExitStack) -> "Sequence[Iss
     issuers = [Issuer(rules, http) for rules in settings.admin.issuers]
     for issuer in issuers:
         stack.callback(issuer.close)
+        supervisor.start(f"operators' keys of {issuer.rules.issuer}", issuer.run)
     return issuers

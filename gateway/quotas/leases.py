@@ -33,8 +33,9 @@ class Leases:
         return len(self._held)
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
-        """See QuotaStore.reserve. Without limits there is nothing to reserve and nobody to ask."""
-        if not any(scope.limits for scope in reservation.scopes):
+        """See QuotaStore.reserve. Without limits there is nothing to reserve and nobody to ask, unless it may be a
+        repeat, which is charged once in the accounts too."""
+        if reservation.once is None and not any(scope.limits for scope in reservation.scopes):
             return Lease(reservation=reservation)
         decision = await self._store.reserve(reservation)
         if isinstance(decision, Lease):

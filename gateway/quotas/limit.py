@@ -88,11 +88,12 @@ def scopes_for(scopes: Sequence[Scope], model: str) -> tuple[Scope, ...]:
 
 @lru_cache(maxsize=4096)
 def _name(unit: str, window: Window, models: tuple[str, ...], mode: Mode) -> str:
+    # What models are called is anybody's: they come last, and what stands between them is escaped in them.
+    shared = ",".join(model.replace("%", "%25").replace(",", "%2C") for model in models)
     parts = [
-        unit,
+        unit if mode == "enforce" else f"{unit} ({mode})",
         *([window.name] if unit != CONCURRENCY else []),
-        *models,
-        *([f"({mode})"] if mode != "enforce" else []),
+        *([shared] if models else []),
     ]
     return "/".join(parts)
 

@@ -20,13 +20,13 @@ from gateway.quotas.quota import (
     RepeatRefused,
     Reservation,
     Standing,
+    Units,
 )
 from policies.windows import Meter
 
 CONCURRENCY_RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 
-Units = tuple[int, ...]
 NOTHING: Units = (0, 0, 0, 0, 0, 0)
 
 
@@ -42,7 +42,10 @@ class Account:
 
 @dataclass(slots=True)
 class Held:
-    """A lease, or what is known of one that has ended. `charges`: amount and receipt by limit, None for none."""
+    """A lease, or what is known of one that has ended. `charges`: amount and receipt by limit, None for none.
+
+    `paid`: what earlier attempts were charged; `settled`: the same of those that were settled.
+    """
 
     owner: str
     ends: float
@@ -51,6 +54,7 @@ class Held:
     attempt: int = 1
     paid: Units = NOTHING
     cost: Units = NOTHING
+    settled: Units = NOTHING
     charges: list[tuple[float, float] | None] = field(default_factory=list)
 
 
@@ -89,6 +93,7 @@ class LocalQuotaStore:
             reservation=reservation,
             standings=standings,
             shadowed=tuple(standings[at] for at in shadowed),
+            settled=held.settled if held.settled != NOTHING else None,
         )
 
     def settle(self, lease: Lease, actual: Cost) -> Done:
@@ -129,7 +134,7 @@ class LocalQuotaStore:
 
     def _opened(self, reservation: Reservation, known: Held | None, now: float) -> Held:
         """A lease for this attempt, if it may be made. Raises RepeatRefused."""
-        once, attempt, paid = reservation.once, 1, NOTHING
+        once, attempt, paid, settled = reservation.once, 1, NOTHING, NOTHING
         fingerprint = once.fingerprint if once is not None else ""
         if known is not None and once is not None:
             if known.fingerprint != fingerprint:
@@ -142,6 +147,7 @@ class LocalQuotaStore:
                 known.attempt + 1,
                 known.paid if not known.ends else _larger(known.paid, known.cost),
             )
+            settled = known.settled
         ends = now + LEASE_SECONDS
         return Held(
             owner=reservation.id,
@@ -151,6 +157,7 @@ class LocalQuotaStore:
             attempt=attempt,
             paid=paid,
             cost=reservation.cost.units,
+            settled=settled,
         )
 
     def _judge(self, reservation: Reservation, held: Held, now: float, shadowed: list[int]) -> Refusal | None:
@@ -235,6 +242,7 @@ class LocalQuotaStore:
             # An attempt for which nothing was charged does not count.
             attempt=(held.attempt if held is not None else 1) - (actual is None),
             paid=_larger(held.paid if held is not None else NOTHING, actual or NOTHING),
+            settled=_larger(held.settled if held is not None else NOTHING, actual or NOTHING),
         )
 
     def _tell(self, reservation: Reservation, at: int, account: Account, meter: Meter, now: float) -> None:
@@ -298,4 +306,5 @@ def _running(account: Account, limit: Limit, now: float) -> int:
 
 
 def _larger(one: Units, other: Units) -> Units:
-    return tuple(max(pair) for pair in zip(one, other, strict=True))
+    first, second, third, fourth, fifth, sixth = map(max, one, other)
+    return first, second, third, fourth, fifth, sixth

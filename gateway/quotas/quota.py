@@ -11,6 +11,7 @@
 * Leases end by themselves: one that is not renewed for `LEASE_SECONDS` frees its concurrency. What it reserved
   stays charged, since nobody can say what it used.
 * A request that a client repeats under a key of its own (`Once`) is charged once: as much as its dearest attempt.
+  A lease says what was settled before it, so that accounts can keep to the same rule.
 * Limits that are not enforced count, and refuse nobody: see Mode.
 * Exact among all who use the same store. `QuotaUnavailable` is the only error besides `RepeatRefused`.
 
@@ -54,6 +55,10 @@ class RepeatRefused(Exception):
         self.why = why
 
 
+Units = tuple[int, int, int, int, int, int]
+"""In the order of UNITS."""
+
+
 class Cost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a request takes: expected when reserving, actual when settling. Tokens of prompt and output.
 
@@ -68,8 +73,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spend: int = 0
 
     @property
-    def units(self) -> tuple[int, int, int, int, int, int]:
-        """In the order of UNITS."""
+    def units(self) -> Units:
         prompt, cached = self.prompt_tokens, self.cached_tokens
         unknown = cached is None
         return (
@@ -134,12 +138,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is held for one request until it is settled or released.
 
-    `shadowed`: standings of limits that would have refused it, were they enforced.
+    `shadowed`: standings of limits that would have refused it, were they enforced. `settled`: what earlier attempts
+    under the client's own key were settled to, the dearest of each of UNITS; the accounts have it already.
     """
 
     reservation: Reservation
     standings: tuple[Standing, ...] = ()
     shadowed: tuple[Standing, ...] = ()
+    settled: Units | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from gateway.quotas.quota import (
     RepeatRefused,
     Reservation,
     Standing,
+    Units,
     WhyNot,
 )
 from gateway.within import within
@@ -136,7 +137,12 @@ class RedisQuotaStore:
         )
         if outcome == GRANTED:
             shadowed = tuple(standings[at - 1] for at in answer[5 : 5 + shadows])
-            return Lease(reservation=reservation, standings=standings, shadowed=shadowed)
+            return Lease(
+                reservation=reservation,
+                standings=standings,
+                shadowed=shadowed,
+                settled=_units(pairs[2 * len(limits) :]),
+            )
         scope, limit = limits[worst - 1]
         return Refusal(
             scope=scope.name,
@@ -216,6 +222,14 @@ class RedisQuotaStore:
         if self._server_ahead_ms is None:
             return 0
         return int(self._clock() * 1000 + self._server_ahead_ms + self._timeout_seconds * 1000) + 1
+
+
+def _units(told: Sequence[int]) -> Units | None:
+    """As reserve gives them for a repeat."""
+    if not any(told):
+        return None
+    requests, uncached, cached, output, total, spend = told
+    return requests, uncached, cached, output, total, spend
 
 
 def _running(tag: str, scope: Scope, limit: Limit) -> str:

@@ -143,6 +143,7 @@ class Progress:
         "asked",
         "attempts",
         "by_shadow",
+        "charged",
         "clock",
         "code",
         "dispatched",
@@ -206,6 +207,7 @@ class Progress:
         self.dispatched = False  # a worker has it
         self.dispatched_at: float | None = None
         self.answered = False  # a worker's first bytes came
+        self.charged: Used | None = None
         self.spend = 0  # millionths of the currency
         self.refused = False  # by the worker, as the client's mistake
         self.queued_at: float | None = None
@@ -280,6 +282,10 @@ class Progress:
             return Used(prompt_tokens=self.prompt_tokens, output_tokens=self.frames)
         return None
 
+    def charge(self, used: Used | None, spend: int) -> None:
+        """It goes into the accounts as this."""
+        self.charged, self.spend = used, spend
+
     def record(self) -> RequestRecord:
         """The frozen account, as of now."""
         output_tokens = self.output_tokens_used() if self.stream or self.usage or self.frames else 0
@@ -329,7 +335,7 @@ class Progress:
             asked=self.asked,
             user=self.user,
             tags=self.tags,
-            used=self.used(),
+            used=self.charged,
             service_class=self.service_class.name if self.service_class is not None else "",
             ttft_target_seconds=self.service_class.ttft_seconds if self.service_class is not None else None,
             first_token_seconds=self.first_token_seconds,

@@ -6,8 +6,10 @@ created --rotate--> its successor     the old one ends when the grace period doe
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -15,11 +17,23 @@ from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import Change, TenantStore
 from gateway.settings.tenants import ApiKey
 from gateway.settings.types import Moment
-from gateway.tenants.keys import NewKey, new_key
+from gateway.tenants.keys import HASH_PREFIX, NewKey, new_key
 
 
 class KeyProblem(Exception):
     """What was asked cannot be done; one line says why."""
+
+
+UNMADE: Mapping[str, Any] = {"id": "new", "hash": HASH_PREFIX + "0" * 64}
+"""Stands in rules for what only a key that is made has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Keys that somebody means to end. `already`: those of them that are of no use any more."""
+
+    ids: tuple[str, ...]
+    already: tuple[str, ...]
 
 
 class KeyLife:
@@ -59,6 +73,18 @@ class KeyLife:
         async with self._alive(identity) as (change, old):
             change.action = "expire"
             await change.put_key(_with(old, expires=at))
+
+    async def chosen(self, identities: Sequence[str] | None, tenant: str | None = None) -> Chosen:
+        """Those that are named, or all active ones of a tenant. Raises KeyProblem for one that does not exist."""
+        there = {stored.key.id: stored for stored in await self.of(tenant)}
+        active = {name for name, stored in there.items() if stored.active(self._wall())}
+        if identities is None:
+            return Chosen(ids=tuple(sorted(active)), already=())
+        ids = tuple(dict.fromkeys(identities))
+        for identity in ids:
+            if identity not in there:
+                raise KeyProblem(f"there is no key {identity!r}")
+        return Chosen(ids=ids, already=tuple(name for name in ids if name not in active))
 
     async def revoke(self, identities: Sequence[str]) -> None:
         """All of them, or none where one of them does not exist. Those that are revoked stay so."""

@@ -57,6 +57,10 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._seen)
 
+    @property
+    def issuers(self) -> Sequence[Issuer[TokenIssuer]]:
+        return tuple(self._issuers.values())
+
     def loops(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """What has to run, by name."""
         return [(f"keys of {name}", issuer.run) for name, issuer in self._issuers.items()]

@@ -5,6 +5,7 @@ settings name opens it, it is open to whoever is on this machine, and then the h
 """
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import aclosing
 from importlib.resources import files
 from urllib.parse import urlencode
@@ -29,6 +30,9 @@ from gateway.web.boundary import Handler, boundary
 from gateway.web.siblings import merged, texts_of_others
 
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
+ISSUER_STATES = ("none", "known", "away", "not read", "stale")
+"""From good to bad: `away`: known keys go on; then they do not, and tokens get a 503."""
+
 CONTENT_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
@@ -175,9 +179,15 @@ def readiness(gateway: Gateway) -> dict[str, object]:
         "workers": workers,
         "redis": "away" if gateway.quotas.store.away else "shared",
         "database": database,
+        "token_issuers": _worst(issuer.state for issuer in gateway.every_issuer),
         "index": "following" if gateway.index.reader.up else "standing still",
         "failing_loops": [name for name, state in gateway.supervisor.loops.items() if state.failing],
     }
+
+
+def _worst(states: Iterable[str]) -> str:
+    """One word for all: `none` where there is none."""
+    return max(states, key=ISSUER_STATES.index, default="none")
 
 
 def shown(gateway: Gateway) -> dict[str, object]:

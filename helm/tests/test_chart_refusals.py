@@ -12,6 +12,7 @@ import yaml
 from gateway.cli.worker import worker as worker_command
 from helm.tests.rendering import CHART, SCHEMA, helm
 
+HOOK = {"id": "a", "url": "https://a.example.com", "secret": {"existingSecret": "hook"}}
 OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
 
 
@@ -60,6 +61,10 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
             "config.database.url would stand in a ConfigMap",
         ),
         ({"config": {"authentication": {"tokens": [{"issuer": "x"}]}}}, "set tokenIssuers"),
+        ({"config": {"admin": {"issuers": [{"issuer": "x"}]}}}, "set operatorIssuers"),
+        ({"config": {"webhooks": []}}, "config.webhooks is the chart's to write"),
+        ({"config": {"usage": {"rows_days": 1}}}, "config.usage is the chart's to write"),
+        (OWN_SECRET | {"gateway": {"replicas": 2}, "webhooks": [HOOK]}, "set database.existingSecret"),
         ({"config": {"index": {"memory_bytes_max": 2**31}}}, "the whole gateway may use 1Gi"),
         ({"gateway": {"image": {"tag": "latest"}}}, "needs a tag that names a version"),
         (

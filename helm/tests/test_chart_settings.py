@@ -31,6 +31,8 @@ def settings_of(objects: Objects, directory: Path, *assignments: str) -> Setting
         "RADIXGATE_REDIS_URL": "rediss://:password@redis.example.com:6380/0",
         "RADIXGATE_DATABASE_URL": "postgresql://radixgate:password@db.example.com:5432/radixgate",
         "RADIXGATE__TENANTS": json.dumps(tenants),
+        "RADIXGATE_WEBHOOK_SECRET_1": f"whsec_{base64.b64encode(bytes(24)).decode()}",
+        "RADIXGATE_WEBHOOK_SECRET_0": f"whsec_{base64.b64encode(bytes(32)).decode()}",
         "RADIXGATE__PLANS": json.dumps([{"name": "free", "concurrency": 8}]),
     }
     environment = {
@@ -126,6 +128,44 @@ def test_the_database_comes_from_a_secret_and_issuers_of_tokens_from_values(tmp_
     assert (found.issuer, found.audiences, found.tenant_claim) == (
         *("https://login.example.com", ("radixgate",), "org"),
     )
+
+
+def test_webhooks_usage_and_the_login_of_operators_come_from_values_and_secrets(tmp_path: Path) -> None:
+    login = {"client_id": "gateway", "clientSecret": {"existingSecret": "login"}}
+    objects = render(
+        {
+            "webhooks": [
+                {"id": "a", "url": "https://a.example.com", "secret": {"existingSecret": "hook-a"}},
+                {
+                    "id": "b",
+                    "url": "https://b.example.com/x",
+                    "events": ["budget"],
+                    "secret": {"existingSecret": "hook-b", "key": "signing"},
+                },
+            ],
+            "usage": {"rows_days": 7},
+            "operatorIssuers": [
+                {"issuer": "https://robots.example.com", "audiences": ["radixgate"]},
+                {"issuer": "https://staff.example.com", "audiences": ["radixgate"], "login": login},
+            ],
+        }
+    )
+    variables = {v["name"]: v.get("valueFrom", {}).get("secretKeyRef") for v in gateway(objects)["env"]}
+    assert variables["RADIXGATE_WEBHOOK_SECRET_0"] == {"name": "hook-a", "key": "webhook-secret"}
+    assert variables["RADIXGATE_WEBHOOK_SECRET_1"] == {"name": "hook-b", "key": "signing"}
+    assert variables["RADIXGATE_LOGIN_SECRET_1"] == {"name": "login", "key": "client-secret"}
+    assert "RADIXGATE_LOGIN_SECRET_0" not in variables
+    settings = settings_of(objects, tmp_path)
+    assert [(hook.id, hook.events) for hook in settings.webhooks] == [
+        ("a", ("usage", "budget")),
+        ("b", ("budget",)),
+    ]
+    assert settings.usage.rows_days == 7
+    robots, staff = settings.admin.issuers
+    assert (robots.login, staff.login and staff.login.client_id) == (None, "gateway")
+    assert staff.login is not None
+    assert staff.login.client_secret is not None
+    assert settings.admin.token is not None
 
 
 def test_keys_of_external_workers_come_from_their_secrets(tmp_path: Path) -> None:

@@ -379,3 +379,27 @@ async def test_an_attempt_that_was_given_back_is_as_if_it_had_not_been(store, as
     lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=1))
     await store.settle(lease, Cost(prompt_tokens=60))
     assert await left(store, ask, scope) == [940]
+
+
+async def test_a_repeat_is_told_what_was_settled_before_it_and_no_more(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    first = once(ask(scope, prompt=100, output=100), attempts_max=5)
+    lease = await store.reserve(first)
+    assert lease.settled is None
+    await store.settle(lease, Cost(prompt_tokens=100, cached_tokens=40, output_tokens=7, spend=9))
+    lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=5))
+    assert lease.settled == (1, 60, 40, 7, 107, 9)
+    await store.release(lease)
+    reservation = once(ask(scope, prompt=100, output=50), attempts_max=5)
+    lease = await store.reserve(reservation)
+    again = await store.reserve(reservation)
+    assert lease.settled == again.settled == (1, 60, 40, 7, 107, 9)
+    await store.settle(lease, Cost(prompt_tokens=100, cached_tokens=100, output_tokens=3, spend=20))
+    lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=5))
+    assert lease.settled == (1, 60, 100, 7, 107, 20)
+
+
+async def test_what_an_attempt_reserved_and_never_settled_is_in_no_account(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    await store.release(await store.reserve(once(ask(scope, prompt=100))))
+    assert (await store.reserve(once(ask(scope, prompt=100)))).settled is None

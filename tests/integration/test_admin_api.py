@@ -58,8 +58,9 @@ def api(gateway, tmp_path):
 
 async def test_a_tenant_with_its_plan_and_key_is_made_used_and_ended(api):
     async with api() as call:
-        limits = {"limits": [{"requests": 60, "per": "minute"}]}
+        limits = {"limits": [{"requests": 60, "per": "minute"}], "weight": 2.5}
         assert (await call("PUT", "/plans/free", limits, role="operator"))[0] == 201
+        assert (await call("GET", "/plans/free", role="viewer"))[1]["weight"] == 2.5
         assert (await call("PUT", "/tenants/new", {"plan": "free"}, role="operator"))[0] == 201
         asked = {"tenant": "new", "rules": {"name": "robot"}}
         status, made, _ = await call("POST", "/keys", asked, role="operator")

@@ -88,7 +88,7 @@ async def test_a_limit_in_shadow_is_counted_and_told_and_refuses_nobody(gateway)
         assert headers["x-ratelimit-limit-requests"] == "9"
         async with running.http.get(running.admin + "/metrics") as response:
             metrics = await response.text()
-    shadow = 'radixgate_quota_shadow_refusals_total{limit="requests/day/(shadow)",scope="tenant:acme"} 2.0'
+    shadow = 'radixgate_quota_shadow_refusals_total{limit="requests (shadow)/day",scope="tenant:acme"} 2.0'
     assert shadow in metrics
     assert 'radixgate_quota_alerts_total{limit="requests/day",scope="tenant:acme"} 1.0' in metrics
     assert [(alert.tenant, alert.used) for alert in told] == [("acme", 2)]

@@ -12,6 +12,8 @@ from gateway.database.database import Database
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKey, TenantSettings
+from gateway.settings.types import Moment, Network
+from gateway.tenants.key_life import KeyLife
 from gateway.tenants.keys import new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -89,6 +91,26 @@ async def test_new_changed_and_revoked_keys_take_effect_in_every_gateway(pair):
     await pair.put(key, revoked=2.0)
     await pair.until(key, 401)
     assert await pair.statuses(key) == [401, 401]
+
+
+async def test_what_one_gateway_is_told_to_change_is_so_in_the_other(pair):
+    life = KeyLife(pair.store, pepper(SECRET.encode()))
+    old = await life.create("first")
+    await pair.until(old, 200)
+    new = await life.rotate(old.id)
+    await pair.until(old, 401)
+    await pair.until(new, 200)
+    for change, status in (
+        ({"addresses": (Network("10.0.0.0/8"),)}, 403),
+        ({}, 200),
+        ({"disabled": True}, 403),
+        ({}, 200),
+    ):
+        async with pair.store.change() as changing:
+            await changing.put_tenant(TenantSettings(id="first", **change))
+        await pair.until(new, status)
+    await life.expire(new.id, Moment.at(time.time()))
+    await pair.until(new, 401)
 
 
 async def test_an_outage_of_the_database_is_no_end_of_known_keys(

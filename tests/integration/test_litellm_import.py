@@ -133,7 +133,7 @@ def test_a_key_goes_on_as_it_is(directory):
             [
                 ("requests/minute", 60),
                 ("spend/calendar month", 20_500_000),
-                ("spend/calendar month/(soft)", 15_000_000),
+                ("spend (soft)/calendar month", 15_000_000),
                 ("concurrency", 4),
             ],
         ),

@@ -49,9 +49,23 @@ def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
     code, said, _ = radixgate("keys", "revoke", "--tenant", "acme", "--dry-run")
     assert said.splitlines() == [*sorted((first, second)), "Would revoke 2 keys."]
     assert len(radixgate("keys", "list")[1].splitlines()) == 3
+    nobody = (1, "", "radixgate: there is no key 'nope'\n")
+    assert radixgate("keys", "revoke", first, "nope", "--dry-run") == nobody
+    assert radixgate("keys", "revoke", first, "nope") == nobody
     assert radixgate("keys", "revoke", first, second)[1].endswith("Revoked 2 keys.\n")
     assert len(radixgate("keys", "list")[1].splitlines()) == 1
     assert (tmp_path / FILE_NAME).exists()
+
+
+def test_a_plan_has_its_share_of_the_queue(radixgate):
+    assert radixgate("plans", "set", "gold", "--weight", "2.5") == (0, "", "")
+    assert radixgate("plans", "list")[1].splitlines()[1].split() == ["gold", "-", "-", "2.5", "*"]
+    assert radixgate("plans", "set", "gold", "--concurrency", "3") == (0, "", "")
+    assert json.loads(radixgate("plans", "list", "--json")[1])["weight"] == 2.5
+    assert radixgate("plans", "set", "gold", "--clear", "weight") == (0, "", "")
+    assert json.loads(radixgate("plans", "list", "--json")[1])["weight"] == 1.0
+    code, _, said = radixgate("plans", "set", "gold", "--weight", "0")
+    assert (code, said) == (2, "radixgate: $.weight: expected a number, at least 1e-06\n")
 
 
 def test_limits_of_every_kind_are_set_shown_and_cleared(radixgate):

@@ -62,6 +62,20 @@ async def test_migrations_make_what_the_tables_say(database):
     assert await schema.revision(database) == REVISION
 
 
+async def test_a_plan_has_its_share_of_the_queue_also_one_that_is_older_than_that(store, database):
+    key = new_key(PEPPER)
+    async with store.change() as change:
+        await change.put_plan(Plan(name="gold", weight=2.5))
+        await change.put_tenant(TenantSettings(id="acme", plan="gold"))
+        await change.put_key(stored(key))
+    directory = following(store)
+    await directory.refresh()
+    assert directory.by_key(key.text).plan.weight == 2.5
+    async with database.begin() as connection:
+        await connection.execute(text("UPDATE plans SET weight = NULL"))
+    assert [plan.weight for plan in await store.all_plans()] == [1.0]
+
+
 async def test_upgrades_at_the_same_time_are_one_upgrade(database_url):
     several = [Database(database_url, Path()) for _ in range(4)]
     await asyncio.gather(*map(schema.upgrade, several))

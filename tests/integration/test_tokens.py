@@ -433,3 +433,36 @@ async def test_while_the_issuer_is_away_its_tokens_get_a_503_and_keys_go_on(gate
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         assert (await asked(running, provider.token()))[:2] == (503, "keys_unavailable")
         assert (await asked(running, running.keys["acme"].text))[0] == 200
+
+
+async def test_readiness_and_metrics_say_how_well_issuers_are_known(gateway, provider, monkeypatch):
+    monkeypatch.setattr(issuer_module, "AGAIN_SECONDS", 0.05)
+
+    async def said(running):
+        async with running.http.get(f"{running.admin}/health/ready") as answer:
+            word = (await answer.json())["token_issuers"]
+        async with running.http.get(f"{running.admin}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        one = f'{{issuer="{provider.issuer}"}}'
+        up, fresh = (f"radixgate_token_issuer_{name}{one} 1.0" in lines for name in ("up", "fresh"))
+        return word, up, fresh
+
+    async def until(running, wanted):
+        async with asyncio.timeout(10):
+            while (found := await said(running)) != wanted:
+                assert found[0] != "none"
+                await asyncio.sleep(0.02)
+
+    provider.up = False
+    settings = {
+        "authentication.tokens": issuers(provider, refresh_seconds=0.05),
+        "admin.issuers": issuers(provider, refresh_seconds=0.05),
+    }
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        await until(running, ("not read", False, False))
+        provider.up = True
+        await until(running, ("known", True, True))
+        provider.up = False
+        await until(running, ("away", False, True))
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        assert (await said(running))[0] == "none"

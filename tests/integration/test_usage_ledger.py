@@ -56,6 +56,36 @@ async def test_a_client_that_leaves_is_billed_once_for_what_was_produced(gateway
     assert row["prompt_tokens"] > 0
 
 
+@pytest.mark.parametrize("limits", [[{"total_tokens": 10_000, "per": "day"}], []], ids=["limited", "free"])
+async def test_attempts_under_one_idempotency_key_come_to_the_dearest_of_them_as_quotas_charge_it(
+    gateway, worker, database_url, limits
+):
+    prices = [{"name": "m", "prices": {"input": 1.0, "cached_input": 0.5, "output": 2.0}}]
+    more = {"models": prices, "limits": limits, **ledger_settings(database_url)}
+    attempts = [(100, 0, 20), (100, 80, 50), (100, 0, 10)]
+    async with gateway(worker, **more) as running:
+        for prompt, cached, output in attempts:
+            worker.then(prompt_tokens=prompt, cached_tokens=cached, tokens=output)
+            body = {"model": "m", "messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 60}
+            headers = {**running.headers(), "Idempotency-Key": "one"}
+            url = f"{running.url}/v1/chat/completions"
+            async with running.http.post(url, json=body, headers=headers) as response:
+                assert response.status == 200
+            await running.until(lambda: running.idle)
+        await running.here.gateway.records.ledger.shipper.ship()
+        rows = sorted(await rows_of(database_url), key=lambda row: row["at_ms"])
+        async with running.chat(max_tokens=1) as response:
+            after = response.headers.get("x-ratelimit-remaining-tokens")
+    assert [(r["prompt_tokens"], r["cached_tokens"], r["output_tokens"], r["cost"]) for r in rows] == [
+        (100, 0, 20, 140),
+        (0, 0, 30, 20),
+        (0, 0, 0, 0),
+    ]
+    if limits:
+        # One more, of a few tokens, is reserved on top of what these have settled to: 150.
+        assert 9_800 <= int(after) <= 9_850
+
+
 async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(gateway, worker, database_url):
     async with gateway(worker, **ledger_settings(database_url)) as running:
         worker.then(status=500)

@@ -56,6 +56,7 @@ verbs.finish = function(keys, args)
       paid = larger(paid, total),
       cost = NOTHING,
       charges = {},
+      settled = larger(lease and lease.settled or NOTHING, total),
     }, tonumber(args[5]))
   end
   return told

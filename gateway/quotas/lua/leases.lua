@@ -1,8 +1,9 @@
--- A lease as it is stored: {owner, ends in ms (0: it has ended), fingerprint, attempt, paid, cost, charges}.
+-- A lease as it is stored: {owner, ends in ms (0: it has ended), fingerprint, attempt, paid, cost, charges, settled}.
 --
 -- `owner` is the reservation; under a client's own key another one may follow it. `paid`: what earlier attempts under
--- that key have been charged, by unit; `cost`: what this one has reserved. `charges`: for every limit what it was
--- charged (-1: not at all) and the receipt of that.
+-- that key have been charged, by unit; `settled`: the same of those that were settled, and so are in the accounts;
+-- `cost`: what this one has reserved. `charges`: for every limit what it was charged (-1: not at all) and the receipt
+-- of that.
 local UNITS = 6
 local NOTHING = {0, 0, 0, 0, 0, 0}
 
@@ -20,6 +21,7 @@ local function lease_of(key)
     paid = found[5],
     cost = found[6],
     charges = found[7],
+    settled = found[8] or NOTHING,
   }
 end
 
@@ -32,6 +34,7 @@ local function keep_lease(key, lease, ms)
     lease.paid,
     lease.cost,
     lease.charges,
+    lease.settled,
   })
   redis.call('SET', key, packed, 'PX', ms)
 end

@@ -7,7 +7,7 @@
 --       7 to 12: cost by unit; then for every limit the number of its key, and its text: unit (0: concurrency),
 --       reset, period, length in us, amount, mode, the use at which somebody is told (0: never), and name
 -- Gives {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
---        remaining of limit 1, its reset in us, ...}
+--        remaining of limit 1, its reset in us, ..., and of a repeat what earlier attempts were settled to, by unit}
 --       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;
 --       under a client's key -2 another attempt runs, -3 it was for another request, -4 all attempts are made
 verbs.reserve = function(keys, args)
@@ -17,12 +17,12 @@ verbs.reserve = function(keys, args)
   local known_ms = fingerprint ~= '' and tonumber(args[6]) or lease_ms
   local cost, limits, where = numbers(args, 7, UNITS), limits_of(keys, args, 13)
 
-  local lease, again, attempt, paid = lease_of(keys[1]), false, 1, NOTHING
+  local lease, again, attempt, paid, settled = lease_of(keys[1]), false, 1, NOTHING, NOTHING
   if lease and lease.owner == id then
     if lease.ends == 0 then
       return {-1, now_ms}
     end
-    again = true
+    again, settled = true, lease.settled
   elseif latest_ms > 0 and now_ms > latest_ms then
     return {-1, now_ms}
   elseif lease then
@@ -35,6 +35,7 @@ verbs.reserve = function(keys, args)
     end
     -- Nobody can say what an attempt has used that was never settled: it stays charged.
     attempt, paid = lease.attempt + 1, lease.ends == 0 and lease.paid or larger(lease.paid, lease.cost)
+    settled = lease.settled
   end
 
   -- Read and decide. Nothing is written before everything is known.
@@ -96,6 +97,7 @@ verbs.reserve = function(keys, args)
       paid = paid,
       cost = cost,
       charges = charges,
+      settled = settled,
     }, known_ms)
   end
 
@@ -107,6 +109,11 @@ verbs.reserve = function(keys, args)
     local left = limit.amount - (running[at] or meters[at].used)
     answer[#answer + 1] = math.max(0, math.floor(left + TOLERANCE))
     answer[#answer + 1] = running[at] and 0 or math.ceil(reset_us(meters[at], limit, now))
+  end
+  if settled ~= NOTHING then
+    for unit = 1, UNITS do
+      answer[#answer + 1] = settled[unit]
+    end
   end
   return answer
 end

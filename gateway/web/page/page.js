@@ -53,6 +53,7 @@ function show(state) {
   document.querySelector("#version").textContent = state.version;
   const words = [state.ready ? "ready" : state.draining ? "draining" : "not ready", `policy ${state.policy}`,
     state.redis === "shared" ? "quotas shared" : "Redis away: quotas decided here alone"];
+  if (!["none", "known"].includes(state.token_issuers)) words.push(`identity provider ${state.token_issuers}`);
   const line = document.querySelector("#state");
   line.textContent = words.join(" · ");
   line.className = state.ready && state.redis === "shared" ? "up" : "down";

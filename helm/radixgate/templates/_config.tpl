@@ -25,7 +25,42 @@ address to the gateway, whoever is behind it: so many connections are its share 
 {{- with .Values.tokenIssuers -}}
 {{- $_ := set $derived "authentication" (dict "tokens" .) -}}
 {{- end -}}
+{{- with include "radixgate.operatorIssuers" . | fromYamlArray -}}
+{{- $_ := set $derived.admin "issuers" . -}}
+{{- end -}}
+{{- with include "radixgate.webhooks" . | fromYamlArray -}}
+{{- $_ := set $derived "webhooks" . -}}
+{{- end -}}
+{{- with .Values.usage -}}
+{{- $_ := set $derived "usage" . -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
+{{- end -}}
+
+{{- define "radixgate.operatorIssuers" -}}
+{{- $issuers := list -}}
+{{- range $at, $given := .Values.operatorIssuers -}}
+{{- $issuer := omit $given "login" -}}
+{{- with $given.login -}}
+{{- $login := omit . "clientSecret" -}}
+{{- if dig "clientSecret" "existingSecret" "" . -}}
+{{- $_ := set $login "client_secret" (printf "${env:RADIXGATE_LOGIN_SECRET_%d}" $at) -}}
+{{- end -}}
+{{- $_ := set $issuer "login" $login -}}
+{{- end -}}
+{{- $issuers = append $issuers $issuer -}}
+{{- end -}}
+{{- toYaml $issuers -}}
+{{- end -}}
+
+{{- define "radixgate.webhooks" -}}
+{{- $hooks := list -}}
+{{- range $at, $given := .Values.webhooks -}}
+{{- $hook := omit $given "secret" -}}
+{{- $_ := set $hook "secret" (printf "${env:RADIXGATE_WEBHOOK_SECRET_%d}" $at) -}}
+{{- $hooks = append $hooks $hook -}}
+{{- end -}}
+{{- toYaml $hooks -}}
 {{- end -}}
 
 {{- define "radixgate.redisUrl" -}}

@@ -60,6 +60,12 @@ Drawn once a rendering and remembered in .Values, since the Secret and the check
 {{- range $values.workers.external -}}
 {{- $names = append $names (dig "apiKey" "existingSecret" "" .) -}}
 {{- end -}}
+{{- range $values.operatorIssuers -}}
+{{- $names = append $names (dig "login" "clientSecret" "existingSecret" "" .) -}}
+{{- end -}}
+{{- range $values.webhooks -}}
+{{- $names = append $names .secret.existingSecret -}}
+{{- end -}}
 {{- $all := list (include "radixgate.generated" .) -}}
 {{- range compact $names | uniq -}}
 {{- $all = append $all (toJson (lookup "v1" "Secret" $.Release.Namespace .).data) -}}
@@ -92,6 +98,14 @@ Drawn once a rendering and remembered in .Values, since the Secret and the check
 {{- if dig "apiKey" "existingSecret" "" $external }}
 {{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_WORKER_KEY_%d" $at) $external.apiKey "api-key") }}
 {{- end }}
+{{- end }}
+{{- range $at, $issuer := $values.operatorIssuers }}
+{{- if dig "login" "clientSecret" "existingSecret" "" $issuer }}
+{{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_LOGIN_SECRET_%d" $at) $issuer.login.clientSecret "client-secret") }}
+{{- end }}
+{{- end }}
+{{- range $at, $hook := $values.webhooks }}
+{{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_WEBHOOK_SECRET_%d" $at) $hook.secret "webhook-secret") }}
 {{- end }}
 {{- end -}}
 

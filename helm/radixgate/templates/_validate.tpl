@@ -62,6 +62,17 @@
 {{- if dig "authentication" "tokens" "" $values.config -}}
 {{- fail "radixgate: config.authentication.tokens is the chart's to write; set tokenIssuers." -}}
 {{- end -}}
+{{- range $path, $instead := dict "webhooks" "webhooks" "usage" "usage" -}}
+{{- if hasKey $values.config $path -}}
+{{- fail (printf "radixgate: config.%s is the chart's to write; set %s." $path $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- if dig "admin" "issuers" "" $values.config -}}
+{{- fail "radixgate: config.admin.issuers is the chart's to write; set operatorIssuers." -}}
+{{- end -}}
+{{- if and $values.webhooks $many (not $values.database.existingSecret) -}}
+{{- fail "radixgate: webhooks are told every tenant's hour as totals; with more than one gateway these stand in PostgreSQL only: set database.existingSecret." -}}
+{{- end -}}
 {{- if dig "admin" "token" "" $values.config -}}
 {{- fail "radixgate: config.admin.token would stand in a ConfigMap; set adminToken." -}}
 {{- end -}}
@@ -99,9 +110,9 @@
 {{- end -}}
 
 {{- with $values.networkPolicy -}}
-{{- $away := or $values.workers.external (eq $redis.mode "external") $values.database.existingSecret $values.tokenIssuers -}}
+{{- $away := or $values.workers.external (eq $redis.mode "external") $values.database.existingSecret $values.tokenIssuers $values.operatorIssuers $values.webhooks -}}
 {{- if and .enabled .egress.enabled $away (not .egress.extra) -}}
-{{- fail "radixgate: networkPolicy.egress would cut the gateway off from its external workers, Redis, database or token issuers; name them in networkPolicy.egress.extra." -}}
+{{- fail "radixgate: networkPolicy.egress would cut the gateway off from its external workers, Redis, database, issuers or webhooks; name them in networkPolicy.egress.extra." -}}
 {{- end -}}
 {{- end -}}
 {{- range $kind, $wanted := dict "ServiceMonitor" $values.metrics.serviceMonitor.enabled "PrometheusRule" $values.metrics.prometheusRule.enabled -}}

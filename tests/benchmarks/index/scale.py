@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.processes import ChildFailed
-from gateway.settings import Index
+from gateway.settings.stores import Index
 from gateway.shared_index import SharedIndexParts
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys

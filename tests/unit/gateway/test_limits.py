@@ -1,6 +1,8 @@
 """Limits as settings have them, prices, and what clients are told of both."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.quotas.headers import anthropic_headers, duration, openai_headers
 from gateway.quotas.limit import Limit, concurrency
@@ -19,6 +21,28 @@ def amounts(limits):
     return {limit.name: limit.amount for limit in limits}
 
 
+PATTERNS = st.lists(st.text("ab/,%()", min_size=1, max_size=6), max_size=3).map(tuple)
+KINDS = st.builds(
+    Limit,
+    unit=st.sampled_from(["requests", "spend"]),
+    amount=st.just(1),
+    window=st.sampled_from([Window.of("minute"), Window.of("minute", "calendar")]),
+    models=PATTERNS,
+    mode=st.sampled_from(["enforce", "soft", "shadow"]),
+)
+
+
+@given(KINDS, KINDS)
+def test_limits_of_two_kinds_are_never_counted_under_one_name(one, other):
+    assert (one.name == other.name) == (one.kind == other.kind)
+
+
+def test_patterns_with_a_slash_are_not_several():
+    several = Limit(unit="requests", amount=1, window=Window.of("day"), models=("meta", "llama"))
+    single = Limit(unit="requests", amount=1, window=Window.of("day"), models=("meta/llama",))
+    assert (several.name, single.name) == ("requests/day/meta,llama", "requests/day/meta/llama")
+
+
 def test_of_limits_of_one_kind_the_smallest_holds_and_others_all():
     given = [
         LimitSettings(requests=5),
@@ -34,7 +58,7 @@ def test_of_limits_of_one_kind_the_smallest_holds_and_others_all():
         "requests/hour": 4,
         "requests/calendar minute": 9,
         "requests/minute/a*": 1,
-        "requests/minute/(shadow)": 2,
+        "requests (shadow)/minute": 2,
         "concurrency": 2,
     }
 
