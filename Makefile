@@ -12,7 +12,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 	test_shared_turns.py test_index_keeper.py test_index_reader.py test_index_namespaces.py test_index_commands.py test_feed_leases.py test_feed_takeover.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-routing bench-validate bench-isolation bench-quotas bench-engine \
+.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -78,6 +78,9 @@ bench-isolation: .venv/.dev ## Whether a tenant can tell by time what another ha
 
 bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)
+
+bench-fairness: .venv/.dev ## Who suffers from whom under each queue policy, simulated and with real processes
+	$(BIN)/python -m tests.benchmarks.fairness $(BENCH_ARGS)
 
 ladder: .venv/.dev ## The same requests on every rung from a naive engine to a modern one; draws ladder.png
 	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)

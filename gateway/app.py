@@ -25,6 +25,7 @@ from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.media_fetch import MediaFetcher
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
+from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.spaces import Salts, Spaces
 from gateway.doors import Doors
 from gateway.embedded_valkey import EmbeddedValkey
@@ -156,6 +157,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
+            assembles=settings.queueing.whole_from_streams,
+            classes=ServiceClasses(settings.classes),
         )
         gateway = Gateway(
             settings=settings,

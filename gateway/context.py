@@ -6,14 +6,18 @@ from gateway.model import Model
 from gateway.quotas.quota import Once
 from gateway.request import InferenceRequest
 from gateway.tenants.tenant import Tenant
+from policies.service_class import CHAT, ServiceClass
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`received_at`: seconds on the monotonic clock. `once`: the client's own key, under which it may repeat it."""
+    """`received_at`: seconds on the monotonic clock. `once`: the client's own key, under which it may repeat it.
+    `expires_at`: the client is gone by then, on the same clock."""
 
     id: str
     tenant: Tenant
     model: Model
     request: InferenceRequest
     received_at: float
+    service_class: ServiceClass = CHAT
+    expires_at: float | None = None
     once: Once | None = None

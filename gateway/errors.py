@@ -117,6 +117,13 @@ class Forbidden(GatewayError):
         super().__init__(f"This key may not use the model {model!r}.", param="model")
 
 
+class ClassNotAllowed(GatewayError):
+    status, code, type = 403, "class_not_allowed", "invalid_request_error"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The plan of this key does not have the service class {name!r}.")
+
+
 class ScopeNotAllowed(GatewayError):
     status, code, type = 403, "scope_not_allowed", "invalid_request_error"
 
@@ -319,6 +326,27 @@ class AdmissionTimeout(GatewayError):
             f"The request waited {seconds:g} seconds without getting a turn.",
             retry_after_seconds=retry_after_seconds,
         )
+
+
+class TargetMissed(GatewayError):
+    """No first token can be expected within the target of a service class that would rather have none."""
+
+    status, code, type = 503, "target_missed", "server_error"
+
+    def __init__(self, name: str, retry_after_seconds: float) -> None:
+        super().__init__(
+            f"The time to the first token of the service class {name!r} cannot be kept at present.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
+class DeadlinePassed(GatewayError):
+    """The time that the client said it would wait is over, or would be before a first token."""
+
+    status, code, type = 504, "deadline_exceeded", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("The request's own timeout does not leave the time for an answer.")
 
 
 class KeysUnavailable(GatewayError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.errors import GatewayError
-from gateway.request import InferenceRequest, Surface
+from gateway.request import InferenceRequest, Surface, Wishes
 from gateway.settings.types import Address
 from gateway.tenants.tenant import Tenant
 
@@ -44,6 +44,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def wishes(self) -> Wishes:
+        """What it asks of the queue. Raises BadRequest."""
+        ...
+
+    @property
     def address(self) -> Address | None:
         """Where the client is; None if nobody knows."""
         ...
@@ -63,6 +68,10 @@ class Exchange(Protocol):
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """A streamed answer begins."""
+        ...
+
+    async def comment(self) -> None:
+        """A sign of life before a streamed answer begins, which begins it. Raises ConnectionResetError."""
         ...
 
     async def write(self, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Gauges of what is: workers, queues, index, quotas. Read from the parts at each scrape."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.placed import Placed
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.shadow import Shadow
+from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.ledger.ledger import Ledger
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
@@ -60,7 +63,18 @@ def gauges(
         return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
 
     def waiting() -> list[tuple[tuple[str, ...], float]]:
-        return [((model,), float(len(room))) for model, room in reservations.rooms().items()]
+        counts = Counter[tuple[str, str]]()
+        for room in reservations.rooms().values():
+            # Who has waited is told of with 0 afterwards.
+            counts.update({(room.model, name): 0 for name in room.classes})
+            counts.update((room.model, ticket.service_class) for ticket in room.waiting())
+        return [(labels, float(count)) for labels, count in counts.items()]
+
+    def queue(name: str, text: str, read: Callable[[WaitingRoom[Placed]], float]) -> Gauge:
+        def read_all() -> list[tuple[tuple[str, ...], float]]:
+            return [((queue,), read(room)) for queue, room in reservations.rooms().items()]
+
+        return Gauge(name=name, text=text, labels=("queue",), read=read_all)
 
     def of_limits(read: Callable[[], Mapping[tuple[str, str], int]]) -> Callable[[], Iterable[Reading]]:
         return lambda: [(labels, float(count)) for labels, count in list(read().items())]
@@ -129,7 +143,29 @@ def gauges(
             "What its choices would have cost less, in predicted time to the first token.",
             lambda s: s.gain_seconds,
         ),
-        Gauge(name="waiting_requests", text="Requests in the waiting room.", labels=("model",), read=waiting),
+        Gauge(
+            name="waiting_requests",
+            text="Requests in the waiting room.",
+            labels=("model", "class"),
+            read=waiting,
+        ),
+        queue("waiting_tokens", "Uncached prompt tokens in the waiting room.", lambda room: room.tokens),
+        queue(
+            "queue_drain_units_per_second",
+            "Cost units that got their turn, over the last half minute.",
+            lambda room: room.drained_per_second(),
+        ),
+        queue(
+            "queue_evenness",
+            "Jain's index of what tenants that wait have received over their weights; 1 is even.",
+            lambda room: room.evenness(),
+        ),
+        single(
+            "preemptions",
+            "Batch requests that gave up their place before a first token.",
+            lambda: reservations.preemptible.count,
+            counter=True,
+        ),
         single(
             "queue_shared",
             "1: all gateways give turns together, in Redis; 0: this one alone.",

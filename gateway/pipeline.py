@@ -8,20 +8,26 @@ whatever happened, and nobody waits for either.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
 from gateway.context import RequestContext
 from gateway.database.usage_query import UsageReader
+from gateway.dispatch.assembly import has_faithful_stream
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.choices import Choices
+from gateway.dispatch.fleet import Worker
 from gateway.dispatch.media_rules import MediaRules
+from gateway.dispatch.preemption import Preempted
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
 from gateway.dispatch.repeats import repeatable
 from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.service_classes import ServiceClasses
 from gateway.entrance import Entrance
 from gateway.errors import (
     Forbidden,
@@ -51,7 +57,7 @@ PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's
-    salt for the engine."""
+    salt for the engine. `assembles`: workers are asked for a stream also where the client wants no stream."""
 
     entrance: Entrance
     catalogue: Catalogue
@@ -66,6 +72,8 @@ class Services:
     first_byte_seconds_max: float
     idle_seconds_max: float
     repeats_max: int = 3
+    assembles: bool = True
+    classes: ServiceClasses = field(default_factory=ServiceClasses)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -101,16 +109,21 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
     progress.prompt_tokens = prompt.prompt_tokens
     exchange.counted(prompt.prompt_tokens)
     progress.mark("tokenise")
-    async with at.reservations.hold(ctx, prompt, progress) as held:
+    comments = partial(signs_of_life, exchange, ctx)
+    async with at.reservations.hold(ctx, prompt, progress, comments) as held:
         while True:
             async with held.place() as placed:
                 try:
-                    async with placed.through.stream(call(ctx, prompt, at, progress)) as answer:
-                        held.answered(placed, answer.status)
+                    asked = call(ctx, prompt, at, progress, placed.worker)
+                    stream = placed.through.stream(asked)
+                    async with held.until_first_byte(placed), stream as answer:
+                        held.answered(placed, answer)
                         own = placed.worker.adapter.isolates or not ctx.tenant.group
                         return await relay(answer, exchange, ctx.request, progress, held.headers, own)
                 except WorkerUnreachable as err:
                     held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
+                except Preempted:
+                    continue  # It waits again.
 
 
 async def instead(
@@ -169,19 +182,31 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     progress.model = model.name
     request = await at.media.applied(request)
     progress.mark("receive")
+    wishes = exchange.wishes
+    service_class = at.classes.of(wishes.service_class, request, tenant, model.name)
+    if request.generates:
+        progress.service_class = service_class
     return RequestContext(
         id=exchange.id,
         tenant=tenant,
         model=model,
-        request=request,
+        request=at.classes.sent(request),
         received_at=progress.received_at,
+        service_class=service_class,
+        expires_at=(
+            progress.received_at + wishes.patience_seconds if wishes.patience_seconds is not None else None
+        ),
         once=repeatable(exchange.repeat_key, tenant, request, at.repeats_max),
     )
 
 
-def call(ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress) -> WorkerCall:
-    """The request as a worker gets it."""
-    fields = ctx.request.fields
+def call(
+    ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress, worker: Worker
+) -> WorkerCall:
+    """The request as this worker gets it."""
+    fields, stream = ctx.request.fields, ctx.request.stream
+    if not stream and at.assembles and worker.adapter.streams_whole and has_faithful_stream(ctx.request):
+        fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
     if prompt.output_tokens_max is not None:
         fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
     return WorkerCall(
@@ -189,9 +214,32 @@ def call(ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Prog
         path=PATHS.get(ctx.request.surface, f"v1/{ctx.request.surface.value}"),
         fields=fields,
         model=ctx.model.name,
-        stream=ctx.request.stream,
+        stream=stream,
         cache_salt=at.cache_salt(ctx.tenant.group),
         traceparent=progress.trace.to_worker() if progress.trace is not None else None,
         first_byte_seconds_max=at.first_byte_seconds_max,
         idle_seconds_max=at.idle_seconds_max,
+        priority=ctx.service_class.level if worker.priority else None,
     )
+
+
+@asynccontextmanager
+async def signs_of_life(exchange: Exchange, ctx: RequestContext) -> AsyncIterator[None]:
+    """While a request waits for its turn, for a client that asked for them and streams: the stream begins."""
+    every = exchange.wishes.comment_seconds
+    if every is None or not ctx.request.stream:
+        yield
+        return
+
+    async def comment() -> None:
+        with suppress(ConnectionResetError):  # Its handler is cancelled, too.
+            while True:
+                await asyncio.sleep(every)
+                await exchange.comment()
+
+    task = asyncio.ensure_future(comment())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

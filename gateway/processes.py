@@ -4,8 +4,10 @@ import asyncio
 import logging
 import os
 import re
+import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from workers.child_process import die_with_parent
@@ -22,15 +24,16 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One command that prints a line with its URL when it is ready. Its errors go to `log_file`."""
+    """One command that prints a line with its URL when it is ready. Its errors go to `log_file`; None: to ours."""
 
     def __init__(
         self,
         name: str,
         command: Callable[[str | None], Sequence[str]],
         ready: "re.Pattern[str]",
-        log_file: Path,
+        log_file: Path | None,
         environment: Mapping[str, str] | None = None,
+        stop_seconds: float = STOP_SECONDS_MAX,
     ) -> None:
         """`command` makes the command line; it is given the URL of the run before, to come back at the same place.
 
@@ -43,6 +46,7 @@ class Child:
         self._ready = ready
         self._log_file = log_file
         self._environment = environment
+        self._stop_seconds = stop_seconds
         self._process: Process | None = None
         self._output: asyncio.Task[None] | None = None
 
@@ -52,7 +56,7 @@ class Child:
 
     async def start(self, seconds_max: float) -> str:
         """Starts it, waits until it is ready, and gives its URL. Raises ChildFailed."""
-        with self._log_file.open("ab") as errors:
+        with self._log_file.open("ab") if self._log_file is not None else nullcontext() as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command(self.url),
                 stdin=DEVNULL,
@@ -87,13 +91,18 @@ class Child:
                 failures += 1
                 log.warning("%s", err)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Passes it on, if it lives."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
     async def stop(self) -> None:
         """SIGTERM, and SIGKILL if that does not help."""
         process = self._process
         if process is not None and process.returncode is None:
             process.terminate()
             try:
-                await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
+                await asyncio.wait_for(process.wait(), self._stop_seconds)
             except TimeoutError:
                 process.kill()
                 await process.wait()
@@ -110,6 +119,8 @@ class Child:
         raise ChildFailed(f"{self.name} ended with code {process.returncode}: {self._last_words()}")
 
     def _last_words(self) -> str:
+        if self._log_file is None:
+            return "it says above why"
         lines = self._log_file.read_text(errors="replace").splitlines()[-OUTPUT_LINES_KEPT:]
         return lines[-1] if lines else "it said nothing"
 

@@ -27,6 +27,21 @@ GENERATING = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 """What a worker answers with tokens of its own. Other APIs that do are translated to one of these."""
 
 
+class Wishes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a client's headers ask of the queue.
+
+    `service_class`: by name. `patience_seconds`: how long it waits for an answer. `comment_seconds`: it wants
+    a sign of life so often while it waits for its turn, as a comment in the stream.
+    """
+
+    service_class: str | None = None
+    patience_seconds: float | None = None
+    comment_seconds: float | None = None
+
+
+NO_WISHES = Wishes()
+
+
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the gateway knows of a request.
 

@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gateway.app import Gateway, running
 from gateway.batches.assembly import keeper_of
 from gateway.batches.keeper import Keeper
+from gateway.certificates import ServerTls
+from gateway.reload import Reloader, found_by_pid
+from gateway.settings.listeners import Admin, Listen
 from gateway.settings.tree import Settings
+from gateway.several import OneOf
 from gateway.web.admin import admin_app, admin_failure
 from gateway.web.client_address import finder
 from gateway.web.connections import Connections
@@ -46,17 +50,23 @@ class CannotListen(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """A gateway that answers. `tenants`, `admin`: where, as URLs (or `unix:PATH`)."""
+    """A gateway that answers. `tenants`, `admin`: where, as URLs (or `unix:PATH`). `certificates`: of both."""
 
     gateway: Gateway
     tenants: str
     admin: str
     runner: web.AppRunner
+    certificates: tuple[ServerTls, ...] = ()
     batches: Keeper | None
     runs: Runs | None
 
 
-async def run(settings: Settings, ready: Callable[[Serving], None] = lambda _: None) -> None:
+async def run(
+    settings: Settings,
+    ready: Callable[[Serving], None] = lambda _: None,
+    one: OneOf | None = None,
+    read: Callable[[], Settings] | None = None,
+) -> None:
     """Serves until SIGTERM or SIGINT, and drains; a second signal ends it at once.
 
     SIGINT comes from a person at a keyboard: no balancer is given notice, and with nothing inside it ends at once.
@@ -75,17 +85,20 @@ async def run(settings: Settings, ready: Callable[[Serving], None] = lambda _: N
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     _raise_descriptor_limit()
-    async with serving(settings) as here:
+    async with serving(settings, one) as here:
         _spare_the_collector()
         log.info("serving at %s, operators at %s", here.tenants, here.admin)
-        ready(here)
-        by_keyboard = await stop is signal.SIGINT
+        reloader = Reloader(here.gateway, here.certificates, read or (lambda: settings))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
+        with found_by_pid(Path(settings.state_directory)) if one is None else nullcontext():
+            ready(here)
+            by_keyboard = await stop is signal.SIGINT
         await _drain(here, at_once, notice_seconds=0.0 if by_keyboard else settings.drain.notice_seconds)
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[Serving]:
-    """A gateway with its listeners open."""
+async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator[Serving]:
+    """A gateway with its listeners open. `one`: which of several processes it is."""
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running(settings))
         bounds, records, keeper = settings.requests, gateway.records, keeper_of(gateway)
@@ -120,21 +133,26 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             failure,
             seconds_max=settings.drain.seconds,
         )
-        admin = _runner(admin_app(gateway), admin_failure, seconds_max=ADMIN_SECONDS_MAX)
+        admin = _runner(admin_app(gateway, one), admin_failure, seconds_max=ADMIN_SECONDS_MAX)
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
-        listen = settings.listen
+        listen, certificates = settings.listen, _certificates(settings, gateway)
         if listen.unix_socket is not None:
             url = await _open_socket(tenants, Path(listen.unix_socket), stack)
         else:
-            bound = Connections(listen.connections_per_address_max, listen.trusted_proxies)
-            url = await _open(tenants, listen.host, listen.port, bound)
+            tenants.bound = Connections(listen.connections_per_address_max, listen.trusted_proxies)
+            url = await _open(tenants, listen, certificates.get("listen"), together=one is not None)
         yield Serving(
             gateway=gateway,
             tenants=url,
-            admin=await _open(admin, settings.admin.host, settings.admin.port),
+            admin=(
+                await _open(admin, settings.admin, certificates.get("admin"))
+                if one is None or one.number == 0
+                else await _open_socket(admin, one.admin_socket(one.number), stack)
+            ),
             runner=tenants,
+            certificates=tuple(certificates.values()),
             batches=keeper,
             runs=runs,
         )
@@ -246,15 +264,29 @@ def _is_no_clients_mistake(record: logging.LogRecord) -> bool:
     )
 
 
-async def _open(runner: _Runner, host: str, port: int, bound: Connections | None = None) -> str:
-    """Listens, and says where. Raises CannotListen."""
-    runner.bound = bound
+def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
+    """By listener; watched for as long as the gateway runs. Raises SettingsProblem."""
+    found = {}
+    for name, tls in (("listen", settings.listen.tls), ("admin", settings.admin.tls)):
+        if tls is not None:
+            found[name] = ServerTls(tls, f"$.{name}.tls")
+            gateway.supervisor.start(f"certificate of {name}", found[name].run)
+    return found
+
+
+async def _open(runner: _Runner, at: Listen | Admin, tls: ServerTls | None, *, together: bool = False) -> str:
+    """Listens, and says where. `together`: other processes listen there too. Raises CannotListen."""
+    host, port = at.host, at.port
     try:
-        await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+        context = tls.context if tls is not None else None
+        site = web.TCPSite(
+            runner, host, port, backlog=BACKLOG, ssl_context=context, reuse_port=together or None
+        )
+        await site.start()
     except OSError as err:
         raise CannotListen(f"cannot listen on {host}:{port}: {_reason(err)}") from err
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{runner.addresses[0][1]}"
+    return f"http{'s' if tls is not None else ''}://{shown}:{runner.addresses[0][1]}"
 
 
 async def _open_socket(runner: web.AppRunner, path: Path, stack: AsyncExitStack) -> str:

@@ -69,7 +69,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
     as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
-    Seconds bound each kind of silence.
+    Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none.
     """
 
     id: str
@@ -79,6 +79,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stream: bool
     cache_salt: str = ""
     traceparent: str | None = None
+    priority: int | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
 
@@ -143,6 +144,11 @@ class WorkerAdapter(Protocol):
     @property
     def isolates(self) -> bool:
         """Does the worker keep prompts of different `cache_salt` apart in its cache? False: it is shared by all."""
+        ...
+
+    @property
+    def streams_whole(self) -> bool:
+        """Does a stream say all that the answer at once would say, its usage included?"""
         ...
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:

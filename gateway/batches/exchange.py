@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 from gateway.errors import BadRequest, GatewayError, WorkerError
-from gateway.request import InferenceRequest, Surface
+from gateway.request import InferenceRequest, Surface, Wishes
 from gateway.tenants.tenant import Tenant
 from gateway.web.dialect import Dialect
+from policies.service_class import BATCH
 
 
 class RowExchange:
@@ -16,6 +17,7 @@ class RowExchange:
     repeat_key = None
     address = None
     begun = False
+    wishes = Wishes(service_class=BATCH.name)
 
     def __init__(self, request_id: str, dialect: Dialect, body: bytes, caller: tuple[str, str]) -> None:
         self.id = request_id
@@ -41,6 +43,9 @@ class RowExchange:
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Nobody has asked for a stream."""
+        raise WorkerError
+
+    async def comment(self) -> None:
         raise WorkerError
 
     async def write(self, data: bytes) -> None:

@@ -17,6 +17,7 @@ _FULL = (
     errors.TenantQueueFull,
     errors.Overloaded,
     errors.AdmissionTimeout,
+    errors.TargetMissed,
     errors.NoWorker,
     errors.KeysUnavailable,
     errors.QuotasUnavailable,

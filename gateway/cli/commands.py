@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 NAMES = (
-    *("serve", "worker", "demo", "doctor", "ladder", "plan", "simulate", "bench", "check-config"),
+    *("serve", "reload", "worker", "demo", "doctor", "ladder", "plan", "simulate", "bench", "check-config"),
     "explain-config",
     *(
         "keys",
@@ -26,6 +26,7 @@ NAMES = (
         "index",
         "workers",
         "route",
+        "queue",
     ),
 )
 
@@ -62,6 +63,10 @@ def _command(name: str) -> Any:
             from gateway.cli.serve import serve
 
             return _alone(serve)
+        case "reload":
+            from gateway.cli.reload import reload
+
+            return _alone(reload)
         case "worker":
             from gateway.cli.worker import CONTEXT as OTHERS_TOO
             from gateway.cli.worker import worker
@@ -103,6 +108,10 @@ def _command(name: str) -> Any:
             from gateway.cli.route import route
 
             return _alone(route)
+        case "queue":
+            from gateway.cli.queue import queue
+
+            return _alone(queue)
         case "usage":
             from gateway.cli.usage import usage
 

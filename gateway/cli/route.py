@@ -1,23 +1,19 @@
 """`radixgate route`: where a running gateway would send a request now, and why. It sends nothing."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import aiohttp
 import orjson
 import typer
 
+from gateway.cli.admin_access import AdminToken, AdminUrl, ask
 from gateway.cli.columns import columns
 from gateway.cli.failure import Failure
 from gateway.cli.options import Assignments, ConfigFile
 from gateway.settings.sources import load
-from gateway.settings.tree import Settings
 
-TOKEN_VARIABLE = "RADIXGATE_ADMIN_TOKEN"  # noqa: S105  (a name)
 PROMPT_BYTES_MAX = 200 * 1024
-ANSWER_SECONDS_MAX = 30.0
 
 
 def route(
@@ -33,16 +29,8 @@ def route(
         bool, typer.Option("--explain", help="Show every worker, and what its cost is made of.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(help="Of the gateway's admin listener.", show_default="as the settings say"),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar=TOKEN_VARIABLE, help="Of an operator; by default admin.token.", show_default=False
-        ),
-    ] = None,
+    url: AdminUrl = None,
+    token: AdminToken = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
@@ -54,7 +42,7 @@ def route(
     body = _body(prompt, model)
     api = "completions" if "prompt" in body and "messages" not in body else "chat/completions"
     asked = {"body": body, "tenant": tenant, "api": api}
-    found = asyncio.run(_ask(url or _admin(settings), token or _token(settings), asked))
+    found = ask(settings, url, token, "route", asked)
     if as_json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -82,32 +70,6 @@ def _body(path: Path, model: str | None) -> dict[str, Any]:
     if not isinstance(body.get("model"), str):
         raise Failure("--model: the request names no model", 2)
     return body
-
-
-def _admin(settings: Settings) -> str:
-    host = settings.admin.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.admin.port}"
-
-
-def _token(settings: Settings) -> str | None:
-    return settings.admin.token.reveal() if settings.admin.token is not None else None
-
-
-async def _ask(url: str, token: str | None, asked: dict[str, Any]) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ANSWER_SECONDS_MAX)) as http:
-            async with http.post(
-                f"{url.rstrip('/')}/admin/v1/route",
-                data=orjson.dumps(asked),
-                headers={"Content-Type": "application/json", **headers},
-            ) as response:
-                found = orjson.loads(await response.read())
-                if response.status != 200:
-                    raise Failure(f"{url}: {found.get('detail', response.status)}")
-                return dict(found)
-    except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as err:
-        raise Failure(f"no gateway answers at {url}: {type(err).__name__}") from err
 
 
 def _told(found: dict[str, Any], *, explain: bool) -> list[str]:

@@ -18,8 +18,8 @@ Row = Mapping[str, Any]
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
 
-_NO_COLUMN = ("keys",)
-"""Keys have rows of their own."""
+_NO_COLUMN = ("keys", "classes", "service_class")
+"""Keys have rows of their own; plans of the database have all service classes."""
 
 _JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
 
@@ -105,7 +105,8 @@ def row_of(value: msgspec.Struct) -> dict[str, Any]:
 
 def key_row_of(stored: StoredKey) -> dict[str, Any]:
     expires = stored.key.expires
-    columns = {name: _column(stored.key, name) for name in ApiKey.__struct_fields__ if name != "expires"}
+    names = (name for name in ApiKey.__struct_fields__ if name not in ("expires", *_NO_COLUMN))
+    columns = {name: _column(stored.key, name) for name in names}
     return {
         **columns,
         "tenant": stored.tenant,

@@ -36,7 +36,7 @@ class _Said:
 
 
 class Discovery:
-    """`run` for as long as the gateway lives. `static`: workers of the settings, which never leave.
+    """`run` for as long as the gateway lives. `static`: workers of the settings.
 
     `worker`: makes one of its settings. `drain_seconds`: longest wait for the streams of one that leaves.
     """
@@ -60,7 +60,7 @@ class Discovery:
         self._drain_seconds = drain_seconds
         self._clock = clock
         self._said: dict[str, _Said] = {source.name: _Said() for source in sources}
-        self._joined: dict[WorkerId, WorkerSettings] = {}
+        self._joined = dict(self._static)  # the fleet was made with them
         self._leaving: dict[WorkerId, float] = {}
         self._drained: frozenset[str] = frozenset()
         self._refused: dict[WorkerId, str] = {}
@@ -138,12 +138,17 @@ class Discovery:
             self.reconcile()
             await asyncio.sleep(LOOK_SECONDS)
 
+    def restate(self, static: Sequence[WorkerSettings]) -> None:
+        """The settings name these now: others leave, as all do that are not found any more."""
+        self._static = {WorkerId(one.id): one for one in static}
+        self.reconcile()
+
     def reconcile(self) -> None:
         """The fleet as the sources say."""
-        wanted: dict[WorkerId, WorkerSettings] = {}
+        wanted = dict(self._static)
         for source in self._sources:
             for one in self._said[source.name].workers:
-                if len(wanted) < WORKERS_MAX and one.id not in self._static:
+                if len(wanted) < WORKERS_MAX:
                     wanted.setdefault(WorkerId(one.id), one)
         for worker, settings in wanted.items():
             if worker not in self._joined:

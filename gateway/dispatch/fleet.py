@@ -31,7 +31,8 @@ class Worker:
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
     `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
     itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
-    settings have it; with `both`, as it says itself.
+    settings have it; with `both`, as it says itself. `priority`: its engine
+    orders requests by it.
     """
 
     id: WorkerId
@@ -41,6 +42,7 @@ class Worker:
     models_fixed: bool
     role: Role = Role.BOTH
     told: tuple[EventSource, ...] | None = None
+    priority: bool = False
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)

@@ -6,6 +6,7 @@ from typing import Any
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.queue.household import Debts
+from gateway.queue.keys import model_of, queue_of
 from gateway.queue.store import NOTHING, Loads
 
 MODELS_MAX = 64
@@ -13,7 +14,7 @@ MODELS_MAX = 64
 
 
 class QueueHousehold:
-    """See Household. `room`: the waiting room of a model; `rooms`: those there are."""
+    """See Household. `room`: the waiting room of a queue; `rooms`: those there are."""
 
     def __init__(
         self,
@@ -26,10 +27,11 @@ class QueueHousehold:
         self._room = room
         self._rooms = rooms
 
-    def models(self, beside: str | None = None) -> Sequence[str]:
-        serving = (worker for worker in self._fleet if beside is None or beside in worker.models)
-        found = {model for worker in serving for model in worker.models}
-        return sorted(found)[:MODELS_MAX]
+    def queues(self, beside: str | None = None) -> Sequence[str]:
+        model = model_of(beside) if beside is not None else None
+        serving = (worker for worker in self._fleet if model is None or model in worker.models)
+        models = sorted({model for worker in serving for model in worker.models})[:MODELS_MAX]
+        return [*models, *(queue_of(model, background=True) for model in models)]
 
     def others(self, loads: Loads, *, all_workers: bool) -> None:
         for worker in self._fleet:
@@ -37,13 +39,13 @@ class QueueHousehold:
             if load is not None:
                 worker.load.told(load)
 
-    def tags(self, model: str, tenant: str, virtual_time: float, finish: float) -> None:
-        self._room(model).adopt(tenant, virtual_time, finish)
+    def tags(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
+        self._room(queue).adopt(tenant, virtual_time, finish)
 
     def debts(self) -> Debts:
         return [
-            (model, tenant, units)
-            for model, room in self._rooms().items()
+            (queue, tenant, units)
+            for queue, room in self._rooms().items()
             for tenant, units in room.debts().items()
         ]
 

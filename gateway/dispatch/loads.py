@@ -70,11 +70,11 @@ class WorkerLoad:
 class Place:
     """One request on one worker. `left` whatever happens; leaving twice is leaving once."""
 
-    __slots__ = ("_kv_tokens", "_load", "_tokens_queued")
+    __slots__ = ("_kv_tokens", "_load", "tokens_queued")
 
     def __init__(self, load: WorkerLoad, *, uncached_tokens: int, kv_tokens: int) -> None:
         self._load: WorkerLoad | None = load
-        self._tokens_queued = uncached_tokens
+        self.tokens_queued = uncached_tokens
         self._kv_tokens = kv_tokens
         if not load.all_tokens_queued:
             load.busy_since = load.clock()
@@ -84,10 +84,10 @@ class Place:
 
     def first_token(self) -> None:
         """Its prefill is done."""
-        if self._load is not None and self._tokens_queued:
-            self._load.tokens_queued -= self._tokens_queued
+        if self._load is not None and self.tokens_queued:
+            self._load.tokens_queued -= self.tokens_queued
             self._load.busy_since = self._load.clock()
-            self._tokens_queued = 0
+            self.tokens_queued = 0
 
     def leave(self) -> None:
         self.first_token()

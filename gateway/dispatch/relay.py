@@ -4,13 +4,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gateway.dispatch.assembly import Assembly
 from gateway.dispatch.sse import FrameFilter
+from gateway.dispatch.sse_payloads import Payloads
 from gateway.dispatch.worker_words import read_error, without_cached_tokens
 from gateway.errors import RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.exchange import Exchange
 from gateway.request import InferenceRequest
 from gateway.telemetry.record import Progress, Usage, read_usage
-from workers.adapter import StreamBroken, WorkerAnswer
+from workers.adapter import Failure, StreamBroken, WorkerAnswer, WorkerUnreachable
 
 BODY_BYTES_MAX = 256 * 1024**2
 
@@ -30,17 +32,21 @@ async def relay(
     headers: Mapping[str, str],
     tells_cached: bool = True,
 ) -> None:
-    """The whole answer. `tells_cached`: the cache is its tenant's own, so that it may know what was in it.
+    """The whole answer; what was streamed for a client that wants it at once is put together.
 
-    Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves."""
+    `tells_cached`: the cache is its tenant's own, so that it may know what was in it.
+    Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves. WorkerUnreachable if an
+    answer that was to be put together broke off: its client has got nothing yet.
+    """
     try:
         if answer.status >= 400:
             progress.refused = True
             raise _refusal(answer.status, await _whole(answer))
-        if answer.content_type == "text/event-stream":
+        streamed = answer.content_type == "text/event-stream"
+        if streamed and (request.stream or not request.generates):
             await _relay_frames(answer, exchange, request, progress, headers, tells_cached)
         else:
-            body = await _whole(answer)
+            body = await _assembled(answer, request, progress) if streamed else await _whole(answer)
             # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
             kind = "application/json" if request.generates else answer.content_type or "application/json"
             if kind == "application/json":
@@ -79,6 +85,27 @@ async def _relay_frames(
         await exchange.end()
     finally:
         progress.usage = frames.usage
+
+
+async def _assembled(answer: WorkerAnswer, request: InferenceRequest, progress: Progress) -> bytes:
+    """The body that a stream of it comes to. Raises WorkerUnreachable, RefusedByWorker."""
+    payloads, assembly, size = Payloads(), Assembly(request.surface), 0
+    try:
+        async for chunk in answer.chunks():
+            size += len(chunk)
+            if size > BODY_BYTES_MAX:
+                raise StreamInterrupted
+            for payload in payloads.feed(chunk):
+                assembly.add(payload)
+                progress.frames += 1
+        return assembly.body()
+    except StreamBroken as err:
+        raise WorkerUnreachable(str(err)) from err
+    except StreamInterrupted as err:
+        raise WorkerUnreachable("no whole answer", failure=Failure.UNCLEAR) from err
+    except RefusedByWorker:
+        progress.refused = True
+        raise
 
 
 async def _whole(answer: WorkerAnswer) -> bytes:

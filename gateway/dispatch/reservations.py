@@ -13,7 +13,7 @@ the tokens that came for a stream that was cut, the worker's own count for what 
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from gateway.context import RequestContext
 from gateway.dispatch import costs
@@ -21,21 +21,19 @@ from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.placed import Bounds, Placed
+from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.refusals import nobody_left, refused
+from gateway.dispatch.rooms import NewRoom, Rooms
 from gateway.dispatch.router import Router
-from gateway.dispatch.turn import Bounds, Placed, Turn
+from gateway.dispatch.turn import Turn
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.errors import (
-    BudgetExhausted,
-    GatewayError,
-    Overloaded,
-    QuotaExceeded,
     QuotasUnavailable,
     RepeatRefused,
     RepeatRunning,
-    RequestExceedsLimit,
     StreamInterrupted,
-    WorkerError,
     WorkerTimeout,
 )
 from gateway.queue.shared import SharedQueue
@@ -46,21 +44,19 @@ from gateway.quotas.limit import scopes_for
 from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.telemetry.record import Progress
 from policies.latency_model import predicted_ttft_ms
+from policies.routing.protocol import Ranking, Route
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
-from workers.adapter import Failure, WorkerUnreachable
+from workers.adapter import Failure, WorkerAnswer, WorkerUnreachable
 
 log = logging.getLogger(__name__)
 
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
 
-BUSY_SECONDS = 1.0
-"""When to come back if all workers are busy and none says when."""
-
 
 class Reservations:
-    """`new_room` makes the waiting room of a model."""
+    """`new_room` makes a waiting room."""
 
     def __init__(
         self,
@@ -74,7 +70,7 @@ class Reservations:
         estimates: OutputEstimates,
         bounds: Bounds,
         queue: SharedQueue,
-        new_room: Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]],
+        new_room: NewRoom,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leases = leases
@@ -87,20 +83,26 @@ class Reservations:
         self.bounds = bounds
         self.queue = queue
         self.clock = clock
-        self._new_room = new_room
-        self._rooms: dict[str, WaitingRoom[Placed]] = {}
+        self.preemptible = Preemptible()
+        self._rooms = Rooms(
+            fleet, new_room, self._unseat, lambda: queue.share_of(bounds.release_window_tokens)
+        )
 
     @asynccontextmanager
     async def hold(
-        self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
+        self,
+        ctx: RequestContext,
+        prompt: PromptBlocks,
+        progress: Progress,
+        comments: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> AsyncIterator["Held"]:
-        """Quota for the request.
+        """Quota for the request. `comments`: entered while it is on its way to a place.
 
         Raises QuotaExceeded, BudgetExhausted, RequestExceedsLimit, QuotasUnavailable, RepeatRunning, RepeatRefused.
         """
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
-        held = Held(self, ctx, prompt, progress, lease)
+        held = Held(self, ctx, prompt, progress, lease, comments)
         try:
             yield held
         finally:
@@ -111,21 +113,20 @@ class Reservations:
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
 
-    def room(self, model: str) -> WaitingRoom[Placed]:
-        room = self._rooms.get(model)
-        if room is None:
-            room = self._rooms[model] = self._new_room(model, self._unseat)
-        return room
+    def room(self, queue: str) -> WaitingRoom[Placed]:
+        return self._rooms.of(queue)
 
     def rooms(self) -> Mapping[str, WaitingRoom[Placed]]:
-        """By model."""
-        return self._rooms
+        """By queue."""
+        return self._rooms.all()
 
     def room_made(self) -> None:
         """A worker may have room again."""
-        for room in self._rooms.values():
-            if len(room):
-                room.room_made()
+        self._rooms.room_made()
+
+    def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None:
+        """Batch requests make room for this one, where that is enough."""
+        self.preemptible.make_room(routes, uncached, self.queue.share_of(self.bounds.release_window_tokens))
 
     def fleet_changed(self) -> None:
         """A worker came or went: where requests may go has changed."""
@@ -167,7 +168,7 @@ class Reservations:
                 raise RepeatRunning from err
             raise RepeatRefused(different=err.why == "different") from err
         if isinstance(decision, Refusal):
-            raise _refused(decision)
+            raise refused(decision)
         return decision
 
 
@@ -175,7 +176,13 @@ class Held:
     """One request's quota, and its way from place to place."""
 
     def __init__(
-        self, by: Reservations, ctx: RequestContext, prompt: PromptBlocks, progress: Progress, lease: Lease
+        self,
+        by: Reservations,
+        ctx: RequestContext,
+        prompt: PromptBlocks,
+        progress: Progress,
+        lease: Lease,
+        comments: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self.standings = lease.standings
         self.headers = openai_headers(lease.standings)
@@ -186,6 +193,8 @@ class Held:
         self._by_shadow = by.router.for_shadow()
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
         self._recorded = False
+        self._comments = comments
+        self._attempt = Attempt()
         self._turn = Turn(
             by,
             ctx,
@@ -200,11 +209,16 @@ class Held:
     async def place(self) -> AsyncIterator[Placed]:
         """A place on the best worker that was not tried yet, once there is one with room for it.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker; after failures Overloaded, WorkerError.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
+        Overloaded, WorkerError.
         """
-        placed = self._turn.seat() if self._tried else await self._turn.come()
+        if self._tried:
+            placed = self._turn.seat()
+        else:
+            async with self._comments():
+                placed = await self._turn.come()
         if placed is None:
-            raise self._nobody_left()
+            raise nobody_left(self._tried.values())
         progress, index = self._progress, self._by.index
         progress.mark("queue" if progress.queued_at is not None else "route")
         predicted_ms = predicted_ttft_ms(placed.computes.speed, placed.tokens_ahead)
@@ -243,12 +257,35 @@ class Held:
             if not self._by.leave(placed, change):
                 self._turn.settle(change)
 
-    def answered(self, placed: Placed, status: int) -> None:
+    @asynccontextmanager
+    async def until_first_byte(self, placed: Placed) -> AsyncIterator[None]:
+        """Entered with a worker's stream: until that has begun, a batch request may have to give way.
+
+        Raises Preempted.
+        """
+        by = self._by
+        if (
+            not (by.bounds.preempts and self._turn.background)
+            or self._tried
+            or self._attempt.times >= TIMES_MAX
+        ):
+            yield
+            return
+        try:
+            async with self._attempt.until_first_byte(placed, by.preemptible):
+                yield
+        except Preempted:
+            self._progress.dispatched = False
+            raise
+
+    def answered(self, placed: Placed, answer: WorkerAnswer) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
         by, progress = self._by, self._progress
+        if by.preemptible.drop(self._attempt):
+            self._attempt.stay()
         progress.mark("first_byte")
         by.fleet.answered(placed.worker)
-        if status >= 400:
+        if answer.status >= 400:
             return
         progress.answered = True
         if placed.computes is not placed.worker:
@@ -260,8 +297,10 @@ class Held:
         if self._recorded:
             for holder in placed.holders:
                 by.index.confirm(self._prompt.namespace, self._prompt.hashes, holder, self._ctx.id)
-        if self._ctx.request.stream:
-            progress.worker_ttft_seconds = by.clock() - placed.since
+        if answer.content_type == "text/event-stream":
+            now = by.clock()
+            progress.worker_ttft_seconds = now - placed.since
+            progress.first_token_seconds = now - self._ctx.received_at
         placed.place.first_token()
         by.queue.first_token(placed.shared)
         by.room_made()
@@ -269,7 +308,8 @@ class Held:
     def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
         """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
         self._progress.mark("failed_attempt")
-        self._progress.dispatched = False
+        self._progress.dispatched = self._progress.answered = False
+        self._progress.frames = 0
         worker = placed.computes if cause.worker == placed.computes.id else placed.worker
         self._tried[worker.id] = cause
         self._by.fleet.failed(worker, cause)
@@ -278,7 +318,7 @@ class Held:
             raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
-            raise self._nobody_left() from cause
+            raise nobody_left(self._tried.values()) from cause
 
     def _new_blocks(self, index: PrefixIndex) -> int:
         """Of the prompt, those that nobody is known to hold; asked only where it matters."""
@@ -305,17 +345,3 @@ class Held:
         self._by.fleet.first_token(
             placed.computes, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
         )
-
-    def _nobody_left(self) -> WorkerError | Overloaded:
-        """Nobody is left to be asked: were all of them busy?"""
-        tried = self._tried.values()
-        if any(cause.failure is not Failure.BUSY for cause in tried):
-            return WorkerError()
-        seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
-        return Overloaded(min(seconds, default=BUSY_SECONDS))
-
-
-def _refused(refusal: Refusal) -> GatewayError:
-    if refusal.retry_after_seconds is None:
-        return RequestExceedsLimit(refusal)
-    return BudgetExhausted(refusal) if refusal.limit.is_budget else QuotaExceeded(refusal)

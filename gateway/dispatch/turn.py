@@ -4,10 +4,10 @@
     shared   rank --- Redis says who and where --> place        ranked again when its turn has come
 
 Where turns are given may change while it waits (gateway/queue/shared.py); it asks anew then, and keeps its number.
+Its service class and its client's own timeout say when it is too late: it is then let go before it costs a prefill.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -15,69 +15,26 @@ import msgspec
 
 from gateway.context import RequestContext
 from gateway.dispatch.choices import session_of
-from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.loads import Place
-from gateway.dispatch.pairs import PairPlace, Through, pair
+from gateway.dispatch.pairs import PairPlace, pair
+from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
+from gateway.dispatch.target import Demoted, Target
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
-from gateway.errors import NoWorker
+from gateway.errors import GatewayError, NoWorker
+from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
-from gateway.telemetry.record import Progress, PromptDetails, Usage
-from policies.admission import has_window
-from policies.queueing.cost import CostWeights
+from gateway.telemetry.record import Progress
+from policies.admission import has_window, worth_going
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerUnreachable
-from workers.disaggregation import Pair
-
-
-class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places.
-
-    `worker`: who answers; `computes`: who computes the prompt, mostly the same, and else `answering` is the name of
-    the answer's own place there. `through`: whom to call.
-    """
-
-    worker: Worker
-    computes: Worker
-    through: Through
-    route: Route
-    place: Place
-    shared: SharedTicket
-    answering: SharedTicket | None = None
-    tokens_ahead: int
-    since: float
-
-    @property
-    def holders(self) -> tuple[WorkerId, ...]:
-        """Who has the prompt's KV in a prefix cache once it is computed."""
-        if self.computes is self.worker:
-            return (self.worker.id,)
-        half = self.worker.half
-        keeps = half is not None and half.alone
-        return (self.computes.id, self.worker.id) if keeps else (self.computes.id,)
-
-    def cached(self, usage: Usage | None) -> Usage | None:
-        """What the worker that answers reports, less the tokens that it only was handed over."""
-        if usage is None or not isinstance(self.through, Pair):
-            return usage
-        details = PromptDetails(self.through.cached(usage.cached_tokens))
-        return msgspec.structs.replace(usage, prompt_tokens_details=details)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte."""
-
-    release_window_tokens: int
-    costs: CostWeights
-    attempts_max: int
-    first_token_seconds_max: float
 
 
 class Parts(Protocol):
@@ -89,7 +46,11 @@ class Parts(Protocol):
     bounds: Bounds
     clock: Callable[[], float]
 
-    def room(self, model: str) -> WaitingRoom[Placed]: ...
+    def room(self, queue: str) -> WaitingRoom[Placed]: ...
+
+    def room_made(self) -> None: ...
+
+    def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None: ...
 
 
 class Turn:
@@ -114,54 +75,85 @@ class Turn:
         self._output_tokens = output_tokens
         self._by_shadow = by_shadow
         self._tried = tried
+        self._target = Target(ctx, by.fleet, self._uncached, by.clock)
         self._ticket: Ticket | None = None
         self._charged = 0.0
 
+    @property
+    def background(self) -> bool:
+        """Does everybody else go before it?"""
+        return self._target.kind.background and self._by.bounds.background
+
     async def come(self) -> Placed:
-        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker."""
+        """A place in its turn.
+
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed.
+        """
         while True:
-            decision = self._ranked()
-            room = self._by.room(self._ctx.model.name)
-            ticket = self._ticket = room.ticket(self._asked(decision.routes), self._ticket)
-            placed: Placed | None
             try:
-                if self._by.queue.shared:
-                    placed = await room.wait_with_all(ticket, partial(self._of_all, ticket))
-                else:
-                    placed = room.at_once(ticket, partial(self.seat, decision))
-                    if placed is None:
-                        self._waits()
-                        placed = await room.wait(ticket, self.seat)
+                return await self._come()
             except AskAnew:
                 continue
+            except Demoted:
+                self._target.kind, self._ticket = self._by.bounds.batch, None
             finally:
                 if self._progress.queued_at is not None:
                     self._progress.queued_until = self._by.clock()
-            self._charged = ticket.cost
-            return placed
 
-    def seat(self, decision: Decision | None = None) -> Placed | None:
+    async def _come(self) -> Placed:
+        decision = self._ranked()
+        room = self._room()
+        self._target.check(decision.routes, room)
+        ticket = self._ticket = room.ticket(self._asked(decision.routes), self._ticket)
+        placed: Placed | None
+        if self._by.queue.shared:
+            placed = await room.wait_with_all(
+                ticket, partial(self._of_all, ticket), self._target.patience(room, ticket)
+            )
+        else:
+            placed = room.at_once(ticket, partial(self.seat, decision=decision))
+            if placed is None:
+                self._waits(decision)
+                try:
+                    placed = await room.wait(ticket, self.seat, self._target.patience(room, ticket))
+                finally:
+                    if placed is None:
+                        self._by.room_made()  # Those who stood behind this room may go now.
+        self._charged = ticket.cost
+        return placed
+
+    def seat(self, closed: set[WorkerId] | None = None, *, decision: Decision | None = None) -> Placed | None:
         """Ranks with what is known now and takes the best place that has room; None if none has.
+
+        `closed`: workers that somebody waits for who goes before it; those that this one waits for are added.
 
         After a failure room is not asked for: the request has had its turn.
         """
         by = self._by
         if decision is None:
             decision = self._ranked()
+            if not self._tried:
+                self._target.check(decision.routes, self._room(), demotes=False)
         if not decision.routes:
             if self._tried:
                 return None
             raise NowhereToGo
         window = by.queue.share_of(by.bounds.release_window_tokens)
+        taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
+            if not (self._tried or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
+                break
             worker, uncached = by.fleet[_computes(route)], self._uncached(route)
-            if self._tried or has_window(worker.load.all_tokens_queued, uncached, window):
+            free = worker.id not in taken and has_window(worker.load.all_tokens_queued, uncached, window)
+            if self._tried or free:
                 if not self._tried:
                     by.router.shadowed(decision)
                 assert self._ticket is not None
-                shared = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens)
+                shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens)
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(route, uncached, shared)
+            waited_for.append(worker.id)
+        taken.update(waited_for)
         return None
 
     def cost_change(self, used: Cost | None) -> float:
@@ -174,18 +166,25 @@ class Turn:
                 output_tokens=used.output_tokens,
             )
         change, self._charged = units - self._charged, units
+        if self._ticket is not None:
+            self._room().used(self._ticket, change)
         return change
 
     def settle(self, cost_change: float) -> None:
         """In the room, where nobody else has to know."""
         if self._ticket is not None:
-            self._by.room(self._ctx.model.name).settle(self._ticket, cost_change)
+            self._room().settle(self._ticket, cost_change)
 
     async def _of_all(self, ticket: Ticket) -> Placed:
         """The turn that all gateways together give."""
         by, known = self._by, dict[WorkerId, Route]()
-        shared = by.queue.ticket(ticket, self._ctx.model.name, self._kv_tokens)
-        decision = None
+        shared = by.queue.ticket(ticket, self._queue, self._kv_tokens)
+        decision: Decision | None = None
+
+        def waits() -> None:
+            assert decision is not None
+            self._room().waits(ticket)
+            self._waits(decision)
 
         def routes() -> list[SharedRoute]:
             nonlocal decision
@@ -196,15 +195,21 @@ class Turn:
             return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
 
         try:
-            turn = await by.queue.turn(shared, ticket, routes, self._waits)
+            turn = await by.queue.turn(shared, ticket, routes, waits)
         except NoRoute:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
+        try:
+            self._target.check(decision.routes, self._room())
+        except (GatewayError, Demoted):
+            by.queue.leave(shared, -shared.cost)
+            raise
         by.router.shadowed(decision)
         return self._placed(known[turn.worker], turn.uncached_tokens, shared)
 
     def _ranked(self) -> Decision:
-        return self._by.router.ranked(
+        """Where a class would rather go to another choice than be late: those in time only, if there are any."""
+        decision = self._by.router.ranked(
             self._ctx,
             self._prompt,
             sequence=self._sequence,
@@ -212,6 +217,17 @@ class Turn:
             without=self._tried,
             by_shadow=self._by_shadow,
         )
+        if self._target.kind.late == "wait" or self._tried:
+            return decision
+        routes = self._target.kept_by(decision.routes) or decision.routes
+        return msgspec.structs.replace(decision, routes=routes)
+
+    @property
+    def _queue(self) -> str:
+        return queue_of(self._ctx.model.name, background=self.background)
+
+    def _room(self) -> WaitingRoom[Placed]:
+        return self._by.room(self._queue)
 
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
@@ -237,6 +253,9 @@ class Turn:
             uncached_tokens=uncached,
             cached_tokens=cached,
             worker=_computes(best) if best is not None and cached else "",
+            deadline=self._target.at,
+            service_class=self._target.kind.name,
+            level=self._target.kind.level,
         )
 
     def _placed(self, route: Route, uncached: int, shared: SharedTicket) -> Placed:
@@ -255,7 +274,7 @@ class Turn:
                 shared=shared,
             )
         assert self._ticket is not None
-        answering = by.queue.ticket(self._ticket, self._ctx.model.name, self._kv_tokens, cost=0.0)
+        answering = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
         by.queue.hold(answering, SharedPlaced(worker.id, 0))
         return Placed(
             worker=worker,
@@ -275,9 +294,11 @@ class Turn:
             answering=answering,
         )
 
-    def _waits(self) -> None:
+    def _waits(self, decision: Decision) -> None:
         if self._progress.queued_at is None:
             self._progress.queued_at = self._by.clock()
+        if self._by.bounds.preempts and not self.background:
+            self._by.preempt(decision.routes, self._uncached)
 
     def _uncached(self, route: Route) -> int:
         return max(1, self._prompt.prompt_tokens - route.matched_tokens)

@@ -1,35 +1,39 @@
-"""Where requests wait for a worker with room: one bounded room per model.
+"""Where requests wait for a worker with room: one bounded room per model, and one for its batch work.
 
     arrive --- room on a worker, nobody waits ----------------------------------> place
        |                                                                            ^
        +--> [ ticket | ticket | ticket ] -- a worker has room: the policy says who -+
                |            |
                |            +--> the client leaves: the ticket is torn up
-               +--> `waiting_seconds_max`: AdmissionTimeout
+               +--> its patience is over: AdmissionTimeout, or what the service class says
 
 Nothing polls. Whoever makes room (first token, end, a worker that is back) calls `room_made`; whoever's turn it is
-has its place before it wakes up, so that no later arrival can take it.
+has its place before it wakes up, so that no later arrival can take it. Who would rather wait for a worker that has
+its prompt cached than go to one that is free keeps its place in the order, and nobody takes that worker; others may
+go to the free one.
 
 Where several gateways give turns together, the order is kept in Redis, and the room counts, bounds and times those
 who wait; see gateway/queue/shared.py.
 """
 
 import asyncio
-from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
-from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, TenantQueueFull
+from gateway.dispatch.waiting_space import Space
+from gateway.errors import AdmissionTimeout, GatewayError, NoWorker
 from gateway.queue.shared import AskAnew
-from policies.admission import retry_after_seconds
-from policies.queueing.heads import next_turn
+from policies.admission import DrainRate, RoomBounds, retry_after_seconds
+from policies.queueing.heads import heads
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
+from policies.queueing.received import Account
+from radix_cache.match import WorkerId
 
 Placed = TypeVar("Placed")
-
-SERVED_REMEMBERED = 256
 
 
 class NowhereToGo(Exception):
@@ -46,19 +50,36 @@ class Asked:
     uncached_tokens: int = 0
     cached_tokens: int = 0
     worker: str = ""
+    deadline: float | None = None
+    service_class: str = "chat"
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Until when one waits, and what is raised then; it gets the seconds after which to come back."""
+
+    until: float
+    over: Callable[[float], Exception]
 
 
 @dataclass(slots=True)
 class _Waiter(Generic[Placed]):
-    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo."""
+    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo, GatewayError.
+
+    It gets the workers that somebody waits for who goes before it, and adds those that it waits for itself.
+    """
 
     ticket: Ticket
-    seat: Callable[[], Placed | None]
+    seat: Callable[[set[WorkerId]], Placed | None]
     turn: "asyncio.Future[Placed]"
 
 
 class WaitingRoom(Generic[Placed]):
-    """`unseat` undoes a seat for somebody who left in the moment it was given."""
+    """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
+    who wait here. `passed_max`: so many may wait for a worker of theirs while others go elsewhere, if there
+    is room at workers that nobody waits for.
+    """
 
     def __init__(
         self,
@@ -67,22 +88,29 @@ class WaitingRoom(Generic[Placed]):
         policy: QueuePolicy,
         order: TenantOrder,
         unseat: Callable[[Placed], None],
-        waiting_max: int,
+        bounds: RoomBounds,
         waiting_seconds_max: float,
         clock: Callable[[], float],
+        first: Callable[[], bool] = lambda: True,
+        passed_max: int = 0,
+        elsewhere: Callable[[set[WorkerId]], bool] = lambda closed: True,
     ) -> None:
-        self._model = model
+        self.model = model
+        self.account = Account()
+        self._space = Space(bounds, self.account, clock)
         self._policy = policy
         self._order = order
         self._unseat = unseat
-        self._waiting_max = waiting_max
         self._waiting_seconds_max = waiting_seconds_max
         self._clock = clock
+        self._first = first
+        self._passed_max = passed_max
+        self._others_have_room = elsewhere
         self._counters = QueueCounters()
         self._adopted = self._counters
         self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
         self._elsewhere: dict[int, Ticket] = {}
-        self._served_at: deque[float] = deque(maxlen=SERVED_REMEMBERED)
+        self._drained = DrainRate()
         self._number = 0
 
     def __len__(self) -> int:
@@ -99,6 +127,9 @@ class WaitingRoom(Generic[Placed]):
             uncached_tokens=asked.uncached_tokens,
             cached_tokens=asked.cached_tokens,
             worker=asked.worker,
+            deadline=asked.deadline,
+            service_class=asked.service_class,
+            level=asked.level,
             arrived_at=self._clock() if before is None else before.arrived_at,
         )
         self._number += before is None
@@ -109,40 +140,92 @@ class WaitingRoom(Generic[Placed]):
         """What a request that had its turn used differs from its cost by so much."""
         self._counters = self._policy.settle(self._counters, ticket, cost_change)
 
+    def used(self, ticket: Ticket, cost_change: float) -> None:
+        """The same, for the account; whoever settles it."""
+        self.account.gave(ticket.tenant, ticket.weight, cost_change, self._clock())
+
+    def drained_per_second(self) -> float:
+        """Cost units that get their turn, as measured lately; 0 where nothing is known."""
+        return self._drained.per_second(self._clock())
+
+    def evenness(self) -> float:
+        """See Account."""
+        return self.account.evenness(self._clock())
+
+    @property
+    def goes_first(self) -> bool:
+        """Does nobody in another room go before those who wait here?"""
+        return self._first()
+
+    @property
+    def tokens(self) -> int:
+        """Uncached prompt tokens that wait."""
+        return self._space.everybody.tokens
+
     def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
-        """A place without waiting: there is one, and nobody was here before. Raises NoWorker."""
+        """A place without waiting: there is one, and nobody was here before. Raises NoWorker, and as `seat`."""
         turn = self._policy.next(self._counters, [ticket], self._clock())
-        if self._waiting or turn is None:
+        if self._waiting or turn is None or not self._first():
             return None
         placed = self._seated(seat)
         if placed is not None:
             self._granted(turn)
         return placed
 
-    async def wait(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed:
-        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew."""
-        self._has_space(ticket)
-        waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
-        self._waiting[ticket.number] = waiter
-        try:
-            async with self._patience(ticket):
-                placed: Placed = await waiter.turn
+    async def wait(
+        self,
+        ticket: Ticket,
+        seat: Callable[[set[WorkerId]], Placed | None],
+        patience: Patience | None = None,
+    ) -> Placed:
+        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what
+        `patience` and `seat` raise."""
+        with self._space.taken(ticket, self.retry_after):
+            waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
+            self._waiting[ticket.number] = waiter
+            self.waits(ticket)
+            placed: Placed | None = None
+            if self._passed_max:
+                self.room_made()  # Those before it may wait for other workers than this one.
+            try:
+                async with self._patience(ticket, patience):
+                    placed = await waiter.turn
                 return placed
-        except (AdmissionTimeout, asyncio.CancelledError):
-            self._leave(waiter)
-            raise
+            finally:
+                if placed is None:
+                    self._leave(waiter)
 
-    async def wait_with_all(self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]]) -> Placed:
+    async def wait_with_all(
+        self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], patience: Patience | None = None
+    ) -> Placed:
         """A turn that all gateways together give. Raises what `wait` raises, and what `turn` does."""
-        self._has_space(ticket)
-        self._elsewhere[ticket.number] = ticket
-        try:
-            async with self._patience(ticket):
-                placed = await turn()
-            self._served_at.append(self._clock())
-            return placed
-        finally:
-            del self._elsewhere[ticket.number]
+        with self._space.taken(ticket, self.retry_after):
+            self._elsewhere[ticket.number] = ticket
+            try:
+                async with self._patience(ticket, patience):
+                    placed = await turn()
+                self._gave(ticket)
+                return placed
+            finally:
+                del self._elsewhere[ticket.number]
+
+    def waits(self, ticket: Ticket) -> None:
+        """It does not have its turn at once."""
+        self._space.waits(ticket)
+
+    @property
+    def standing_since(self) -> float | None:
+        """Somebody has waited without a break."""
+        return self._space.standing_since
+
+    @property
+    def classes(self) -> set[str]:
+        """Those that have waited here."""
+        return self._space.classes
+
+    def waiting(self) -> Sequence[Ticket]:
+        """Everybody who does."""
+        return [*(waiter.ticket for waiter in self._waiting.values()), *self._elsewhere.values()]
 
     def move(self) -> None:
         """The queue is kept elsewhere from now on: sends everybody there."""
@@ -164,19 +247,30 @@ class WaitingRoom(Generic[Placed]):
 
     def room_made(self) -> None:
         """Gives out what room there is now, in the order of the policy."""
-        while self._waiting:
-            turn = next_turn(self._policy, self._order, self._counters, self._tickets(), self._clock())
+        passed: set[tuple[str, str]] = set()
+        closed: set[WorkerId] = set()
+        first: list[Ticket] | None = None
+        while self._waiting and self._first():
+            if first is None:
+                first = heads(self._tickets(), self._order, self._clock())
+            left = [head for head in first if (head.tenant, head.service_class) not in passed]
+            turn = self._policy.next(self._counters, left, self._clock())
             if turn is None:
                 return
             waiter = self._waiting[turn.ticket.number]
             try:
-                placed = self._seated(waiter.seat)
-            except NoWorker as err:
+                placed = self._seated(partial(waiter.seat, closed))
+            except GatewayError as err:
+                first = None
                 del self._waiting[turn.ticket.number]
                 waiter.turn.set_exception(err)
                 continue
             if placed is None:
-                return
+                passed.add((turn.ticket.tenant, turn.ticket.service_class))
+                if len(passed) > self._passed_max or not self._others_have_room(closed):
+                    return
+                continue
+            first = None
             del self._waiting[turn.ticket.number]
             self._granted(turn)
             waiter.turn.set_result(placed)
@@ -188,20 +282,28 @@ class WaitingRoom(Generic[Placed]):
                 waiter.turn.set_exception(error)
         self._waiting.clear()
 
-    def _has_space(self, ticket: Ticket) -> None:
-        """Raises TenantQueueFull, Overloaded."""
-        if len(self) >= self._waiting_max:
-            raise self._full(ticket.tenant)
+    def retry_after(self, tenant: str | None = None) -> float:
+        """When to come back: once what waits has had its turn; of one tenant, what it has waiting, at its share."""
+        now, waiting = self._clock(), self.waiting()
+        units, rate = sum(ticket.cost for ticket in waiting), self._drained.per_second(now)
+        weights = {ticket.tenant: ticket.weight for ticket in waiting}
+        if tenant in weights:
+            units = sum(ticket.cost for ticket in waiting if ticket.tenant == tenant)
+            rate *= weights[tenant] / sum(weights.values())
+        return retry_after_seconds(units, rate, self._waiting_seconds_max)
 
     @asynccontextmanager
-    async def _patience(self, ticket: Ticket) -> AsyncIterator[None]:
-        """For as long as it may wait, since it came. Raises AdmissionTimeout."""
-        left = ticket.arrived_at + self._waiting_seconds_max - self._clock()
+    async def _patience(self, ticket: Ticket, patience: Patience | None) -> AsyncIterator[None]:
+        """For as long as it may wait, since it came. Raises AdmissionTimeout, or what is over sooner."""
+        seconds = self._waiting_seconds_max
+        longest = Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
+        if patience is not None and patience.until < longest.until:
+            longest = patience
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(longest.until - self._clock()):
                 yield
         except TimeoutError:
-            raise AdmissionTimeout(self._waiting_seconds_max, self._retry_after()) from None
+            raise longest.over(self.retry_after()) from None
 
     def _tickets(self) -> list[Ticket]:
         # Who was cancelled a moment ago still stands here until its task runs; it has no use for a turn.
@@ -219,26 +321,16 @@ class WaitingRoom(Generic[Placed]):
         try:
             return seat()
         except NowhereToGo:
-            raise NoWorker(self._model) from None
+            raise NoWorker(self.model) from None
 
     def _granted(self, turn: Turn) -> None:
         self._counters = turn.counters
-        self._served_at.append(self._clock())
+        self._gave(turn.ticket)
 
-    def _full(self, tenant: str) -> TenantQueueFull | Overloaded:
-        """Who fills the room? A tenant with its even share of it or more is told so; others suffer for all."""
-        tickets = [*(waiter.ticket for waiter in self._waiting.values()), *self._elsewhere.values()]
-        waiting = Counter(ticket.tenant for ticket in tickets)
-        share = self._waiting_max / len({*waiting, tenant})
-        error = TenantQueueFull if waiting[tenant] >= share else Overloaded
-        return error(self._retry_after())
-
-    def _retry_after(self) -> float:
-        """From the rate at which turns were given lately."""
-        served = len(self._served_at)
-        seconds = self._clock() - self._served_at[0] if served else 0.0
-        rate = served / seconds if seconds > 0 else 0.0
-        return retry_after_seconds(len(self), rate, self._waiting_seconds_max)
+    def _gave(self, ticket: Ticket) -> None:
+        now = self._clock()
+        self._drained.gave(now, ticket.cost)
+        self.account.gave(ticket.tenant, ticket.weight, ticket.cost, now)
 
 
 def _ahead(counters: QueueCounters, tenant: str) -> float:

@@ -13,10 +13,12 @@ from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.household import QueueHousehold
+from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.rooms import NewRoom
 from gateway.dispatch.router import Router
+from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.shadow import Shadow
-from gateway.dispatch.turn import Bounds, Placed
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.queue.keys import QueueKeys
 from gateway.queue.shared import SharedQueue
@@ -28,7 +30,9 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
+from policies.admission import PASSED_MAX, RoomBounds
 from policies.queueing.cost import CostWeights
+from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
 from radix_cache.match import WorkerId
@@ -51,7 +55,7 @@ def reservations_of(
     events = _fleet_events(shared, catalogue, feeds, room=lambda: reservations.fleet_changed())
     fleet = _fleet(settings, catalogue, events)
     household = QueueHousehold(
-        fleet, room=lambda model: reservations.room(model), rooms=lambda: reservations.rooms()
+        fleet, room=lambda queue: reservations.room(queue), rooms=lambda: reservations.rooms()
     )
     feedback = Feedback(index, feeds.credits, feeds.raised)
     routing = settings.routing
@@ -63,7 +67,7 @@ def reservations_of(
             feedback=feedback,
             policy=routing_policy(routing.policy, routing.options),
             random=random.Random(),
-            shadow=_shadow(routing.shadow),
+            shadow=shadow_of(routing.shadow),
             prefill_tokens_min=routing.prefill_tokens_min,
         ),
         fleet=fleet,
@@ -96,6 +100,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         models_fixed=bool(settings.models),
         role=Role(settings.role),
         told=event_sources(settings),
+        priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
     )
 
 
@@ -139,18 +144,33 @@ def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fle
     return fleet
 
 
-def _new_room(queue: Queueing) -> Callable[[str, Callable[[Placed], None]], WaitingRoom[Placed]]:
+def _new_room(queue: Queueing) -> NewRoom:
     policy, order = queue_policy(queue.across, queue.options), tenant_order(queue.within)
 
-    def new_room(model: str, unseat: Callable[[Placed], None]) -> WaitingRoom[Placed]:
+    bounds = RoomBounds(
+        requests_max=queue.waiting_requests_max,
+        tokens_max=queue.waiting_tokens_max,
+        tenant_requests_max=queue.tenant_waiting_requests_max,
+        tenant_tokens_max=queue.tenant_waiting_tokens_max,
+    )
+
+    def new_room(
+        model: str,
+        unseat: Callable[[Placed], None],
+        first: Callable[[], bool],
+        elsewhere: Callable[[set[WorkerId]], bool],
+    ) -> WaitingRoom[Placed]:
         return WaitingRoom(
             model,
             policy=policy,
             order=order,
             unseat=unseat,
-            waiting_max=queue.waiting_requests_max,
+            bounds=bounds,
             waiting_seconds_max=queue.waiting_seconds_max,
             clock=time.monotonic,
+            first=first,
+            elsewhere=elsewhere,
+            passed_max=PASSED_MAX if queue.hold is not None else 0,
         )
 
     return new_room
@@ -177,10 +197,14 @@ def _bounds(settings: Settings) -> Bounds:
         ),
         attempts_max=requests.attempts_max,
         first_token_seconds_max=requests.first_token_seconds_max,
+        batch=ServiceClasses(settings.classes).batch,
+        background=queue.across != Priority.name,
+        preempts=queue.preempts,
+        hold=queue.hold,
     )
 
 
-def _shadow(settings: ShadowPolicy | None) -> Shadow | None:
+def shadow_of(settings: ShadowPolicy | None) -> Shadow | None:
     if settings is None:
         return None
     return Shadow(routing_policy(settings.policy, settings.options), settings.share)

@@ -6,21 +6,21 @@ from typing import Protocol
 from gateway.queue.store import Loads
 
 Debts = Sequence[tuple[str, str, float]]
-"""(model, tenant, units over weight): how far a tenant is ahead of the virtual time."""
+"""(queue, tenant, units over weight): how far a tenant is ahead of the virtual time."""
 
 
 class Household(Protocol):
     """What the shared queue has to know of its gateway, and tells it."""
 
-    def models(self, beside: str | None = None) -> Sequence[str]:
-        """Of all queues; or those whose workers also serve this one."""
+    def queues(self, beside: str | None = None) -> Sequence[str]:
+        """All; or those whose workers also serve this one."""
         ...
 
     def others(self, loads: Loads, *, all_workers: bool) -> None:
         """What the other gateways have at these workers; with `all_workers`, at no others."""
         ...
 
-    def tags(self, model: str, tenant: str, virtual_time: float, finish: float) -> None:
+    def tags(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
         """As they are in Redis, should it go away."""
         ...
 

@@ -5,6 +5,18 @@ from collections.abc import Sequence
 SHARED = ("gateways", "loads", "places", "owned", "grants", "ended", "turns")
 OF_A_QUEUE = ("meta", "active", "finish", "tickets")
 
+BATCH = "#batch"
+"""The end of the names of queues that give turns only while nobody else waits; lua/queue.lua knows it."""
+
+
+def queue_of(model: str, *, background: bool) -> str:
+    """The name of a model's queue."""
+    return model + BATCH if background else model
+
+
+def model_of(queue: str) -> str:
+    return queue.removesuffix(BATCH)
+
 
 class QueueKeys:
     """`prefix`: what all keys of the deployment begin with."""

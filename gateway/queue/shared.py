@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.queue.household import Household
+from gateway.queue.keys import BATCH
 from gateway.queue.places import Placed, Places
 from gateway.queue.store import NotJoined, QueueStore, SharedRoute, SharedTicket, Told
 from gateway.within import within
@@ -98,13 +99,13 @@ class SharedQueue:
     # Turns and places.
 
     def ticket(
-        self, ticket: Ticket, model: str, kv_tokens: int, *, cost: float | None = None
+        self, ticket: Ticket, queue: str, kv_tokens: int, *, cost: float | None = None
     ) -> SharedTicket:
         """Its name among all gateways' tickets. `cost`: by default the ticket's."""
         self._number += 1
         return SharedTicket(
             id=f"{self._store.gateway}:{self._number}",
-            queue=model,
+            queue=queue,
             tenant=ticket.tenant,
             weight=ticket.weight,
             cost=ticket.cost if cost is None else cost,
@@ -225,8 +226,8 @@ class SharedQueue:
     # Further down.
 
     def _queues(self, first: str | None = None) -> list[str]:
-        models = list(self._household.models(first))
-        return models if first is None else [first, *(model for model in models if model != first)]
+        queues = list(self._household.queues(first))
+        return queues if first is None else [first, *(queue for queue in queues if queue != first)]
 
     async def _ask(self, waiter: _Waiter) -> None:
         """Its place, a ticket, or other routes for the ticket that it has."""
@@ -236,7 +237,8 @@ class SharedQueue:
             _fail(waiter, NoRoute())
             return
         self._told.add(shared.id)
-        asked = asyncio.ensure_future(self._store.admit(shared, routes))
+        before = self._queues(shared.queue)[1:] if shared.queue.endswith(BATCH) else ()
+        asked = asyncio.ensure_future(self._store.admit(shared, routes, before))
         asked.add_done_callback(_fetched)
         try:
             told = await within(asked, self._timeout_seconds)

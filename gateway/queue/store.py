@@ -102,11 +102,13 @@ class QueueStore:
         self._scripts = scripts
         self._window_tokens = window_tokens
 
-    async def admit(self, ticket: SharedTicket, routes: Sequence[SharedRoute]) -> Told:
-        """Outcome 1: placed at `worker`; 0: it waits; -1: it has ended."""
+    async def admit(
+        self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
+    ) -> Told:
+        """Outcome 1: placed at `worker`; 0: it waits; -1: it has ended. `before`: queues that go before its own."""
         answer = await self._call(
             "admit",
-            [ticket.queue],
+            [ticket.queue, *before],
             [ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens, *_routes(routes)],
         )
         told = _told(answer)

@@ -210,6 +210,13 @@ def _webhooks(settings: Settings) -> Iterator[str]:
 
 def _listeners(settings: Settings) -> Iterator[str]:
     listen, admin = settings.listen, settings.admin
+    for path, tls in (("listen", listen.tls), ("admin", admin.tls)):
+        for name in ("certificate", "key", "client_ca") if tls is not None else ():
+            file = getattr(tls, name)
+            if file is not None and not Path(file).is_file():
+                yield f"$.{path}.tls.{name}: there is no file {file!r}"
+    if listen.processes > 1 and listen.unix_socket is not None:
+        yield "$.listen.processes: a unix socket is served by one process"
     if listen.unix_socket is not None:
         if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
             yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"

@@ -17,6 +17,19 @@ from gateway.settings.types import (
 )
 
 
+class Tls(Branch, frozen=True, kw_only=True):
+    """A listener's certificate. Its files are read again when they change; connections that stand stay."""
+
+    certificate: Annotated[
+        FilePath, Meta(description="PEM file: the certificate, and those between it and its CA.")
+    ]
+    key: Annotated[FilePath, Meta(description="PEM file with its key, without a passphrase.")]
+    client_ca: Annotated[
+        FilePath | None,
+        Meta(description="PEM file of authorities: callers then need a certificate of theirs."),
+    ] = None
+
+
 class Listen(Branch, frozen=True, kw_only=True):
     """Where tenants connect."""
 
@@ -25,6 +38,15 @@ class Listen(Branch, frozen=True, kw_only=True):
     unix_socket: Annotated[
         FilePath | None, Meta(description="Path of a unix socket to listen on instead of host and port.")
     ] = None
+    processes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Gateways on this machine that share the port, each on a core of its own (`--processes`).",
+        ),
+    ] = 1
+    tls: Annotated[Tls | None, Meta(description="Serve https:// with this certificate.")] = None
     trusted_proxies: Annotated[
         tuple[Network, ...],
         Meta(
@@ -45,6 +67,7 @@ class Admin(Branch, frozen=True, kw_only=True):
 
     host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Port; 0 takes a free one.")] = 8001
+    tls: Annotated[Tls | None, Meta(description="Serve https:// with this certificate.")] = None
     token: Annotated[
         Secret | None,
         Meta(description="Needed for /ui and /admin/v1; without one they answer on loopback addresses only."),

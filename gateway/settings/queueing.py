@@ -41,4 +41,33 @@ class Queueing(Branch, frozen=True, kw_only=True):
     waiting_requests_max: Annotated[
         Positive, Meta(description="Requests that may wait, per model and gateway.")
     ] = 1000
+    waiting_tokens_max: Annotated[
+        Positive, Meta(description="Uncached prompt tokens that may wait, per model and gateway.")
+    ] = 32 * 1024**2
+    tenant_waiting_requests_max: Annotated[
+        Positive | None, Meta(description="Of one tenant; without it, only a full room is shared out evenly.")
+    ] = None
+    tenant_waiting_tokens_max: Annotated[Positive | None, Meta(description="Of one tenant.")] = None
+    preempts: Annotated[
+        bool,
+        Meta(
+            description="Take a worker's place back from a batch request that has not brought a first token when "
+            "another one would have to wait for it; the batch request waits again."
+        ),
+    ] = False
+    hold: Annotated[
+        NotNegative | None,
+        Meta(
+            description="How much dearer than its best worker another may be for a request to go there now, as a "
+            "share; else it waits for that one, and others take the free one. null: any that has room will do."
+        ),
+    ] = 0.1
+    whole_from_streams: Annotated[
+        bool,
+        Meta(
+            description="Ask SGLang and vLLM for a stream also where the client wants its answer at once, and put "
+            "it together here: the first token makes room for the next request. Requests with fields that a "
+            "stream may not answer are passed as they are."
+        ),
+    ] = True
     waiting_seconds_max: Annotated[Seconds, Meta(description="Longest wait for a turn.")] = 30.0

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from gateway.settings.classes import ClassName
 from gateway.settings.types import Branch, Identifier, KeyHash, Moment, Name, Network, Positive, Weight
 
 KeyScope = Literal["inference", "usage", "admin"]
@@ -117,6 +118,13 @@ class Plan(Branch, frozen=True, kw_only=True):
     weight: Annotated[
         Weight, Meta(description="Share in the fair queue: twice the weight, twice the work when all wait.")
     ] = 1.0
+    classes: Annotated[
+        tuple[ClassName, ...],
+        Meta(
+            description="Service classes that may be asked for, the first where nobody says otherwise; none: all, "
+            "and `chat`. A database's plans have all."
+        ),
+    ] = ()
     models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
     context_length_max: Annotated[
         Positive | None,
@@ -196,6 +204,10 @@ class ApiKey(Branch, frozen=True, kw_only=True):
             description="Name its limits are counted under, for a key that replaces another; by default its id."
         ),
     ] = None
+    service_class: Annotated[
+        ClassName | None,
+        Meta(description="Service class of its requests that name none; for keys of this file."),
+    ] = field(default=None, name="class")
     disabled: Annotated[bool, Meta(description="Refuse it, as if it did not exist.")] = False
 
 

@@ -45,7 +45,7 @@ ZmqUrl = Annotated[
         extra=form("an address of ZMQ, as tcp://host:5557 or ipc:///path"),
     ),
 ]
-FilePath = Annotated[str, Meta(pattern=r"^[^\x00\n]+\Z", extra=form("a path"))]
+FilePath = Annotated[str, Meta(pattern=r"^[^\x00\r\n]+\Z", extra=form("a path"))]
 KeyHash = Annotated[
     str,
     Meta(

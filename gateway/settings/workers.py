@@ -78,6 +78,13 @@ class Worker(Branch, frozen=True, kw_only=True):
         ),
     ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
+    priority: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="`on`: its engine orders requests by `priority` (SGLang: --enable-priority-scheduling, "
+            "vLLM: --scheduling-policy priority) and gets that of the service class. `auto`: the embedded one does."
+        ),
+    ] = "auto"
     headers: Annotated[
         Headers, Meta(description="Sent to it with every request, as {x-team: llm}.", max_length=32)
     ] = field(default_factory=dict)
@@ -118,6 +125,9 @@ class Discovery(Branch, frozen=True, kw_only=True):
         Meta(description="What they do of a request; see `workers` (dns, kubernetes)."),
     ] = "both"
     api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
+    priority: Annotated[
+        Literal["auto", "on", "off"], Meta(description="As `workers[].priority` (dns, kubernetes).")
+    ] = "auto"
     headers: Annotated[
         Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
     ] = field(default_factory=dict)
@@ -138,6 +148,7 @@ class Discovery(Branch, frozen=True, kw_only=True):
             models=self.models,
             role=self.role,
             api_key=self.api_key,
+            priority=self.priority,
             headers=self.headers,
             tls=self.tls,
         )

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.telemetry.record import OTHERS, RequestRecord
+from gateway.telemetry.record import CLIENT_CLOSED, OK, OTHERS, RequestRecord
 
 TTFT_BUCKETS = (
     0.001,
@@ -75,6 +75,11 @@ NOBODY = "-"
 PAIRS_MAX = 4096
 """Of tenant and model. Each takes 25 kB, and some 80 lines of every scrape; later ones count together."""
 
+
+TURNED_AWAY = frozenset(
+    {"admission_timeout", "deadline_exceeded", "overloaded", "target_missed", "too_many_waiting"}
+)
+"""Codes of those whom the queue has let go."""
 
 POLICY, SHADOW = "policy", "shadow"
 
@@ -183,6 +188,19 @@ class RequestMetrics:
             "Prompt tokens that workers report to have computed, of streams, by who chose the worker.",
             "by",
         )
+        self.class_requests = counter(
+            "class_requests",
+            "Requests by service class: `met` or `missed` its target for a first token, `turned_away` while they "
+            "waited, `left` by their client before it, `failed`, or `unknown` where a worker sends no stream.",
+            "class",
+            "outcome",
+        )
+        self.class_ttft = histogram(
+            "class_time_to_first_token_seconds",
+            "From received to a worker's first token, by service class; also of answers put together here.",
+            TTFT_BUCKETS,
+            "class",
+        )
         self._children: dict[tuple[str, str], _TenantModel] = {}
         self._outcomes: dict[tuple[str, str, str], Counter] = {}
         self._workers: dict[str, _Worker] = {}
@@ -196,6 +214,10 @@ class RequestMetrics:
             outcome = self.requests.labels(tenant, model, record.code)
             self._outcomes[tenant, model, record.code] = outcome
         outcome.inc()
+        if record.service_class:
+            self.class_requests.labels(record.service_class, class_outcome(record)).inc()
+            if record.first_token_seconds is not None:
+                self.class_ttft.labels(record.service_class).observe(record.first_token_seconds)
         if record.worker is None:
             return
         child = self._children.get((tenant, model))
@@ -249,6 +271,18 @@ class RequestMetrics:
                 return OTHERS
             self._pairs.add((tenant, model))
         return tenant
+
+
+def class_outcome(record: RequestRecord) -> str:
+    """What came of a service class's target."""
+    first, target = record.first_token_seconds, record.ttft_target_seconds
+    if first is not None and target is not None:
+        return "met" if first <= target else "missed"
+    if record.code in TURNED_AWAY:
+        return "turned_away"
+    if record.code == CLIENT_CLOSED:
+        return "left"
+    return "unknown" if record.code == OK else "failed"
 
 
 class _TenantModel:

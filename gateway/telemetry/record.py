@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from gateway.telemetry.trace import Trace
+from policies.service_class import ServiceClass
 
 OK = "ok"
 CLIENT_CLOSED = "client_closed"
@@ -89,8 +90,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `worker_ttft_seconds`: from dispatch to the worker's first token, of streams; `predicted_ttft_seconds`: what
     the latency model expected of it.
     `asked`: the model, by the name that the client used. `user`, `tags`: what the client says it is for. `used`:
-    what is charged; None if nothing was computed. `prefill_worker`: who computed the prompt, where that was another
-    worker than the one that answered.
+    what is charged; None if nothing was computed. `service_class`, `ttft_target_seconds`: what it wanted;
+    `first_token_seconds`: from received to a worker's first token, where that can be told.
+    `prefill_worker`: who computed the prompt, where that was another worker than the one that answered.
     """
 
     id: str
@@ -127,6 +129,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user: str | None = None
     tags: Mapping[str, str] = NO_TAGS
     used: Used | None = None
+    service_class: str = ""
+    ttft_target_seconds: float | None = None
+    first_token_seconds: float | None = None
     prefill_worker: str | None = None
 
 
@@ -144,6 +149,7 @@ class Progress:
         "dispatched",
         "dispatched_at",
         "first_byte_at",
+        "first_token_seconds",
         "frames",
         "id",
         "key_id",
@@ -160,6 +166,7 @@ class Progress:
         "queued_until",
         "received_at",
         "refused",
+        "service_class",
         "spend",
         "started_at",
         "status",
@@ -209,6 +216,8 @@ class Progress:
         self.last_byte_at: float | None = None
         self.predicted_ttft_seconds: float | None = None
         self.worker_ttft_seconds: float | None = None
+        self.first_token_seconds: float | None = None
+        self.service_class: ServiceClass | None = None
 
     def mark(self, step: str) -> None:
         """The step of that name ends now; it began where the one before it ended."""
@@ -279,7 +288,7 @@ class Progress:
 
     def record(self) -> RequestRecord:
         """The frozen account, as of now."""
-        output_tokens = self.output_tokens_used() if self.stream or self.usage else 0
+        output_tokens = self.output_tokens_used() if self.stream or self.usage or self.frames else 0
         ttft = (
             self.first_byte_at - self.received_at if self.first_byte_at is not None and self.stream else None
         )
@@ -327,6 +336,9 @@ class Progress:
             user=self.user,
             tags=self.tags,
             used=self.charged,
+            service_class=self.service_class.name if self.service_class is not None else "",
+            ttft_target_seconds=self.service_class.ttft_seconds if self.service_class is not None else None,
+            first_token_seconds=self.first_token_seconds,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

@@ -195,7 +195,13 @@ class Register:
             id=tenant.id,
             organisation=organisation_id,
             key_id=key.id,
-            plan=Plan(name=plan.name, limits=limits, models=_access(plan.models), weight=plan.weight),
+            plan=Plan(
+                name=plan.name,
+                limits=limits,
+                models=_access(plan.models),
+                weight=plan.weight,
+                classes=plan.classes,
+            ),
             group=isolation_group(tenant.id, tenant.isolation),
             scopes=tuple(scopes),
             access=tuple(level for level in access if level != Access()),
@@ -205,6 +211,7 @@ class Register:
             context=_context(tenant, plan),
             closed=(tenant.without_redis or plan.without_redis) == "closed",
             cache_blocks_max=tenant.cache_blocks_max or plan.cache_blocks_max,
+            service_class=key.service_class,
         )
         of_all = organisation.limits if organisation is not None else ()
         return found, next_end(now, tenant.limits, plan.limits, key.limits, of_all)

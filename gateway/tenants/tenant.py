@@ -52,12 +52,14 @@ class ContextBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a tenant may use. No limits: as much as there is. `weight`: share in the queue."""
+    """What a tenant may use. No limits: as much as there is. `weight`: share in the queue. `classes`:
+    service classes that it may have, the first by default; none: all."""
 
     name: str = "unlimited"
     limits: tuple[Limit, ...] = ()
     models: Access = Access()
     weight: float = 1.0
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class Tenant:
     the isolation group; tenants with equal groups may hit each other's cached prefixes, and the empty one is shared
     by everybody who chose so. `access`: what tenant and key say of models, besides the plan. `may`: what the key is
     for. `networks`: every one of these sets has to have the caller's address in it. `closed`: it is refused while
-    quotas cannot be decided together. `cache_blocks_max`: of its group, in the index.
+    quotas cannot be decided together. `cache_blocks_max`: of its group, in the index. `service_class`: the key's.
     """
 
     id: str
@@ -84,6 +86,7 @@ class Tenant:
     context: ContextBounds = ContextBounds()
     closed: bool = False
     cache_blocks_max: int | None = None
+    service_class: str | None = None
 
     def allows(self, model: str) -> bool:
         """May this model be used? Plan, tenant and key all have to allow it."""

@@ -4,6 +4,7 @@
 settings name opens it, it is open to whoever is on this machine, and then the host must be named as loopback too.
 """
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 from importlib.resources import files
@@ -20,10 +21,13 @@ from gateway.adminapi.routes import mount
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.dispatch.fleet import Worker
+from gateway.dispatch.queue_report import queue_report
 from gateway.errors import GatewayError
+from gateway.several import OneOf
 from gateway.telemetry.exposition import exposition
 from gateway.web import openai
 from gateway.web.boundary import Handler, boundary
+from gateway.web.siblings import merged, texts_of_others
 
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
 ISSUER_STATES = ("none", "known", "away", "not read", "stale")
@@ -40,8 +44,8 @@ SECURITY_HEADERS = {
 }
 
 
-def admin_app(gateway: Gateway) -> web.Application:
-    """The application behind `admin`."""
+def admin_app(gateway: Gateway, one: OneOf | None = None) -> web.Application:
+    """The application behind `admin`. `one`: which of several processes it is; the first speaks for all."""
     office = office_of(gateway, openai.decode)
     gate = office.gate
 
@@ -51,6 +55,17 @@ def admin_app(gateway: Gateway) -> web.Application:
     async def ready(http: web.Request) -> web.Response:
         state = readiness(gateway)
         return _json(state, status=200 if state["ready"] else 503)
+
+    async def metrics_of_all(http: web.Request) -> web.StreamResponse:
+        if one is None or one.number:
+            return await metrics(http)
+        accept = http.headers.get("Accept", "")
+        encode, content_type = choose_encoder(accept)
+        asking = asyncio.create_task(texts_of_others(one, accept))
+        own = b"".join([text async for text in exposition(gateway.registry, encode)])
+        texts = {one.number: own, **await asking}
+        text = await asyncio.to_thread(merged, texts)
+        return web.Response(body=text, headers={"content-type": content_type})
 
     async def metrics(http: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
@@ -72,6 +87,9 @@ def admin_app(gateway: Gateway) -> web.Application:
     async def overview(http: web.Request) -> web.Response:
         return _json(shown(gateway))
 
+    async def queue(http: web.Request) -> web.Response:
+        return _json(queue_report(gateway.services.reservations))
+
     async def session(http: web.Request) -> web.Response:
         asker = await gate.admit(http, "viewer", page=True)
         has_one = gate.sessions is not None and gate.sessions.find(http) is not None
@@ -86,8 +104,9 @@ def admin_app(gateway: Gateway) -> web.Application:
     app = web.Application(middlewares=[boundary(admin_failure, local_names_only=lambda: gate.open)])
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
-    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics", metrics_of_all)
     app.router.add_get("/admin/v1/overview", _guarded(gate, overview))
+    app.router.add_get("/admin/v1/queue", _guarded(gate, queue))
     if office.records is not None:
         mount(app, office.records, gate)
     else:
@@ -186,6 +205,7 @@ def shown(gateway: Gateway) -> dict[str, object]:
         "tenants": [
             {"id": tenant, **overview.shown(tally)} for tenant, tally in sorted(overview.tenants.items())
         ],
+        "queue": queue_report(reservations),
         "waiting": {model: len(room) for model, room in reservations.rooms().items()},
         "prefixes": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
         "leases": len(reservations.leases),

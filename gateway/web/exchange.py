@@ -9,16 +9,25 @@ from contextlib import suppress
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from gateway.errors import BadRequest, BodyTimeout, GatewayError, PayloadTooLarge, UnsupportedEncoding
-from gateway.request import InferenceRequest, Surface
+from gateway.errors import (
+    BadRequest,
+    BodyTimeout,
+    GatewayError,
+    PayloadTooLarge,
+    UnsupportedEncoding,
+    WorkerError,
+)
+from gateway.request import InferenceRequest, Surface, Wishes
 from gateway.settings.types import Address
 from gateway.tenants.tenant import Tenant
 from gateway.web.bodies import Bodies
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
+from gateway.web.wishes import wishes_in
 
 SERVER = "radixgate"
 REPEAT_KEY_MAX = 255
+COMMENT = b": waiting\n\n"
 STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
@@ -75,6 +84,10 @@ class HttpExchange:
         return key
 
     @property
+    def wishes(self) -> Wishes:
+        return wishes_in(self._http.headers)
+
+    @property
     def address(self) -> Address | None:
         return self._find_address(self._http)
 
@@ -111,10 +124,14 @@ class HttpExchange:
             raise BadRequest("The body did not arrive as its headers said.") from err
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        self.response = web.StreamResponse(status=status, headers=self._headers(headers, STREAM_HEADERS))
-        self.response.content_type = content_type
-        await self.response.prepare(self._http)
+        if not self.begun:
+            await self._prepare(status, content_type, headers)
         await self._send(self._dialect.begin())
+
+    async def comment(self) -> None:
+        if not self.begun:
+            await self._prepare(200, "text/event-stream", {})
+        await self._send(COMMENT)
 
     async def write(self, data: bytes) -> None:
         await self._send(self._dialect.frames(data))
@@ -124,7 +141,15 @@ class HttpExchange:
         assert self.response is not None
         await self._read_by_the_client(self.response.write_eof())
 
+    async def _prepare(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
+        response = web.StreamResponse(status=status, headers=self._headers(headers, STREAM_HEADERS))
+        response.content_type = content_type
+        self.response = response
+        await response.prepare(self._http)
+
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
+        if self.begun:
+            raise WorkerError  # A worker that was asked for a stream, of which there were comments already.
         await self._answer(status, content_type, await self._dialect.whole(body), headers)
 
     async def _send(self, data: bytes) -> None:

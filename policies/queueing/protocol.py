@@ -32,6 +32,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `number`: order of arrival. `weight`: the tenant's share. `cost`: estimated cost units. `uncached_tokens`,
     `cached_tokens`: of its prompt, at the worker that holds most of it; `worker`: which one that is.
     `arrived_at`, `deadline`: seconds on the clock that `now` is read from; no deadline, no hurry.
+    `level`: of its class; of one tenant's tickets the lowest goes first.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uncached_tokens: int = 0
     cached_tokens: int = 0
     service_class: str = "chat"
+    level: int = 0
     worker: str = ""
 
 

@@ -40,7 +40,11 @@ class Sfq:
         if not waiting:
             return None
         tags, passed = counters.tags, counters.virtual_time
-        ticket = min(waiting, key=lambda ticket: (tags.get(ticket.tenant, passed), ticket.number))
+
+        def order(ticket: Ticket) -> tuple[float, int, int]:
+            return tags.get(ticket.tenant, passed), ticket.level, ticket.number
+
+        ticket = min(waiting, key=order)
         start = tags.get(ticket.tenant, passed)
         return Turn(
             ticket=ticket,

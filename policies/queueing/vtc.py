@@ -35,7 +35,11 @@ class Vtc:
         if not waiting:
             return None
         tags, last = counters.tags, counters.virtual_time
-        ticket = min(waiting, key=lambda ticket: (tags.get(ticket.tenant, last), ticket.number))
+
+        def order(ticket: Ticket) -> tuple[float, int, int]:
+            return tags.get(ticket.tenant, last), ticket.level, ticket.number
+
+        ticket = min(waiting, key=order)
         before = tags.get(ticket.tenant, last)
         after = before + ticket.cost / ticket.weight
         return Turn(ticket=ticket, counters=counters.moved({ticket.tenant: after}, virtual_time=after))

@@ -10,7 +10,7 @@ from random import Random
 
 from xxhash import xxh3_64_intdigest
 
-from policies.admission import has_window
+from policies.admission import has_window, worth_going
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.order import Order
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
@@ -44,7 +44,10 @@ class OutputLengths:
 
 
 class SimulatedGateway:
-    """`window_tokens`, `hold`: see Scenario. Requests that wait here are known by their number."""
+    """`window_tokens`, `hold`: see Scenario. Requests that wait here are known by their number.
+
+    `takes_turns`: nobody waits here but in TurnQueue; `slack`: how much dearer than the best a worker may be then.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,8 @@ class SimulatedGateway:
         window_tokens: int | None,
         hold: Order,
         random: Random,
+        takes_turns: bool = False,
+        slack: float | None = None,
     ) -> None:
         self.view = view
         self._policy = policy
@@ -61,6 +66,8 @@ class SimulatedGateway:
         self._hold = hold
         self._random = random
         self._lengths = OutputLengths()
+        self._takes_turns = takes_turns
+        self._slack = slack
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
         self._sequence = 0
 
@@ -86,8 +93,10 @@ class SimulatedGateway:
         up: Sequence[int],
         places: Mapping[WorkerId, int],
         now: float,
+        closed: set[WorkerId],
     ) -> Route | None:
         """Where it goes now; None: it waits. `up`: workers that may get it; `places`: where in the fleet they are.
+        `closed`: for whom somebody waits who goes first; those that this one waits for are added.
 
         A request that is sent at once goes to the first route. One that may wait goes where it fits, but not to a
         worker that is much worse for it than the best: that one's queue is counted in its cost already.
@@ -96,6 +105,8 @@ class SimulatedGateway:
         ranking = self._policy.rank(query, candidates, now)
         if self._window_tokens is None:
             return ranking[0]
+        if self._takes_turns:
+            return self._in_turn(ranking, request, places, closed)
         dearest = ranking[0].cost_ms * (1 + SLACK)
         for route in ranking:
             if route.cost_ms > dearest:
@@ -104,6 +115,29 @@ class SimulatedGateway:
             window = has_window(self.view.queued(worker), uncached, self._window_tokens)
             if window and self.view.has_room(worker, uncached + query.output_tokens):
                 return route
+        return None
+
+    def _in_turn(
+        self,
+        ranking: Sequence[Route],
+        request: TraceRequest,
+        places: Mapping[WorkerId, int],
+        closed: set[WorkerId],
+    ) -> Route | None:
+        """The best that has room, as in gateway/dispatch/turn.py."""
+        assert self._window_tokens is not None
+        waited_for = []
+        for route in ranking:
+            if not worth_going(route.cost_ms, ranking[0].cost_ms, self._slack):
+                break
+            queued, uncached = (
+                self.view.queued(places[route.worker]),
+                request.prompt_tokens - route.matched_tokens,
+            )
+            if route.worker not in closed and has_window(queued, uncached, self._window_tokens):
+                return route
+            waited_for.append(route.worker)
+        closed.update(waited_for)
         return None
 
     def answered(self, request: TraceRequest) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from policies.simulation.step_time import StepTime
+from policies.simulation.turns import QueueRule
 
 
 class Happening(StrEnum):
@@ -32,7 +33,7 @@ class Scenario:
     `sync_seconds`: how much later a gateway hears of what another one has sent; None: never.
     `event_seconds`: how much later KV events are known; `event_loss`: the share that never is.
     `window_tokens`: uncached tokens that a worker may have ahead before requests wait in the gateway, in the order
-    `hold`; None: everything is sent at once.
+    `hold`; None: everything is sent at once. `turns`: they wait as in the real gateway, by its queue policies.
     """
 
     workers: int
@@ -45,5 +46,6 @@ class Scenario:
     event_loss: float = 0.0
     window_tokens: int | None = None
     hold: str = "hrrn"
+    turns: QueueRule | None = None
     attempts_max: int = 3
     changes: tuple[Change, ...] = ()

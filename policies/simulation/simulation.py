@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
+from policies.admission import PASSED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
 from policies.simulation.engine import Cache, Engine, Job
@@ -23,6 +24,7 @@ from policies.simulation.order import ORDERS
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import Change, Happening, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from policies.simulation.turns import TurnQueue
 from policies.simulation.view import GatewayView
 from radix_cache.match import WorkerId
 
@@ -98,9 +100,12 @@ class Simulation:
                 window_tokens=scenario.window_tokens,
                 hold=ORDERS[scenario.hold],
                 random=self._random,
+                takes_turns=scenario.turns is not None,
+                slack=scenario.turns.hold if scenario.turns is not None else None,
             )
             for at in range(scenario.gateways)
         ]
+        self._turns = scenario.turns.queue() if scenario.turns is not None else None
         self._queries: dict[int, tuple[int, RouteQuery]] = {}
         self._sent: dict[int, Sent] = {}
         self._predicted_tokens = 0
@@ -162,19 +167,36 @@ class Simulation:
         if not self._up:
             self._end(number, "no_worker")
             return
+        request = self._trace[number]
+        held = max(self._known.match(request.blocks).values(), default=0) * BLOCK_TOKENS
+        uncached = max(1, request.prompt_tokens - held)
+        if self._turns is not None:
+            self._take_turns(self._turns, number, uncached, now)
+            return
         route = self._route(number, now)
         if route is not None:
             self._send(number, route, now)
             return
-        request = self._trace[number]
-        held = max(self._known.match(request.blocks).values(), default=0) * BLOCK_TOKENS
-        self._gateways[self._queries[number][0]].wait(number, max(1, request.prompt_tokens - held), now)
+        self._gateways[self._queries[number][0]].wait(number, uncached, now)
 
-    def _route(self, number: int, now: float) -> Route | None:
+    def _take_turns(self, turns: TurnQueue, number: int, uncached_tokens: int, now: float) -> None:
+        _, query = self._queries[number]
+        turns.arrive(number, self._trace[number], uncached_tokens, query.output_tokens, now)
+        route = self._route(number, now) if turns.at_once(number, now) else None
+        if route is None:
+            turns.wait(number)
+            return
+        turns.take()
+        self._send(number, route, now)
+
+    def _route(self, number: int, now: float, closed: set[WorkerId] | None = None) -> Route | None:
         at, query = self._queries[number]
         request = self._trace[number]
         known = self._known.match(request.blocks)
-        return self._gateways[at].route(query, request, known, self._up, self._places, now)
+        gateway = self._gateways[at]
+        return gateway.route(
+            query, request, known, self._up, self._places, now, set() if closed is None else closed
+        )
 
     def _send(self, number: int, route: Route, now: float) -> None:
         at, query = self._queries[number]
@@ -212,12 +234,26 @@ class Simulation:
         """Gives out what room there is now."""
         if not self._up:
             return
+        if self._turns is not None:
+            self._give_turns(self._turns, now)
+            return
         for gateway in self._gateways:
             for number in gateway.turns(now):
                 route = self._route(number, now)
                 if route is not None:
                     gateway.leave(number)
                     self._send(number, route, now)
+
+    def _give_turns(self, turns: TurnQueue, now: float) -> None:
+        passed: set[int] = set()
+        closed: set[WorkerId] = set()
+        while len(passed) <= PASSED_MAX and (number := turns.first(now, passed)) is not None:
+            route = self._route(number, now, closed)
+            if route is not None:
+                turns.take()
+                self._send(number, route, now)
+            else:
+                passed.add(number)
 
     # Engines
 
@@ -262,6 +298,8 @@ class Simulation:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
         outcome.last_at = now
         self._tell(sent, lambda view, then: view.leave(sent.worker, sent.kv_tokens), now)
+        if self._turns is not None:
+            self._turns.ended(job.number, job.request, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
         gateway.answered(job.request)
         tpot = outcome.tpot
@@ -325,6 +363,8 @@ class Simulation:
         self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
         self._tell(sent, lambda view, then: view.leave(worker, kv_tokens), now)
         self._tell(sent, lambda view, then: view.settle(worker, number), now)
+        if self._turns is not None:
+            self._turns.lost(number)
         if outcome.first_at is not None:
             self._end(number, "stream_interrupted")
         elif outcome.attempts >= self._scenario.attempts_max:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gateway.queue.keys import BATCH
 from gateway.queue.store import SharedPlace, SharedRoute, SharedTicket
 from policies.admission import has_window
 from policies.queueing.protocol import QueueCounters, Ticket
@@ -71,9 +72,14 @@ class QueueModel:
         fitting = [r for r in routes if has_window(self.tokens(r.worker), r.uncached_tokens, self.window)]
         return min(fitting, key=lambda r: r.fixed_ms + r.ms_per_token * self.tokens(r.worker), default=None)
 
+    def behind(self, queue: str, queues: Sequence[str]) -> bool:
+        """Does somebody wait who goes before all of this batch queue?"""
+        others = (other for other in queues if not other.endswith(BATCH))
+        return queue.endswith(BATCH) and any(self.waiting(other) for other in others)
+
     # The verbs.
 
-    def admit(self, gateway, ticket, routes):
+    def admit(self, gateway, ticket, routes, before=()):
         if gateway not in self.gateways:
             return -2, ""
         if ticket.id in self.ended:
@@ -85,10 +91,10 @@ class QueueModel:
             others = [self.records[id].as_ticket() for id in self.waiting(ticket.queue)]
             counters = self.policy.arrive(self._counters(ticket.queue), record.as_ticket(), others)
             self.records[ticket.id], self.counters[ticket.queue] = record, counters
-            self._grant([ticket.queue], ticket.id)
+            self._grant([ticket.queue, *before], ticket.id)
         elif known.state == "waiting":
             known.routes = list(routes)
-            self._grant([ticket.queue], ticket.id)
+            self._grant([ticket.queue, *before], ticket.id)
         else:
             self.more = False
         record = self.records[ticket.id]
@@ -191,8 +197,8 @@ class QueueModel:
 
     def _grant(self, queues, mine=None):
         given = 0
-        for queue in queues:
-            while given < GRANTS_MAX:
+        for queue in sorted(queues, key=lambda queue: queue.endswith(BATCH)):
+            while given < GRANTS_MAX and not self.behind(queue, queues):
                 id = self.head(queue)
                 route = self.best(self.records[id].routes) if id else None
                 if route is None:

@@ -199,7 +199,7 @@ async def test_a_reader_that_stops_reading_stops_the_worker_from_sending(gateway
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_reader_that_stops_for_good_is_a_client_that_has_left(gateway, stream):
-    settings = {"requests.idle_seconds_max": "0.3"}
+    settings = {"requests.idle_seconds_max": "0.3", "queueing.whole_from_streams": "false"}
     async with ScriptedWorker() as worker, gateway(worker, concurrency=1, **settings) as running:
         worker.then(tokens=10**6)
         async with running.chat(stream=stream) as response:

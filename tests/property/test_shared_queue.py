@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from gateway.queue.keys import QueueKeys
+from gateway.queue.keys import BATCH, QueueKeys
 from gateway.queue.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.queue_model import QueueModel
@@ -19,7 +19,9 @@ from tests.fakes.queue_model import QueueModel
 WINDOW = 100
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
-WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n")
+WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")
+BEFORE = ("m", "n")
+"""Who goes before batch work."""
 
 runs = itertools.count()
 
@@ -50,6 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.tickets: dict[str, SharedTicket] = {}
         self.said: list[Callable[[], None]] = []
         self.gone: set[str] = set()
+        self.batch_may_go = True
         for name in GATEWAYS:
             self.joined(name, [], [])
 
@@ -62,6 +65,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def finished(self, name, queues=QUEUES):
         """A verb gives at most so many turns; its caller asks for the rest at once."""
+        self.batch_may_go = len(queues) == len(QUEUES)
         while self.model.more:
             told = self.do(self.stores[name].expire(queues))
             assert told is not None
@@ -94,11 +98,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.admitted(id.split(":")[0], id, routes)
 
     def admitted(self, name, id, routes):
-        told = self.do(self.stores[name].admit(self.tickets[id], routes))
-        expected = self.model.admit(name, self.tickets[id], routes)
+        before = BEFORE if self.tickets[id].queue.endswith(BATCH) else ()
+        told = self.do(self.stores[name].admit(self.tickets[id], routes, before))
+        expected = self.model.admit(name, self.tickets[id], routes, before)
         assert expected == (-2, "") if told is None else (told.outcome, told.worker or "") == expected
         if told is not None:
-            self.finished(name, [self.tickets[id].queue])
+            self.finished(name, [self.tickets[id].queue, *before])
+        self.batch_may_go = False  # who stood before it may be gone; the next verb that names all sees that
 
     @precondition(lambda self: self.model.turns)
     @rule(data=st.data(), routes=routes, for_another=st.booleans())
@@ -211,6 +217,8 @@ class QueueMachine(RuleBasedStateMachine):
     def who_stands_first_has_no_room(self):
         if self.model.gateways:
             for queue in QUEUES:
+                if self.model.behind(queue, QUEUES) or (queue.endswith(BATCH) and not self.batch_may_go):
+                    continue
                 first = self.model.head(queue)
                 routes = self.model.records[first].routes if first else []
                 assert self.model.best(routes) is None

@@ -1,1 +1,1 @@
-"""A long run that asks one question: is memory flat? `make soak`. Read first traffic, then callers, samples."""
+"""A long run that asks whether memory is flat: `make soak`. Read first traffic, then lengths, callers, samples."""

@@ -30,6 +30,7 @@ from gateway.tenants.keys import new_key, pepper
 from tests.benchmarks.report import new_table
 from tests.benchmarks.subjects import run_to_its_end
 from tests.soak.callers import Tally, call
+from tests.soak.lengths import every_length
 from tests.soak.samples import Sample, Verdict, counted, verdict
 from tests.soak.traffic import ENGINE, TEXT, TOKENS, Traffic
 from tests.stage.processes import (
@@ -182,6 +183,7 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
         stack.push_async_callback(soak.close)
         for gateway in gateways:
             await gateway.all_up(soak.http)
+        await every_length(soak.http, engine.url, ENGINE)
 
         tally, samples = await soaked(options, soak, gateways, {t: key.text for t, key in keys.items()})
         held = await soak.still_held()

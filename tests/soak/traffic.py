@@ -27,7 +27,7 @@ STREAMS = 0.35
 LEAVING = 0.02
 REFUSED, REFUSED_KINDS = 0.01, 3
 ON_THE_ENGINE = 0.01
-ENGINE_TOURS = 10
+ENGINE_TOURS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Traffic:
     def tour(self) -> Iterator[Ask]:
         """Each kind of request once for every tenant: what is kept of each kind is kept from then on.
 
-        And more for the engine, which later sees one in a hundred: what it keeps for each length of a step.
+        And more for the engine, which later sees one in a hundred.
         """
         for _, key in product(range(ENGINE_TOURS), self._keys):
             yield Ask(_bytes(key, self._body(key, ENGINE, max_tokens=4, stream=True)))

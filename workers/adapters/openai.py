@@ -33,6 +33,7 @@ class OpenAIAdapter:
     """See WorkerAdapter. Sends no `cache_salt`: tenants share the engine's cache."""
 
     isolates = False
+    streams_whole = False
 
     def __init__(self, target: WorkerTarget) -> None:
         self.http = HttpWorker(target)

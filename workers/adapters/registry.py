@@ -6,7 +6,7 @@ from typing import Any
 
 from workers.adapter import WorkerAdapter, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
-from workers.adapters.sglang import SglangAdapter
+from workers.adapters.sglang import EmbeddedAdapter, SglangAdapter
 from workers.adapters.vllm import VllmAdapter
 
 GROUP = "radixgate.worker_adapters"
@@ -17,7 +17,7 @@ BUILT_IN: Mapping[str, NewAdapter] = {
     "openai": OpenAIAdapter,
     "vllm": VllmAdapter,
     "sglang": SglangAdapter,
-    "embedded": SglangAdapter,
+    "embedded": EmbeddedAdapter,
 }
 
 

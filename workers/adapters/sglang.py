@@ -45,12 +45,16 @@ class SglangAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
     isolates = True
+    lowest_first = False
+    streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = super().body(call)
         fields["rid"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
+        if call.priority is not None:
+            fields["priority"] = raw(call.priority if self.lowest_first else -call.priority)
         return fields
 
     async def probe(self) -> WorkerReport:
@@ -75,6 +79,12 @@ class SglangAdapter(OpenAIAdapter):
         except WorkerUnreachable:
             return None
         return of_ranks(told.loads)
+
+
+class EmbeddedAdapter(SglangAdapter):
+    """The embedded engine, which lets the lowest `priority` go first, as vLLM does."""
+
+    lowest_first = True
 
 
 def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:

@@ -20,6 +20,7 @@ class VllmAdapter(OpenAIAdapter):
     """See WorkerAdapter."""
 
     isolates = True
+    streams_whole = True
 
     def __init__(self, target: WorkerTarget) -> None:
         super().__init__(target)
@@ -32,6 +33,8 @@ class VllmAdapter(OpenAIAdapter):
         fields["request_id"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
+        if call.priority is not None:
+            fields["priority"] = raw(call.priority)
         return fields
 
     async def probe(self) -> WorkerReport:

@@ -76,6 +76,7 @@ class Engine:
     ) -> None:
         self.info = info = parts.info
         self.store = parts.store
+        self.embedder = parts.embedder
         self.tokenizer = parts.tokenizer
         self.grammars = GrammarCompiler(parts.tokenizer.to_json, info.vocab_size, parts.eos_ids)
         self.limits = Limits(

@@ -14,6 +14,7 @@ import torch
 
 from workers.engine.attention.sdpa import SdpaBackend
 from workers.engine.config import EngineConfig
+from workers.engine.embedding import Embedder
 from workers.engine.errors import ConfigInvalid
 from workers.engine.exec.runner import Runner
 from workers.engine.kv.codec import kv_codec
@@ -64,6 +65,7 @@ class Parts:
     store: KVStore | None = None
     """Where keys and values are, for who hands them to another engine; a runner without a model has none."""
     drafter: Drafter | None = None
+    embedder: Embedder | None = None
 
 
 def load_parts(config: EngineConfig, watcher: Drafter | None = None) -> Parts:
@@ -133,6 +135,7 @@ def load_parts(config: EngineConfig, watcher: Drafter | None = None) -> Parts:
         tokenizer=tokenizer,
         eos_ids=spec.eos_ids,
         drafter=drafter,
+        embedder=Embedder(decoder, device),
     )
 
 

@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from workers.engine_server import control, generation
+from workers.engine_server.embeddings import embeddings
 from workers.engine_server.errors import errors_as_json
 from workers.engine_server.options import BODY_BYTES_MAX
 from workers.engine_server.worker import WORKER, Worker
@@ -16,6 +17,7 @@ def build_app(worker: Worker) -> web.Application:
         [
             web.post("/v1/chat/completions", generation.chat_completions),
             web.post("/v1/completions", generation.completions),
+            web.post("/v1/embeddings", embeddings),
             web.get("/v1/models", control.models),
             web.get("/v1/models/{model:.+}", control.model),
             web.get("/health", control.health),

@@ -69,6 +69,7 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
             engine=running,
             prompts=Prompts(running.tokenizer, template),
             publisher=publisher,
+            embedder=engine.embedder,
             half=half,
             call_format=_call_format(options, template),
             created=int(time.time()),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from workers.engine.aio import AsyncEngine
+from workers.engine.embedding import Embedder
 from workers.engine_server.disaggregation import Half
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.kv_events import Publisher
@@ -77,6 +78,7 @@ class Worker:
     publisher: Publisher | None = None
     call_format: CallFormat | None = None
     """How the model writes tool calls; None if that is not known."""
+    embedder: Embedder | None = None
     half: Half = field(default_factory=lambda: Half("null"))
     created: int
     """Unix seconds of the start."""

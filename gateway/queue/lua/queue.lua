@@ -5,6 +5,7 @@
 --             ^                                                |
 --             +--- the owner has asked anew <--- 250 ms over --+
 --
+-- A queue whose name ends in "#batch" gives turns only while nobody waits in the others that a call names.
 -- Turns are given as policies/queueing/sfq.py says, room as policies/admission.py says; a property test holds this
 -- file to them. Who stands first waits until it has room: smaller ones do not slip past it.
 --
@@ -40,7 +41,7 @@ local function open(keys, args)
   for i = 1, count do
     local k = 7 + (i - 1) * 4
     local queue = {name = args[3 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
-      tickets = keys[k + 4]}
+      tickets = keys[k + 4], background = string.sub(args[3 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
   at = 4 + count
@@ -215,13 +216,25 @@ local function grant_one(queue, mine)
   return true
 end
 
+local function somebody_waits_before(queue)
+  if not queue.background then return false end
+  for _, other in ipairs(queues) do
+    if not other.background and call('ZCARD', other.active) > 0 then return true end
+  end
+  return false
+end
+
 -- Gives out what room there is. Of more than GRANTS_MAX the rest is given when the caller asks again, at once.
 local function grant(mine)
   local given = 0
-  for _, queue in ipairs(queues) do
-    while given < GRANTS_MAX do
-      if not grant_one(queue, mine) then break end
-      given = given + 1
+  for _, background in ipairs({false, true}) do
+    for _, queue in ipairs(queues) do
+      if queue.background == background and not somebody_waits_before(queue) then
+        while given < GRANTS_MAX do
+          if not grant_one(queue, mine) then break end
+          given = given + 1
+        end
+      end
     end
   end
   more = given == GRANTS_MAX
@@ -279,7 +292,8 @@ local function loads_of(workers)
   return told
 end
 
--- admit: a place if there is room and nobody waits, else a ticket. Of the first queue.
+-- admit: a place if there is room and nobody waits, else a ticket. Of the first queue; a batch queue is told of
+--   those that go before it.
 --   id, tenant, weight, cost, KV tokens, number of routes, routes
 -- Outcome 1 {worker, tokens, loads, v, F}, 0 waits {'', 0, loads, v, F}, -1 it has ended already.
 -- For one that waits already: its routes are these from now on. One whose turn has come has its place.
@@ -297,7 +311,8 @@ function verbs.admit(keys, args)
     grant(id)
   elseif not known then
     call('ZADD', owned, 0, id)
-    local route = call('ZCARD', queue.active) == 0 and best(routes)
+    local free = call('ZCARD', queue.active) == 0 and not somebody_waits_before(queue)
+    local route = free and best(routes)
     if route then
       local start = math.max(passed(queue), finish_of(queue, record.tenant))
       give_turn(queue, record, start)

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
+from gateway.dispatch.sse_payloads import Payloads
 from gateway.errors import StreamInterrupted
 from gateway.telemetry.record import Usage
 from gateway.web import chat_answers
 from gateway.web.anthropic.answers import opening, stopped, usage
-from gateway.web.sse_payloads import Payloads
 
 Json = dict[str, Any]
 

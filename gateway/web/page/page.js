@@ -38,6 +38,16 @@ function tenantRow(t) {
     n(number.format(t.total.output_tokens)), n(perSecond(t)), n(millis(t.ttft_ms_p50))];
 }
 
+function shareRow(queue, t) {
+  return [cell(queue.queue), cell(t.tenant), n(t.weight), n(t.waiting), n(number.format(t.units)), n(share(t.share)),
+    n(t.due ? share(t.due) : "-")];
+}
+
+function waitingRow(queue, r) {
+  return [cell(queue.queue), cell(r.tenant), cell(r.class), n(`${r.waited_seconds.toFixed(1)} s`),
+    n(number.format(r.uncached_tokens)), n(number.format(r.cost)), cell(r.why)];
+}
+
 function show(state) {
   const figure = (name, text) => { document.querySelector(`[data-figure=${name}]`).textContent = text; };
   document.querySelector("#version").textContent = state.version;
@@ -55,6 +65,10 @@ function show(state) {
   figure("blocks", number.format(state.prefixes.blocks));
   fill("workers", state.workers.map(workerRow));
   fill("tenants", state.tenants.map(tenantRow));
+  const queues = state.queue.queues;
+  figure("evenness", queues.length ? Math.min(...queues.map((q) => q.evenness)).toFixed(3) : "-");
+  fill("shares", queues.flatMap((q) => q.tenants.slice(0, 20).map((t) => shareRow(q, t))));
+  fill("queue", queues.flatMap((q) => q.requests.slice(0, 20).map((r) => waitingRow(q, r))));
 }
 
 async function refresh() {

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
+from gateway.dispatch.sse_payloads import Payloads
 from gateway.errors import StreamInterrupted
 from gateway.telemetry.record import Usage
 from gateway.web import chat_answers
 from gateway.web.responses import answers
 from gateway.web.responses.items import new_id
-from gateway.web.sse_payloads import Payloads
 
 Json = dict[str, Any]
 Events = list[tuple[str, Json]]

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gateway.database.response_store import ResponseStore
 from gateway.errors import BadRequest, GatewayError
-from gateway.request import InferenceRequest
+from gateway.request import InferenceRequest, Wishes
 from gateway.tenants.tenant import Tenant
 from gateway.web.exchange import HttpExchange
 from gateway.web.responses.background import Run, Runs
@@ -32,6 +32,12 @@ class ResponsesExchange(HttpExchange):
     @property
     def begun(self) -> bool:
         return self.run is not None or super().begun
+
+    @property
+    def wishes(self) -> Wishes:
+        """In the background nobody's patience ends, and nobody waits for a sign of life."""
+        wishes = super().wishes
+        return wishes if self.run is None else Wishes(service_class=wishes.service_class)
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
         request = await super().request(tenant)

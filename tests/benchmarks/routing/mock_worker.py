@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.routing.mock_worker --kv-tokens N [--port P]
 
-Block cache with LRU eviction, continuous batching and chunked prefill are policies/simulation/engine. A word is a
-token; words of 512 are a block. It says what SGLang says of itself, and publishes no KV events.
+Block cache with LRU eviction, continuous batching and chunked prefill are policies/simulation/engine. A word stands
+for eight tokens, so that long prompts cost the machine less: all that goes over the wire counts words, and a block
+has 64 of them. It says what SGLang says of itself, and publishes no KV events.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 MODEL = "mock"
+TOKENS_PER_WORD = 8
+BLOCK_WORDS = BLOCK_TOKENS // TOKENS_PER_WORD
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +93,8 @@ class RealTime:
 def blocks_of(words: Sequence[str]) -> "array[int]":
     """Chained ids, the last, partial one included."""
     ids, chained = array("Q"), 0
-    for at in range(0, len(words), BLOCK_TOKENS):
-        chained = xxh3_64_intdigest(" ".join(words[at : at + BLOCK_TOKENS]).encode(), seed=chained)
+    for at in range(0, len(words), BLOCK_WORDS):
+        chained = xxh3_64_intdigest(" ".join(words[at : at + BLOCK_WORDS]).encode(), seed=chained)
         ids.append(chained)
     return ids
 
@@ -102,7 +105,7 @@ def app_of(engine: RealTime, times: StepTime) -> web.Application:
         words = body["prompt"].split()
         # The tenant's salt keeps caches apart here too.
         blocks = blocks_of([str(body.get("cache_salt", "")) + words[0], *words[1:]])
-        answer = engine.submit(len(words), max(1, body.get("max_tokens", 16)), blocks)
+        answer = engine.submit(TOKENS_PER_WORD * len(words), max(1, body.get("max_tokens", 16)), blocks)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(http)
         await answer.first.wait()
@@ -113,7 +116,7 @@ def app_of(engine: RealTime, times: StepTime) -> web.Application:
         usage = {
             "prompt_tokens": len(words),
             "completion_tokens": answer.job.request.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": answer.job.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": answer.job.cached_tokens // TOKENS_PER_WORD},
         }
         await response.write(_frame({"choices": [], "usage": usage}) + b"data: [DONE]\n\n")
         return response
@@ -122,7 +125,10 @@ def app_of(engine: RealTime, times: StepTime) -> web.Application:
         return web.json_response({"object": "list", "data": [{"id": MODEL}]})
 
     async def info(http: web.Request) -> web.Response:
-        said = {"max_total_num_tokens": engine.kv_tokens, "chunked_prefill_size": times.chunk_tokens}
+        said = {
+            "max_total_num_tokens": engine.kv_tokens // TOKENS_PER_WORD,
+            "chunked_prefill_size": times.chunk_tokens // TOKENS_PER_WORD,
+        }
         return web.json_response({**said, "instance_id": "mock"})
 
     async def ready(http: web.Request) -> web.Response:

@@ -41,7 +41,7 @@ from policies.simulation.trace import TraceRequest, write_trace
 from policies.simulation.trial import Source, Trial
 from policies.simulation.workloads import Load
 from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
-from tests.benchmarks.routing.mock_worker import MODEL
+from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD
 from tests.benchmarks.routing.settings import CONVERSATIONS, FLEETS
 from tests.stage.processes import GatewayProcess, Process
 
@@ -101,8 +101,18 @@ async def nvidia(source: Source, workers: int, kv_tokens: int, directory: Path) 
     return found
 
 
+class ShortPrompts(Prompts):
+    """A word for every eight tokens, and 64 for every block."""
+
+    def text(self, request: TraceRequest) -> str:
+        words: list[str] = []
+        for block in request.blocks:
+            words += self._block(block)[:BLOCK_WORDS]
+        return " ".join(words[: -(-request.prompt_tokens // TOKENS_PER_WORD)])
+
+
 def word_tokenizer(directory: Path) -> Path:
-    """A word is a token: lengths are exact, and encoding costs next to nothing."""
+    """A word is a token to the gateway: lengths are exact, and encoding costs next to nothing."""
     words = {word: number for number, word in enumerate(["?", *sorted(set(COMMON))])}
     tokenizer = Tokenizer(WordLevel(words, unk_token="?"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -127,8 +137,11 @@ async def real(
             "database": {"url": "none"},
             "routing": {"policy": policy},
             "workers": listed,
-            "models": [{"name": MODEL, "tokenizer": str(tokenizer), "block_size": 64}],
-            "queueing": {"waiting_seconds_max": 600},
+            "models": [{"name": MODEL, "tokenizer": str(tokenizer), "block_size": 64 // TOKENS_PER_WORD}],
+            "queueing": {
+                "waiting_seconds_max": 600,
+                "release_window_tokens": WINDOW_TOKENS // TOKENS_PER_WORD,
+            },
             # It says nothing between its first token and its last.
             "requests": {"idle_seconds_max": 600},
         }
@@ -144,7 +157,7 @@ async def real(
             seconds_max=600.0,
             in_flight_max=5000,
         )
-        ran = await replay(requests, target, [Caller(name="all")], Prompts(), lambda: None)
+        ran = await replay(requests, target, [Caller(name="all")], ShortPrompts(), lambda: None)
     finally:
         for process in (*engines, *([gateway] if gateway is not None else [])):
             await process.stop()

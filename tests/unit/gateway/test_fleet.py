@@ -17,6 +17,7 @@ class Adapter:
     """Says of itself what it is told to say; an exception is raised."""
 
     isolates = True
+    streams_whole = True
 
     def __init__(self, instance=None):
         self.says = WorkerReport(models=("m",), instance=instance)

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
+from policies.admission import RoomBounds
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock
@@ -19,7 +20,7 @@ class Desk:
         self.given = []
         self.gone = False
 
-    def seat(self):
+    def seat(self, closed=None):
         if self.gone:
             raise NowhereToGo
         if not self.free:
@@ -37,15 +38,19 @@ def clock():
     return FakeClock()
 
 
-def room_for(desk, clock, *, waiting_max=10, seconds=30.0, policy=None):
+def room_for(
+    desk, clock, *, waiting_max=10, seconds=30.0, policy=None, first=lambda: True, passed_max=0, **bounds
+):
     return WaitingRoom(
         "m",
         policy=policy or queue_policy("fifo"),
         order=tenant_order("hrrn"),
         unseat=desk.unseat,
-        waiting_max=waiting_max,
+        bounds=RoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
         waiting_seconds_max=seconds,
         clock=clock,
+        first=first,
+        passed_max=passed_max,
     )
 
 
@@ -280,3 +285,91 @@ async def test_closing_while_somebody_is_leaving_hurts_nobody(clock):
     with pytest.raises(ShuttingDown):
         await staying
     assert len(room) == 0
+
+
+class Choosy:
+    """Workers with a seat each; who asks may wait for one worker only."""
+
+    def __init__(self, *free):
+        self.free = set(free)
+
+    def seat_at(self, *workers):
+        def seat(closed=None):
+            for worker in workers:
+                if worker in self.free and worker not in (closed or ()):
+                    self.free.discard(worker)
+                    return worker
+            if closed is not None:
+                closed.update(workers)
+            return None
+
+        return seat
+
+    def unseat(self, worker):
+        self.free.add(worker)
+
+
+async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_and_keeps_its_own(clock):
+    desk = Choosy("other")
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+
+    async def visitor(tenant, *workers):
+        ticket, seat = room.ticket(Asked(tenant=tenant, cost=1.0)), desk.seat_at(*workers)
+        placed = room.at_once(ticket, seat)
+        return placed if placed is not None else await room.wait(ticket, seat)
+
+    choosy = asyncio.create_task(visitor("a", "own"))
+    await settle()
+    assert await visitor("b", "other") == "other"
+    later = asyncio.create_task(visitor("c", "own", "other"))
+    await settle()
+    desk.free.add("own")
+    room.room_made()
+    await settle()
+    assert choosy.result() == "own"
+    assert not later.done()
+    desk.free.add("other")
+    room.room_made()
+    assert await later == "other"
+
+
+async def test_without_that_nobody_goes_before_who_stands_first(clock):
+    desk = Choosy("other")
+    room = room_for(desk, clock, policy=queue_policy("sfq"))
+    tasks = []
+    for tenant, worker in (("a", "own"), ("b", "other")):
+        ticket = room.ticket(Asked(tenant=tenant, cost=1.0))
+        tasks.append(asyncio.create_task(room.wait(ticket, desk.seat_at(worker))))
+    await settle()
+    room.room_made()
+    await settle()
+    assert [task.done() for task in tasks] == [False, False]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_room_for_batch_work_gives_nothing_while_others_wait_elsewhere(clock):
+    desk, others = Desk(1), [1]
+    room = room_for(desk, clock, first=lambda: not others)
+    batch = asyncio.create_task(enter(room, desk))
+    await settle()
+    room.room_made()
+    await settle()
+    assert not batch.done()
+    others.clear()
+    room.room_made()
+    assert await batch == 0
+
+
+async def test_waiting_tokens_are_bounded_and_counted_down(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock, tokens_max=1000)
+    tasks = [asyncio.create_task(enter(room, desk, tenant, uncached_tokens=450)) for tenant in "ab"]
+    await settle()
+    assert room.tokens == 900
+    with pytest.raises(Overloaded):
+        await enter(room, desk, "c", uncached_tokens=200)
+    for task in tasks:
+        task.cancel()
+    await settle()
+    assert (room.tokens, len(room), room.standing_since) == (0, 0, None)

@@ -1,0 +1,68 @@
+"""A place that was given, and what bounds the giving."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.dispatch.fleet import Worker
+from gateway.dispatch.loads import Place
+from gateway.dispatch.pairs import Through
+from gateway.queue.store import SharedTicket
+from gateway.telemetry.record import PromptDetails, Usage
+from policies.queueing.cost import CostWeights
+from policies.routing.protocol import Route
+from policies.service_class import BATCH, ServiceClass
+from radix_cache.match import WorkerId
+from workers.disaggregation import Pair
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places.
+
+    `worker`: who answers; `computes`: who computes the prompt, mostly the same, and else `answering` is the name of
+    the answer's own place there. `through`: whom to call.
+    """
+
+    worker: Worker
+    computes: Worker
+    through: Through
+    route: Route
+    place: Place
+    shared: SharedTicket
+    answering: SharedTicket | None = None
+    tokens_ahead: int
+    since: float
+
+    @property
+    def holders(self) -> tuple[WorkerId, ...]:
+        """Who has the prompt's KV in a prefix cache once it is computed."""
+        if self.computes is self.worker:
+            return (self.worker.id,)
+        half = self.worker.half
+        keeps = half is not None and half.alone
+        return (self.computes.id, self.worker.id) if keeps else (self.computes.id,)
+
+    def cached(self, usage: Usage | None) -> Usage | None:
+        """What the worker that answers reports, less the tokens that it only was handed over."""
+        if usage is None or not isinstance(self.through, Pair):
+            return usage
+        details = PromptDetails(self.through.cached(usage.cached_tokens))
+        return msgspec.structs.replace(usage, prompt_tokens_details=details)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte.
+
+    `batch`: what others are demoted to. `background`: batch work has queues of its own, behind all others; a policy
+    that knows classes itself needs none. `preempts`, `hold`: see settings.
+    """
+
+    release_window_tokens: int
+    costs: CostWeights
+    attempts_max: int
+    first_token_seconds_max: float
+    batch: ServiceClass = BATCH
+    background: bool = True
+    preempts: bool = False
+    hold: float | None = None

@@ -1,0 +1,91 @@
+"""Batch requests that may have to give up their place, as long as nothing has come from there.
+
+A worker that is hung up on stops; the batch request waits for another turn, and its charge is taken back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from gateway.dispatch.placed import Placed
+from policies.admission import has_window
+from policies.routing.protocol import Ranking, Route
+
+TIMES_MAX = 3
+"""Of one request: then it keeps its place."""
+
+
+class Preempted(Exception):
+    """Somebody else needs its place more; nothing has come from there yet."""
+
+
+class Attempt:
+    """One request on its way to a first byte. `times`: so often it has given way already."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self._limit: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def until_first_byte(self, placed: Placed, among: "Preemptible") -> AsyncIterator[None]:
+        """Raises Preempted."""
+        self._limit = limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                among.put(self, placed)
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.times += 1
+            among.count += 1
+            raise Preempted from None
+        finally:
+            among.drop(self)
+
+    def give_way(self) -> None:
+        assert self._limit is not None
+        self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def stay(self) -> None:
+        """Its first byte has come."""
+        assert self._limit is not None
+        self._limit.reschedule(None)
+
+
+class Preemptible:
+    """All of them, in the order in which they were sent. `count`: how many have given way."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._placed: dict[Attempt, Placed] = {}
+
+    def put(self, attempt: Attempt, placed: Placed) -> None:
+        self._placed[attempt] = placed
+
+    def drop(self, attempt: Attempt) -> bool:
+        """Was it there?"""
+        return self._placed.pop(attempt, None) is not None
+
+    def make_room(self, routes: Ranking, uncached: Callable[[Route], int], window_tokens: int) -> None:
+        """Takes places back, the last ones first, so that a request fits at its best worker, if that is enough."""
+        for route in routes:
+            given = self._enough(route, uncached(route), window_tokens)
+            for attempt in given:
+                self.drop(attempt)
+                attempt.give_way()
+            if given:
+                return
+
+    def _enough(self, route: Route, need: int, window_tokens: int) -> list[Attempt]:
+        there = [item for item in self._placed.items() if item[1].worker.id == route.worker]
+        given: list[Attempt] = []
+        if not there:
+            return given
+        queued = there[0][1].worker.load.all_tokens_queued
+        for attempt, placed in reversed(there):
+            if has_window(queued, need, window_tokens):
+                break
+            given.append(attempt)
+            queued -= placed.place.tokens_queued
+        return given if has_window(queued, need, window_tokens) else []

@@ -1,0 +1,81 @@
+"""The waiting rooms: one for each model, and one for its batch work, which gets what the others leave."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.placed import Placed
+from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.queue.keys import BATCH, model_of
+from policies.admission import has_window
+from radix_cache.match import WorkerId
+
+
+class NewRoom(Protocol):
+    def __call__(
+        self,
+        model: str,
+        unseat: Callable[[Placed], None],
+        first: Callable[[], bool],
+        elsewhere: Callable[[set[WorkerId]], bool],
+    ) -> WaitingRoom[Placed]:
+        """A waiting room; see WaitingRoom."""
+        ...
+
+
+class Rooms:
+    """By queue; see gateway/queue/keys.py. `unseat` undoes a seat. `window_tokens`: this gateway's part of one."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        new_room: NewRoom,
+        unseat: Callable[[Placed], None],
+        window_tokens: Callable[[], int],
+    ) -> None:
+        self._fleet = fleet
+        self._new_room = new_room
+        self._unseat = unseat
+        self._window_tokens = window_tokens
+        self._rooms: dict[str, WaitingRoom[Placed]] = {}
+
+    def all(self) -> Mapping[str, WaitingRoom[Placed]]:
+        return self._rooms
+
+    def of(self, queue: str) -> WaitingRoom[Placed]:
+        room = self._rooms.get(queue)
+        if room is None:
+            model = model_of(queue)
+            first = partial(self._nobody_waits_beside, model) if queue != model else _always
+            elsewhere = partial(self._room_elsewhere, model)
+            room = self._rooms[queue] = self._new_room(model, self._unseat, first, elsewhere)
+        return room
+
+    def room_made(self) -> None:
+        """A worker may have room again."""
+        behind = []
+        for queue, room in list(self._rooms.items()):
+            if not len(room):
+                continue
+            if queue.endswith(BATCH):
+                behind.append(room)
+            else:
+                room.room_made()
+        for room in behind:
+            room.room_made()
+
+    def _room_elsewhere(self, model: str, closed: set[WorkerId]) -> bool:
+        """At a worker that nobody waits for."""
+        window = self._window_tokens()
+        able = self._fleet.serving(model)
+        return any(w.id not in closed and has_window(w.load.all_tokens_queued, 1, window) for w in able)
+
+    def _nobody_waits_beside(self, model: str) -> bool:
+        """For no model of its workers, batch work apart."""
+        beside = {other for worker in self._fleet if model in worker.models for other in worker.models}
+        return not any(len(room) for queue, room in self._rooms.items() if queue in beside)
+
+
+def _always() -> bool:
+    return True

@@ -1,0 +1,82 @@
+"""`make bench-fairness`: who suffers from whom under each queue policy, simulated and with real processes.
+
+    python -m tests.benchmarks.fairness [--seconds N] [--only MIX] [--real-seconds N] [--processes N] [--json FILE]
+
+Simulated figures are the same on every machine; those of real processes are of this one. They fail no build.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from gateway.bench.machine import machine, versions
+from gateway.bench.trials import cores
+from tests.benchmarks.fairness import real, simulated
+from tests.benchmarks.fairness.mixes import MIXES
+
+WIDTH = 130
+SECONDS = 60.0
+REAL_SECONDS = 20.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench-fairness", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each simulated mix")
+    parser.add_argument("--only", choices=[*MIXES], help="one simulated mix")
+    parser.add_argument("--real-seconds", type=float, default=REAL_SECONDS, help="of each real run; 0: none")
+    parser.add_argument("--processes", type=int, default=cores())
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    console = Console(width=WIDTH)
+    console.print(machine(), versions(), soft_wrap=True)
+    wanted = [given.only] if given.only else [*MIXES]
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for mix in wanted:
+        found |= simulated.runs([mix], given.seconds, given.processes)
+        console.print(_table(MIXES[mix](1.0).name, found[mix]))
+    if given.real_seconds:
+        found["real processes"] = asyncio.run(real.runs(given.real_seconds))
+        console.print(_table("real gateways and workers: a tenant floods", found["real processes"]))
+    if given.json:
+        runs = {f"{policy} @ {mix}": figures for mix, of in found.items() for policy, figures in of.items()}
+        settings = {"seconds": given.seconds, "real_seconds": given.real_seconds}
+        result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
+        given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _table(title: str, runs: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy")
+    for head in ("victims p50", "x alone", "p99", "x alone", "others p50", "work/s", "x fifo", "evenness"):
+        table.add_column(head, justify="right")
+    for policy, figures in runs.items():
+        victims, others, every = figures["tenants"]["victims"], figures["tenants"]["others"], figures["all"]
+        table.add_row(
+            policy,
+            _ms(victims["ttft_ms_p50"]),
+            _ratio(victims["ttft_ms_p50_ratio_to_alone"]),
+            _ms(victims["ttft_ms_p99"]),
+            _ratio(victims["ttft_ms_p99_ratio_to_alone"]),
+            _ms(others["ttft_ms_p50"]),
+            f"{every['units_per_second']:,.0f}",
+            _ratio(every["units_per_second_ratio_to_fifo"]),
+            f"{every['evenness']:.3f}",
+        )
+    return table
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f} ms"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    main()

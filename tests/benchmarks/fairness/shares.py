@@ -1,0 +1,40 @@
+"""How even a run was: what tenants got of what max-min fairness would have given them."""
+
+from collections.abc import Mapping, Sequence
+
+from policies.queueing.cost import CostWeights
+from policies.queueing.received import jain
+from policies.simulation.outcome import Outcome
+
+COSTS = CostWeights()
+
+
+def evenness(outcomes: Sequence[Outcome], weights: Mapping[str, float], until: float) -> float:
+    """Jain's index of received over due, by tenants, in cost units of what came and was begun before `until`."""
+    wanted: dict[str, float] = {}
+    got: dict[str, float] = {}
+    for one in outcomes:
+        units = COSTS.units(
+            uncached_tokens=one.prompt_tokens - one.cached_tokens,
+            cached_tokens=one.cached_tokens,
+            output_tokens=one.output_tokens,
+        )
+        wanted[one.tenant] = wanted.get(one.tenant, 0.0) + units
+        if one.first_at is not None and one.first_at <= until:
+            got[one.tenant] = got.get(one.tenant, 0.0) + units
+    due = max_min(wanted, weights, sum(got.values()))
+    return jain(got.get(tenant, 0.0) / units for tenant, units in due.items() if units > 0)
+
+
+def max_min(wanted: Mapping[str, float], weights: Mapping[str, float], there: float) -> dict[str, float]:
+    """Nobody gets more than it wants; what is left over is shared by weight, until nothing is."""
+    due: dict[str, float] = {}
+    left = sorted(wanted, key=lambda tenant: wanted[tenant] / weights.get(tenant, 1.0))
+    weight = sum(weights.get(tenant, 1.0) for tenant in left)
+    for tenant in left:
+        own = weights.get(tenant, 1.0)
+        due[tenant] = min(wanted[tenant], there * own / weight)
+        there, weight = max(0.0, there - due[tenant]), weight - own
+        if weight <= 0:
+            break
+    return due

@@ -1,0 +1,93 @@
+"""The mixes on simulated engines, with the real queue policies in the simulated gateway."""
+
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from policies.simulation.contenders import contender
+from policies.simulation.known_blocks import BlockPaths
+from policies.simulation.outcome import RunResult, summary
+from policies.simulation.scenario import Scenario
+from policies.simulation.simulation import Simulation
+from policies.simulation.turns import REQUESTS, QueueRule
+from tests.benchmarks.fairness.mixes import MIXES, Mix
+from tests.benchmarks.fairness.shares import evenness
+
+WORKERS, KV_TOKENS, WINDOW_TOKENS = 4, 2_100_000, 16_384
+ENGINES_FIFO = "fifo in the engines"
+ALONE = "victims alone"
+POLICIES: dict[str, tuple[QueueRule | None, int]] = {
+    ENGINES_FIFO: (None, 0),
+    "fifo": (QueueRule(across="fifo", within="fcfs"), WINDOW_TOKENS),
+    "sfq by requests": (QueueRule(across=REQUESTS, within="fcfs"), WINDOW_TOKENS),
+    "sfq": (QueueRule(across="sfq", within="fcfs"), WINDOW_TOKENS),
+    "sfq, hrrn": (QueueRule(across="sfq", within="hrrn"), WINDOW_TOKENS),
+    "sfq, window of 8k": (QueueRule(across="sfq", within="fcfs"), WINDOW_TOKENS // 2),
+    "vtc": (QueueRule(across="vtc", within="fcfs"), WINDOW_TOKENS),
+    "dlpm": (QueueRule(across="dlpm", within="fcfs"), WINDOW_TOKENS),
+}
+"""How requests wait, and the window. `fifo in the engines`: everything is sent at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    mix: str
+    policy: str
+    seconds: float
+
+    def figures(self) -> dict[str, Any]:
+        """Of all, of the victims and of the others; what it took, and how even it was."""
+        mix = MIXES[self.mix](self.seconds)
+        result = self._played(mix)
+        victims = {request.tenant for request in mix.victims}
+        arrived = max(request.at for request in mix.all)
+        work = sum(result.computed_tokens) + sum(2 * o.output_tokens for o in result.outcomes)
+        of_victims = [one for one in result.outcomes if one.tenant in victims]
+        return {
+            "all": summary(result.outcomes)
+            | {
+                "seconds": result.seconds,
+                "units_per_second": work / result.seconds,
+                "evenness": evenness(result.outcomes, mix.weights, arrived),
+            },
+            "tenants": {
+                "victims": summary(of_victims),
+                "others": summary([one for one in result.outcomes if one.tenant not in victims]),
+            },
+        }
+
+    def _played(self, mix: Mix) -> RunResult:
+        trace = list(mix.victims) if self.policy == ALONE else mix.all
+        rule, window_tokens = POLICIES["sfq" if self.policy == ALONE else self.policy]
+        if rule is not None:
+            rule = QueueRule(across=rule.across, within=rule.within, weights=mix.weights)
+        scenario = Scenario(
+            workers=WORKERS,
+            kv_tokens=KV_TOKENS,
+            window_tokens=window_tokens or None,
+            turns=rule,
+        )
+        return Simulation(trace, contender("cost", {}), scenario, paths=BlockPaths(trace)).run()
+
+
+def runs(mixes: list[str], seconds: float, processes: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """By mix and policy."""
+    wanted = [Run(mix=mix, policy=policy, seconds=seconds) for mix in mixes for policy in (ALONE, *POLICIES)]
+    found: dict[str, dict[str, dict[str, Any]]] = {mix: {} for mix in mixes}
+    with ProcessPoolExecutor(processes) as pool:
+        for run, figures in zip(wanted, pool.map(Run.figures, wanted), strict=True):
+            found[run.mix][run.policy] = figures
+    for of in found.values():
+        for figures in of.values():
+            _beside(figures, of[ALONE], of[ENGINES_FIFO])
+    return found
+
+
+def _beside(figures: dict[str, Any], alone: dict[str, Any], fifo: dict[str, Any]) -> None:
+    victims, before = figures["tenants"]["victims"], alone["tenants"]["victims"]
+    for percent in (50, 99):
+        name = f"ttft_ms_p{percent}"
+        victims[f"{name}_ratio_to_alone"] = victims[name] / before[name]
+    figures["all"]["units_per_second_ratio_to_fifo"] = (
+        figures["all"]["units_per_second"] / fifo["all"]["units_per_second"]
+    )

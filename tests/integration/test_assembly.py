@@ -1,0 +1,102 @@
+"""Answers that clients want at once, from workers that are asked for streams."""
+
+import asyncio
+
+import pytest
+
+from tests.fakes.scripted_worker import ScriptedWorker
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    },
+}
+CHAT = {"messages": [{"role": "user", "content": "Tell me of trees."}], "max_tokens": 12, "temperature": 0}
+TEXT = {"prompt": "Tell me", "max_tokens": 12, "temperature": 0}
+ASKED = [
+    ("chat/completions", CHAT),
+    ("chat/completions", {**CHAT, "n": 3, "temperature": 1.0, "seed": 7}),
+    ("chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2}),
+    ("chat/completions", {**CHAT, "stop": ["e"]}),
+    ("chat/completions", {**CHAT, "response_format": {"type": "json_object"}}),
+    ("chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required", "max_tokens": 60}),
+    ("completions", TEXT),
+    ("completions", {**TEXT, "prompt": ["one", "two"], "n": 2, "logprobs": 2, "temperature": 1.0, "seed": 3}),
+]
+
+
+def said(answer):
+    """Less what differs between any two answers."""
+    answer = {name: value for name, value in answer.items() if name not in ("id", "created")}
+    answer["usage"].pop("prompt_tokens_details", None)
+    for choice in answer["choices"]:
+        for call in choice.get("message", {}).get("tool_calls") or ():
+            call["id"] = "call"
+    return answer
+
+
+@pytest.mark.parametrize(("path", "asked"), ASKED, ids=[f"{path}-{'-'.join(asked)}" for path, asked in ASKED])
+async def test_the_embedded_engine_says_the_same_in_pieces(gateway, embedded, model_settings, path, asked):
+    worker, body = embedded[0], {"model": "tiny", **asked}
+    async with gateway(worker, kind="embedded", **model_settings) as running:
+        async with running.http.post(f"{worker.url}/v1/{path}", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            at_once = await answer.json()
+        url = f"{running.url}/v1/{path}"
+        async with running.http.post(url, json=body, headers=running.headers()) as answer:
+            assert answer.status == 200, await answer.text()
+            put_together = await answer.json()
+    assert said(put_together) == said(at_once)
+
+
+async def test_the_first_token_of_an_answer_that_nobody_streams_makes_room_for_the_next(gateway):
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **{"queueing.release_window_tokens": 100}) as running,
+    ):
+        worker.then(gap=3600.0)
+        first = asyncio.ensure_future(running.chat("x" * 300).__aenter__())
+        await running.until(lambda: worker.seen and worker.seen[0].frames)
+        second = asyncio.ensure_future(running.chat("y" * 300).__aenter__())
+        await running.until(lambda: len(worker.seen) == 2)
+        for task in (first, second):
+            task.cancel()
+        await asyncio.wait([first, second])
+        await running.until(lambda: running.idle)
+    assert all(seen.body["stream"] is True for seen in worker.seen)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "more"),
+    [
+        ("openai", {}, {}),
+        ("sglang", {"queueing.whole_from_streams": "false"}, {}),
+        ("sglang", {}, {"best_of": 2}),
+    ],
+    ids=["a kind that may leave things out", "switched off", "a field that streams do not answer"],
+)
+async def test_where_a_stream_may_say_less_none_is_asked_for(gateway, kind, settings, more):
+    async with ScriptedWorker() as worker, gateway(worker, kind=kind, **settings) as running:
+        async with running.chat(**more) as answer:
+            assert (answer.status, len((await answer.json())["choices"])) == (200, 1)
+    assert not worker.seen[0].body.get("stream")
+
+
+async def test_an_answer_that_breaks_off_is_had_from_another_worker_while_its_client_has_nothing(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        one.then(break_after=2)
+        other.then(break_after=2)
+        task = asyncio.ensure_future(running.chat(max_tokens=8).__aenter__())
+        await running.until(lambda: one.seen or other.seen)
+        for worker in (one, other):
+            if not worker.seen:
+                worker.then(break_after=None)
+        answer = await task
+        assert (answer.status, (await answer.json())["choices"][0]["message"]["content"]) == (
+            200,
+            "w0 w1 w2 w3 ",
+        )
+        await running.until(lambda: running.idle)
+    assert sorted(seen.ended for worker in (one, other) for seen in worker.seen) == ["broken", "finished"]

@@ -1,0 +1,112 @@
+"""`radixgate serve --processes 2`: one port, one account of quotas, one page of metrics; who dies comes back."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+
+import aiohttp
+import pytest
+
+from gateway.tenants.keys import new_key, pepper
+from tests.fakes.scripted_worker import ScriptedWorker
+
+SECRET = "a secret of the tests"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+class Several:
+    """The processes from outside."""
+
+    def __init__(self, process, url, admin, key):
+        self.process, self.url, self.admin, self.key = process, url, admin, key
+
+    async def chat(self, http, **more):
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return await http.post(f"{self.url}/v1/chat/completions", json={**BODY, **more}, headers=headers)
+
+    def children(self):
+        """Process ids of the gateways, by number."""
+        found = {}
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline") as line:
+                    parent = int(stat.read().rpartition(")")[2].split()[1])
+                    at = re.search(r"--process\x00(\d+)/", line.read())
+            except OSError:
+                continue
+            if parent == self.process.pid and at is not None:
+                found[int(at[1])] = pid
+        return found
+
+    async def metrics(self):
+        async with aiohttp.ClientSession() as http, http.get(f"{self.admin}/metrics") as answer:
+            return await answer.text()
+
+
+@pytest.fixture
+async def several(tmp_path, valkey):
+    async with ScriptedWorker() as worker:
+        key = new_key(pepper(SECRET.encode()))
+        settings = {
+            "listen": {"port": 0, "processes": 2},
+            "admin": {"port": 0},
+            "redis": {"prefix": f"several-{tmp_path.name}", "timeout_ms": 2000},
+            "state_directory": str(tmp_path / "state"),
+            "deployment_secret": SECRET,
+            "workers": [{"id": "w", "kind": "sglang", "url": worker.url}],
+            "plans": [{"name": "p", "limits": [{"requests": 20, "per": "day"}]}],
+            "tenants": [{"id": "acme", "plan": "p", "keys": [{"id": key.id, "hash": key.hash}]}],
+            "drain": {"notice_seconds": 0, "seconds": 20},
+        }
+        file = tmp_path / "gateway.yaml"
+        file.write_text(json.dumps(settings))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway", "serve", "--config", str(file)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=(tmp_path / "log").open("wb"),
+        )
+        try:
+            async with asyncio.timeout(120):
+                said = (await process.stdout.readline()).decode()
+            url = re.match(r"radixgate ready at (\S+)", said)[1]
+            admin = re.findall(r"operators at (http://127\S+)", (tmp_path / "log").read_text())[0]
+            yield Several(process, url, admin, key.text), worker
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def test_several_processes_are_one_gateway(several):
+    gateway, worker = several
+    assert sorted(gateway.children()) == [0, 1]
+    statuses = []
+    for _ in range(25):
+        async with aiohttp.ClientSession() as http, await gateway.chat(http) as answer:
+            statuses.append(answer.status)
+    # One account of quotas, wherever a connection goes.
+    assert statuses == [200] * 20 + [429] * 5
+    metrics = await gateway.metrics()
+    counts = re.findall(r'^radixgate_requests_total\{process="(\d)",.*code="ok".*\} (\S+)$', metrics, re.M)
+    assert sum(float(count) for _, count in counts) == 20
+    assert {"0", "1"} == set(re.findall(r'^radixgate_worker_health\{process="(\d)"', metrics, re.M))
+    assert metrics.count("# TYPE radixgate_requests_total ") == 1
+    # A process that dies is started again, and the other serves on.
+    before = gateway.children()
+    os.kill(before[1], signal.SIGKILL)
+    async with asyncio.timeout(60):
+        while set(gateway.children()) != {0, 1} or gateway.children()[1] == before[1]:
+            await asyncio.sleep(0.1)
+    # What is asked to stop finishes its streams first.
+    worker.then(tokens=5, gap=0.3)
+    async with aiohttp.ClientSession() as http:
+        async with http.get(
+            f"{gateway.url}/v1/models", headers={"Authorization": f"Bearer {gateway.key}"}
+        ) as got:
+            assert got.status == 200
+    gateway.process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
+    assert gateway.children() == {}

@@ -1,0 +1,81 @@
+"""Who fills a waiting room, how long one of a hurried class waits, and how fast a queue drains."""
+
+import pytest
+
+from policies.admission import (
+    DRAIN_SECONDS,
+    HOLD_MS,
+    DrainRate,
+    RoomBounds,
+    Waiting,
+    patience_seconds,
+    refused_by,
+    worth_going,
+)
+
+BOUNDS = RoomBounds(requests_max=10, tokens_max=1000)
+
+
+@pytest.mark.parametrize(
+    ("everybody", "own", "tenants", "tokens", "by"),
+    [
+        (Waiting(0, 0), Waiting(0, 0), 1, 5000, None),
+        (Waiting(9, 0), Waiting(9, 0), 1, 1, None),
+        (Waiting(10, 0), Waiting(10, 0), 1, 1, "tenant"),
+        (Waiting(10, 0), Waiting(5, 0), 2, 1, "tenant"),
+        (Waiting(10, 0), Waiting(4, 0), 2, 1, "everybody"),
+        (Waiting(10, 0), Waiting(0, 0), 11, 1, "everybody"),
+        (Waiting(2, 900), Waiting(1, 100), 2, 200, "everybody"),
+        (Waiting(2, 900), Waiting(1, 800), 2, 200, "tenant"),
+        (Waiting(2, 900), Waiting(1, 800), 2, 100, None),
+    ],
+    ids=str,
+)
+def test_who_has_an_even_share_of_a_full_room_is_told_so_and_the_others_are_not(
+    everybody, own, tenants, tokens, by
+):
+    assert refused_by(BOUNDS, everybody, own, tenants, tokens) == by
+
+
+@pytest.mark.parametrize(
+    ("own", "tokens", "by"),
+    [
+        (Waiting(2, 10), 1, "tenant"),
+        (Waiting(1, 90), 20, "tenant"),
+        (Waiting(1, 90), 10, None),
+        (Waiting(), 500, None),
+    ],
+    ids=str,
+)
+def test_a_tenants_own_bound_holds_also_in_an_empty_room(own, tokens, by):
+    bounds = RoomBounds(requests_max=10, tokens_max=1000, tenant_requests_max=2, tenant_tokens_max=100)
+    assert refused_by(bounds, own, own, 1, tokens) == by
+
+
+def test_a_burst_may_wait_as_long_as_its_target_and_a_standing_queue_a_third_of_that():
+    assert patience_seconds(0.2, 0.0) == patience_seconds(0.2, 0.2) == 0.2
+    assert patience_seconds(0.2, 0.21) == pytest.approx(0.06)
+
+
+def test_the_drain_rate_is_of_lately():
+    rate = DrainRate()
+    assert rate.per_second(0.0) == 0.0
+    rate.gave(0.0, 1000.0)
+    rate.gave(DRAIN_SECONDS, 10.0)
+    rate.gave(DRAIN_SECONDS + 1, 20.0)
+    assert rate.per_second(DRAIN_SECONDS + 2) == pytest.approx(15.0)
+    assert rate.per_second(3 * DRAIN_SECONDS) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cost", "hold", "goes"),
+    [(1090.0, 0.1, True), (1110.0, 0.1, False), (1000.0, 0.0, True), (99999.0, None, True)],
+    ids=str,
+)
+def test_a_worker_that_is_much_dearer_than_the_best_is_not_worth_going_to(cost, hold, goes):
+    assert worth_going(cost, 1000.0, hold) is goes
+
+
+def test_milliseconds_are_not_worth_a_wait():
+    assert worth_going(1.0 + HOLD_MS, 1.0, 0.1)
+    assert not worth_going(1.1 + HOLD_MS, 1.0, 0.1)
