@@ -113,3 +113,25 @@ async def test_what_is_used_is_kept_for_as_long_as_it_counts_and_not_much_longer
     rolling = Limit(unit="requests", amount=9, window=Window.of("day", "rolling"))
     await timed.store.reserve(timed.asked(1, limit=rolling))
     assert 86_390_000 < client.pttl(name) <= 86_401_000
+
+
+@pytest.mark.parametrize("reset", ["calendar", "rolling"])
+async def test_what_is_settled_after_its_window_changes_nothing_in_the_next(timed, reset):
+    budget = Limit(unit="total_tokens", amount=1000, window=Window.of("second", reset))
+    less, more = [await timed.store.reserve(timed.asked(100, limit=budget)) for _ in range(2)]
+    timed.pass_by(1)
+    await timed.store.reserve(timed.asked(50, limit=budget))
+    await timed.store.settle(less, Cost(prompt_tokens=10))
+    await timed.store.settle(more, Cost(prompt_tokens=300))
+    last = await timed.store.reserve(timed.asked(0, limit=budget))
+    assert last.standings[0].remaining == 950
+
+
+async def test_a_week_begins_on_monday(timed):
+    weekly = Limit(unit="requests", amount=9, window=Window.of("week", "calendar"))
+    timed.pass_by(1_800_230_400 - 1 - timed.clock.now)  # 17 January 2027, a Sunday, its last second
+    lease = await timed.store.reserve(timed.asked(0, limit=weekly))
+    assert (lease.standings[0].remaining, lease.standings[0].reset_seconds) == (8, 1.0)
+    timed.pass_by(1)
+    lease = await timed.store.reserve(timed.asked(0, limit=weekly))
+    assert (lease.standings[0].remaining, lease.standings[0].reset_seconds) == (8, 7 * 86400.0)
