@@ -23,7 +23,7 @@ from workers.kv_events.wire import decode_batch
 
 
 @asynccontextmanager
-async def published(port=0, *, replays=True, kept=100):
+async def published(port=0, *, replays=True, kept=10_000):
     publisher = Publisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
     task = asyncio.create_task(publisher.replay()) if replays else None
     try:
