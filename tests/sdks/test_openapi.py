@@ -35,6 +35,6 @@ async def test_no_request_that_the_document_allows_or_forbids_is_answered_wrongl
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        output, _ = await asyncio.wait_for(process.communicate(), SECONDS * 3)
+        output, _ = await asyncio.wait_for(process.communicate(), SECONDS * 8)
         assert running.idle
     assert process.returncode == 0, output.decode()[-6000:]
