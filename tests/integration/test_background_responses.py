@@ -30,7 +30,7 @@ async def begun(running, **more):
 
 
 async def come_to(running, identity, *statuses, tenant="acme"):
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while True:
         status, found = await got(running, identity, tenant=tenant)
         assert status == 200
@@ -53,14 +53,14 @@ async def test_it_is_answered_at_once_and_worked_on_meanwhile(gateway):
         worker.then(until=held)
         first = await begun(running)
         assert (first["status"], first["background"], first["output"]) == ("queued", True, [])
-        await running.until(lambda: worker.seen)
+        await running.until(lambda: worker.seen, 60)
         assert (await got(running, first["id"]))[1]["status"] == "queued"
         async with post(running, previous_response_id=first["id"]) as response:
             refusal = (await response.json())["error"]
             assert (response.status, refusal["param"]) == (400, "previous_response_id")
         held.set()
         ended = await come_to(running, first["id"], "incomplete")
-        await running.until(lambda: running.idle)
+        await running.until(lambda: running.idle, 60)
         assert ended["output"][0]["content"][0]["text"] == "w0 w1 w2 w3 "
         assert ended["usage"]["total_tokens"] == 14
         assert (await got(running, first["id"], tenant="globex"))[0] == 404
@@ -110,13 +110,13 @@ async def test_cancelling_aborts_it_and_stays(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         worker.then(until=asyncio.Event())
         identity = (await begun(running))["id"]
-        await running.until(lambda: worker.seen)
+        await running.until(lambda: worker.seen, 60)
         following = asyncio.create_task(followed(running, identity))
         assert (await got(running, f"{identity}/cancel", method="POST", tenant="globex"))[0] == 404
         for _ in range(2):
             status, found = await got(running, f"{identity}/cancel", method="POST")
             assert (status, found["status"]) == (200, "cancelled")
-        await running.until(lambda: running.idle and worker.seen[0].ended == "aborted")
+        await running.until(lambda: running.idle and worker.seen[0].ended == "aborted", 60)
         assert [name for name, _ in await following] == ["response.created", "response.queued"]
         assert (await got(running, identity))[1]["status"] == "cancelled"
 
@@ -142,7 +142,7 @@ async def test_one_whose_gateway_stops_has_failed_and_another_gateway_says_so(ga
         worker.then(until=asyncio.Event())
         async with gateway(worker) as running:
             identity = (await begun(running))["id"]
-            await running.until(lambda: worker.seen)
+            await running.until(lambda: worker.seen, 60)
         database = Database("sqlite:///radixgate.db", tmp_path)
         stored = await ResponseStore(database, kept_seconds=60, tenant_responses_max=5).get("acme", identity)
         assert json.loads(stored.response)["status"] == "failed"
@@ -153,7 +153,7 @@ async def test_one_whose_gateway_is_missed_has_failed_and_is_written_no_more(gat
     async with ScriptedWorker() as worker, gateway(worker) as running:
         worker.then(until=asyncio.Event())
         identity = (await begun(running))["id"]
-        await running.until(lambda: worker.seen)
+        await running.until(lambda: worker.seen, 60)
         database = Database("sqlite:///radixgate.db", tmp_path)
         stored = await ResponseStore(database, kept_seconds=60, tenant_responses_max=5).get("acme", identity)
         assert stored.running
@@ -161,7 +161,7 @@ async def test_one_whose_gateway_is_missed_has_failed_and_is_written_no_more(gat
         assert json.loads((await later.looked_after(stored)).response)["error"]["code"] == "server_error"
         assert not await later.add(identity, Events(number=99, count=1, text=b"late\n\n"))
         # Whoever still works on it learns that it is over.
-        await running.until(lambda: worker.seen[0].ended == "aborted", 20)
-        await running.until(lambda: running.idle)
+        await running.until(lambda: worker.seen[0].ended == "aborted", 60)
+        await running.until(lambda: running.idle, 60)
         assert (await got(running, identity))[1]["status"] == "failed"
         await database.close()

@@ -50,7 +50,7 @@ async def show(running, batch, tenant="acme"):
     return found
 
 
-async def come_to(running, batch, *statuses, seconds=30.0):
+async def come_to(running, batch, *statuses, seconds=60.0):
     until = time.monotonic() + seconds
     while (found := await show(running, batch))["status"] not in statuses:
         assert time.monotonic() < until, found
@@ -83,7 +83,7 @@ async def test_every_row_is_answered_as_a_client_would_be(gateway):
         good = await lines_of(running, ended["output_file_id"])
         bad = await lines_of(running, ended["error_file_id"])
         _, file = await called(running, f"/{ended['output_file_id']}")
-        await running.until(lambda: running.idle)
+        await running.until(lambda: running.idle, 60)
     assert (file["purpose"], file["filename"]) == ("batch_output", f"{batch['id']}_output.jsonl")
     assert {row["custom_id"] for row in good} == {"a", "d"}
     for row in good:
@@ -213,7 +213,7 @@ async def test_a_workers_failures_are_tried_again_and_then_told(gateway, monkeyp
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         worker.then(break_after=0)
         batch = await create(running, line("a"))
-        await running.until(lambda: running.here.gateway.records.batch_counts.again >= 2)
+        await running.until(lambda: running.here.gateway.records.batch_counts.again >= 2, 60)
         worker.then(break_after=None)
         ended = await come_to(running, batch, *ENDED)
         assert ended["request_counts"]["completed"] == 1
@@ -231,13 +231,13 @@ async def test_cancelling_aborts_what_runs_and_keeps_what_is_done(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         counts = running.here.gateway.records.batch_counts
         batch = await create(running, *(line(str(at)) for at in range(100)))
-        await running.until(lambda: counts.done >= 5, 20)
+        await running.until(lambda: counts.done >= 5, 60)
         worker.then(until=asyncio.Event())
-        await running.until(lambda: sum(seen.ended == "running" for seen in worker.seen) == 4, 20)
+        await running.until(lambda: sum(seen.ended == "running" for seen in worker.seen) == 4, 60)
         status, cancelling = await post(running, f"/{batch['id']}/cancel")
         assert (status, cancelling["status"]) == (200, "cancelling")
         ended = await come_to(running, batch, *ENDED)
-        await running.until(lambda: running.idle and all(seen.ended != "running" for seen in worker.seen))
+        await running.until(lambda: running.idle and all(seen.ended != "running" for seen in worker.seen), 60)
         kept = await lines_of(running, ended["output_file_id"])
         status, body = await post(running, f"/{batch['id']}/cancel")
         assert (status, body["error"]["param"]) == (400, "batch_id")
@@ -253,11 +253,11 @@ async def test_a_batch_whose_time_is_over_says_so_of_every_row_that_was_left(gat
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         worker.then(until=asyncio.Event())
         batch = await create(running, line("a"), line("b"))
-        await running.until(lambda: len(worker.seen) == 2, 20)
+        await running.until(lambda: len(worker.seen) == 2, 60)
         (run,) = running.here.batches._runs.values()
         run._end_as("expired")  # as its timer does
         ended = await come_to(running, batch, *ENDED)
-        await running.until(lambda: running.idle)
+        await running.until(lambda: running.idle, 60)
         bad = await lines_of(running, ended["error_file_id"])
     assert (ended["status"], ended["expired_at"] is not None) == ("expired", True)
     assert ended["request_counts"] == {"total": 2, "completed": 0, "failed": 2}
@@ -295,7 +295,7 @@ async def test_a_gateway_that_lost_its_lease_writes_nothing(gateway, tmp_path):
         shelf = running.here.gateway.records.shelf
         worker.then(until=asyncio.Event())
         made = await create(running, line("a"))
-        await running.until(lambda: worker.seen)
+        await running.until(lambda: worker.seen, 60)
         database = Database("sqlite:///radixgate.db", tmp_path)
         later = BatchStore(database, "later", wall=lambda: time.time() + 3600)
         taken = await later.claim(60)
@@ -316,6 +316,6 @@ async def test_a_gateway_that_lost_its_lease_writes_nothing(gateway, tmp_path):
         file = await shelf.write("acme", text(), Label(purpose="batch_output", name="out"))
         async with later.ending(taken, "completed", output_file=file.id) as connection:
             await shelf.store.keep_in(connection, file)
-        await running.until(lambda: not running.here.gateway.records.batch_counts.batches, 10)
+        await running.until(lambda: not running.here.gateway.records.batch_counts.batches, 60)
         assert (await show(running, made))["request_counts"]["completed"] == 1
         await database.close()

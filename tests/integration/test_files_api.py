@@ -200,7 +200,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(running, tmp_path):
         await began.wait()
         sending.cancel()
     directory = tmp_path / "files" / "acme"
-    await running.until(lambda: not directory.exists() or not list(directory.iterdir()))
+    await running.until(lambda: not directory.exists() or not list(directory.iterdir()), 60)
     assert (await called(running, ""))[1]["data"] == []
     shelf = running.here.gateway.records.shelf
     for _ in range(100):
