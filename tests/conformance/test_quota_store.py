@@ -403,3 +403,32 @@ async def test_what_an_attempt_reserved_and_never_settled_is_in_no_account(store
     scope = Scope(name="t", limits=(TOKENS,))
     await store.release(await store.reserve(once(ask(scope, prompt=100))))
     assert (await store.reserve(once(ask(scope, prompt=100)))).settled is None
+
+
+async def test_a_repeat_takes_no_more_than_what_it_needs_beyond_its_dearest_attempt(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    await store.settle(await store.reserve(once(ask(scope, prompt=900))), Cost(prompt_tokens=900))
+    lease = await store.reserve(once(ask(scope, prompt=1000)))
+    assert isinstance(lease, Lease)
+    assert [standing.remaining for standing in lease.standings] == [0]
+    await store.settle(lease, Cost(prompt_tokens=900))
+    assert await left(store, ask, scope) == [100]
+
+
+async def test_what_has_ended_is_not_kept_by_renewing_it(store, ask):
+    scope = Scope(name="t", limits=(concurrency(1),))
+    lease = await store.reserve(ask(scope))
+    await store.settle(lease, Cost(prompt_tokens=1))
+    await store.renew([lease])
+    assert isinstance(await store.reserve(ask(scope)), Lease)
+    with pytest.raises(QuotaUnavailable):
+        await store.reserve(lease.reservation)
+
+
+async def test_renewing_does_not_count_what_a_limit_that_is_tried_out_has_not_counted(store, ask):
+    scope = Scope(name="t", limits=(replace(concurrency(1), mode="shadow"),))
+    first, second = await store.reserve(ask(scope)), await store.reserve(ask(scope))
+    assert (len(first.shadowed), len(second.shadowed)) == (0, 1)
+    await store.renew([second])
+    await store.release(first)
+    assert (await store.reserve(ask(scope))).shadowed == ()

@@ -182,3 +182,12 @@ async def test_who_has_shown_who_he_is_without_a_key_gets_the_tenant_under_his_o
     assert [scope.name for scope in found.scopes] == ["organisation:org", "tenant:acme"]
     with pytest.raises(UnknownKey):
         directory.by_id("nobody", rules)
+
+
+async def test_a_key_that_was_presented_before_stands_for_the_same_tenant_until_it_ends(directory):
+    assert directory.by_key_id("acme", KEYS["acme"].id) == directory.by_key(KEYS["acme"].text)
+    for tenant, key in (("globex", "acme"), ("acme", "ended"), ("acme", "off")):
+        with pytest.raises(UnknownKey):
+            directory.by_key_id(tenant, KEYS[key].id)
+    with pytest.raises(UnknownKey):
+        directory.by_key_id("acme", "nobodys")

@@ -11,7 +11,6 @@ from gateway.batches import patience
 from gateway.database.batch_store import BatchStore, LeaseLost, RowResult
 from gateway.database.database import Database
 from gateway.files.shelf import Label
-from gateway.web import batches
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.test_files_api import called, upload, with_database
 
@@ -250,11 +249,14 @@ async def test_cancelling_aborts_what_runs_and_keeps_what_is_done(gateway):
     assert sorted(f"row {row['custom_id']}" for row in kept) == sorted(finished)
 
 
-async def test_a_batch_whose_time_is_over_says_so_of_every_row_that_was_left(gateway, monkeypatch):
-    monkeypatch.setitem(batches._WINDOW_SECONDS, "m", 1)
+async def test_a_batch_whose_time_is_over_says_so_of_every_row_that_was_left(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         worker.then(until=asyncio.Event())
-        ended = await come_to(running, await create(running, line("a"), line("b"), window="1m"), *ENDED)
+        batch = await create(running, line("a"), line("b"))
+        await running.until(lambda: len(worker.seen) == 2, 20)
+        (run,) = running.here.batches._runs.values()
+        run._end_as("expired")  # as its timer does
+        ended = await come_to(running, batch, *ENDED)
         await running.until(lambda: running.idle)
         bad = await lines_of(running, ended["error_file_id"])
     assert (ended["status"], ended["expired_at"] is not None) == ("expired", True)
