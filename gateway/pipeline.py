@@ -87,8 +87,9 @@ async def serve(exchange: Exchange, at: Services) -> None:
         ctx = await admit(exchange, tenant, at, progress)
         try:
             await answered(ctx, exchange, at, progress)
-        except (NoWorker, WorkerError) as err:
-            await instead(ctx, exchange, at, progress, err)
+        except (NoWorker, WorkerError):
+            if not await instead(ctx, exchange, at, progress):
+                raise
     except GatewayError as err:
         progress.ended(err.code, err.status)
         await exchange.fail(err)
@@ -126,20 +127,19 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
                     continue  # It waits again.
 
 
-async def instead(
-    ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress, failure: GatewayError
-) -> None:
-    """By another model, where the settings name one. Raises the first failure if none of them can."""
+async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:
+    """By another model, where the settings name one that can; or not."""
     asked = at.catalogue.find(ctx.request.model)
     for other in at.choices.fallbacks(asked, ctx):
         log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
         progress.model = other.model.name
         try:
-            return await answered(other, exchange, at, progress)
+            await answered(other, exchange, at, progress)
         except (NoWorker, WorkerError, PromptTooLong):
             continue
+        return True
     progress.model = ctx.model.name
-    raise failure
+    return False
 
 
 def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:

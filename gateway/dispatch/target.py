@@ -16,24 +16,29 @@ SAMPLES_MIN = 8
 """First tokens of a worker before anybody is turned away for what is expected of it."""
 
 
+def uncached_tokens(prompt_tokens: int, route: Route) -> int:
+    """What a prompt would have to have computed on a route; never nothing."""
+    return max(1, prompt_tokens - route.matched_tokens)
+
+
 class Demoted(Exception):
     """It goes on as a batch request."""
 
 
 class Target:
-    """`kind`: its service class; demotion changes it. `uncached`: what it would have to compute on a route."""
+    """`kind`: its service class; demotion changes it."""
 
     def __init__(
         self,
         ctx: RequestContext,
         fleet: Fleet,
-        uncached: Callable[[Route], int],
+        prompt_tokens: int,
         clock: Callable[[], float],
     ) -> None:
         self.kind = ctx.service_class
         self._ctx = ctx
         self._fleet = fleet
-        self._uncached = uncached
+        self._prompt_tokens = prompt_tokens
         self._clock = clock
 
     @property
@@ -82,5 +87,5 @@ class Target:
         if worker.learnt.fit.samples < SAMPLES_MIN:
             return True
         ahead = worker.load.all_tokens_queued - worker.load.computed(worker.speed)
-        tokens = ahead + self._uncached(route)
+        tokens = ahead + uncached_tokens(self._prompt_tokens, route)
         return self._clock() + predicted_ttft_ms(worker.speed, tokens) / 1000 <= moment

@@ -21,7 +21,7 @@ from gateway.dispatch.pairs import PairPlace, pair
 from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision, Router
-from gateway.dispatch.target import Demoted, Target
+from gateway.dispatch.target import Demoted, Target, uncached_tokens
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
 from gateway.errors import GatewayError, NoWorker
 from gateway.queue.keys import queue_of
@@ -75,7 +75,7 @@ class Turn:
         self._output_tokens = output_tokens
         self._by_shadow = by_shadow
         self._tried = tried
-        self._target = Target(ctx, by.fleet, self._uncached, by.clock)
+        self._target = Target(ctx, by.fleet, prompt.prompt_tokens, by.clock)
         self._ticket: Ticket | None = None
         self._charged = 0.0
 
@@ -301,7 +301,7 @@ class Turn:
             self._by.preempt(decision.routes, self._uncached)
 
     def _uncached(self, route: Route) -> int:
-        return max(1, self._prompt.prompt_tokens - route.matched_tokens)
+        return uncached_tokens(self._prompt.prompt_tokens, route)
 
     @property
     def _kv_tokens(self) -> int:

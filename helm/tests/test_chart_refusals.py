@@ -125,6 +125,8 @@ GIVEN_BY_THE_CHART = {
     *("model", "host", "port", "served-model-name", "kv-events", "kv-events-port"),
     # A Service finds the chart's workers.
     *("register", "register-id", "register-url", "register-prefix"),
+    # Of engines that are launched; the chart's workers are the embedded one.
+    *("engine", "context", "python", "start-seconds", "silent-seconds", "drain-seconds"),
 }
 
 OPTIONAL = {"global", "existingClaim", "claims"}

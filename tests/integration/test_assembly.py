@@ -1,6 +1,7 @@
 """Answers that clients want at once, from workers that are asked for streams."""
 
 import asyncio
+from math import isclose
 
 import pytest
 
@@ -37,6 +38,17 @@ def said(answer):
     return answer
 
 
+def same(one, other):
+    """With numbers as close as two batches of other sizes compute them."""
+    if isinstance(one, float) and isinstance(other, float):
+        return isclose(one, other, rel_tol=1e-3, abs_tol=1e-3)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
 @pytest.mark.parametrize(("path", "asked"), ASKED, ids=[f"{path}-{'-'.join(asked)}" for path, asked in ASKED])
 async def test_the_embedded_engine_says_the_same_in_pieces(gateway, embedded, model_settings, path, asked):
     worker, body = embedded[0], {"model": "tiny", **asked}
@@ -48,7 +60,7 @@ async def test_the_embedded_engine_says_the_same_in_pieces(gateway, embedded, mo
         async with running.http.post(url, json=body, headers=running.headers()) as answer:
             assert answer.status == 200, await answer.text()
             put_together = await answer.json()
-    assert said(put_together) == said(at_once)
+    assert same(said(put_together), said(at_once)), (put_together, at_once)
 
 
 async def test_the_first_token_of_an_answer_that_nobody_streams_makes_room_for_the_next(gateway):

@@ -141,7 +141,7 @@ async def test_a_redis_that_is_not_there_at_the_start_is_used_when_it_comes(gate
             assert (response.status, found["index"], found["redis"]) == (200, "standing still", "away")
         own_valkey.start()
         await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=10)
-        await running.until(lambda: not running.here.gateway.quotas.away, seconds=10)
+        await running.until(lambda: not running.here.gateway.quotas.store.away, seconds=10)
         assert await asked(running, f"{LONG}again") == 200
         assert sorted(where(a, b)) == [0, 4]
     said = [record.message for record in caplog.records if "prefix index" in record.message]

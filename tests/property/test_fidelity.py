@@ -10,7 +10,6 @@ from gateway.dispatch.relay import relay
 from gateway.errors import WorkerError
 from gateway.request import GENERATING, Surface
 from gateway.telemetry.record import Progress
-from gateway.web.handlers import PASSED_ON
 from gateway.web.openai import GATEWAY_OWNED, decode
 from workers.adapter import WorkerCall, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
@@ -48,6 +47,9 @@ WHAT = {
     Surface.COMPLETIONS: {"prompt": "hi"},
     Surface.EMBEDDINGS: {"input": ["hi", "ho"]},
 }
+PASSED_ON = [surface for surface in Surface if surface not in (Surface.MESSAGES, Surface.RESPONSES)]
+"""What a worker is asked as it came."""
+
 ADAPTERS = [
     kind(WorkerTarget(id="w", url="http://w")) for kind in (OpenAIAdapter, SglangAdapter, VllmAdapter)
 ]

@@ -324,8 +324,12 @@ def test_the_machine_finds_a_planted_bug(bug: type, machine: type[Ownership]) ->
         tree_class = bug if issubclass(bug, PrefixTree) else PrefixTree
         table_class = bug if issubclass(bug, BlockTable) else BlockTable
 
-    # The exception's kind depends on where the bug shows first. No shrinking: one counterexample is enough.
+    # The exception's kind depends on where the bug shows first. No shrinking: one counterexample is enough, and
+    # always the same ones are tried: by chance a few hundred now and then hold none.
     with pytest.raises(Exception):  # noqa: B017
         run_state_machine_as_test(
-            Bugged, settings=settings(SETTINGS, phases=[Phase.generate], max_examples=400, print_blob=False)
+            Bugged,
+            settings=settings(
+                SETTINGS, phases=[Phase.generate], max_examples=400, print_blob=False, derandomize=True
+            ),
         )
