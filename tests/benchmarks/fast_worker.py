@@ -153,7 +153,8 @@ CHUNKS = [
     _chunk([{"index": 0, "delta": {"content": f" {word}"}, "logprobs": None, "finish_reason": None}])
     for word in WORDS
 ]
-STREAM_END = _chunk([], USAGE) + _frame(b"[DONE]") + b"0\r\n\r\n"
+_ENDED = _chunk([{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}])
+STREAM_END = _ENDED + _chunk([], USAGE) + _frame(b"[DONE]") + b"0\r\n\r\n"
 
 
 async def serve(models: Sequence[str]) -> None:
