@@ -2,7 +2,8 @@
 
     poll every 0.25 s -number unchanged--> nothing to do
           |          --number higher-----> the rows that changed since, into the register
-          +----------no answer-----------> away: known keys go on for a time, unknown ones cannot be judged
+          +----------no answer-----------> after some seconds of it away: known keys go on for a time, unknown ones
+                                           cannot be judged
 
 The number is read before the rows: what changes meanwhile has a higher one, and is read again. What the settings
 file names is the file's: rows of the same name are left out.
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 1.5
 WHOLE_SECONDS_MAX = 60.0
+# One poll that a busy machine made late is no outage; what is known is this much older for as long.
+OUTAGE_SECONDS = 5.0
 KEYS_MAX = 1_000_000
 
 
@@ -199,6 +202,8 @@ class SqlDirectory:
         return self._clock() - self._seen_at > self._known_seconds_max
 
     def _lost(self, err: Exception) -> None:
+        if self.loaded.is_set() and self._clock() - self._seen_at <= OUTAGE_SECONDS:
+            return
         if not self.away or not self.loaded.is_set():
             log.warning("the database is away: %s", str(err) or "it does not answer in time")
         self.away = True

@@ -19,7 +19,7 @@ from gateway.settings.types import Moment
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.keys import new_key, pepper
 from gateway.tenants.register import Register
-from gateway.tenants.sql_directory import SqlDirectory
+from gateway.tenants.sql_directory import OUTAGE_SECONDS, SqlDirectory
 
 PEPPER = pepper(b"secret")
 
@@ -217,8 +217,10 @@ class Breakable(TenantStore):
     """A store whose database goes away."""
 
     down = False
+    asked = 0
 
     async def number(self):
+        self.asked += 1
         if self.down:
             raise DatabaseDown("gone")
         return await super().number()
@@ -234,7 +236,7 @@ async def test_without_the_database_known_keys_go_on_for_a_time_and_unknown_ones
     running = asyncio.create_task(directory.run())
     await directory.loaded.wait()
     assert directory.state == "following"
-    store.down = True
+    store.down, now[0] = True, OUTAGE_SECONDS + 0.1
     async with asyncio.timeout(10):
         while directory.state != "away":
             await asyncio.sleep(0.01)
@@ -251,6 +253,23 @@ async def test_without_the_database_known_keys_go_on_for_a_time_and_unknown_ones
         while directory.state != "following":
             await asyncio.sleep(0.01)
     assert directory.by_key(key.text).id == "acme"
+    with pytest.raises(UnknownKey):
+        directory.by_key(new_key(PEPPER).text)
+    running.cancel()
+
+
+async def test_a_poll_that_was_missed_is_no_outage(database):
+    store, now = Breakable(database), [0.0]
+    await with_key(store, new_key(PEPPER))
+    directory = following(store, clock=lambda: now[0])
+    running = asyncio.create_task(directory.run())
+    await directory.loaded.wait()
+    store.down, now[0] = True, OUTAGE_SECONDS
+    asked = store.asked
+    async with asyncio.timeout(10):
+        while store.asked < asked + 3:
+            await asyncio.sleep(0.01)
+    assert directory.state == "following"
     with pytest.raises(UnknownKey):
         directory.by_key(new_key(PEPPER).text)
     running.cancel()
