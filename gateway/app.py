@@ -70,6 +70,7 @@ class Gateway:
     supervisor: Supervisor
     overview: Overview
     registry: CollectorRegistry
+    scripts: ScriptCaller
     quotas: Quotas
     index: SharedIndexParts
     feeds: Feeds
@@ -167,6 +168,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             supervisor=supervisor,
             overview=overview,
             registry=registry,
+            scripts=scripts,
             quotas=quotas,
             index=index,
             feeds=feeds,
