@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.quotas.restoring import Restorer, SpentUnknown
 from gateway.settings.tenants import TenantSettings
 from gateway.tenants.key_life import KeyLife
-from policies.windows import Window
+from policies.windows import Meter, Window
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -287,3 +288,45 @@ async def test_a_gateway_goes_on_from_its_ledger_after_a_flush(gateway, own_valk
         with redis.from_url(own_valkey.url) as client:
             client.flushall()
         assert await remaining() == before[1] - 14
+
+
+async def test_a_window_of_the_calendar_that_has_ended_meanwhile_is_asked_for_again(house):
+    store, last_month = house.store(), Meter(500.0, time.time() - 86_400)
+    assert not await store._put_back(house.organisation, "tenant:t", [(MONTH, last_month)])
+    house.note(20)
+    assert await house.left(store, MONTH) == [980]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_is_lost_whenever_nothing_counts_twice_and_only_what_was_under_way_is_missing(
+    valkey, tmp_path, seed
+):
+    chance = random.Random(seed)
+    house = House(f"sqlite:///{tmp_path}/usage.db", valkey, tmp_path / "journal")
+    await schema.upgrade(house.database)
+    budget = Limit(unit="total_tokens", amount=10**9, window=Window.of("month", "calendar"))
+    stores, under_way, used, lost = [house.store(), house.store()], [], 0, 0
+    for _ in range(60):
+        what = chance.random()
+        if what < 0.5:
+            tokens = chance.randint(1, 1000)
+            lease = await chance.choice(stores).reserve(house.asked(budget, tokens=tokens))
+            under_way.append((lease, tokens))
+        elif what < 0.9 and under_way:
+            lease, tokens = under_way.pop(chance.randrange(len(under_way)))
+            actual = chance.randint(0, tokens)
+            await chance.choice(stores).settle(lease, Cost(prompt_tokens=actual))
+            house.note(actual)
+            used += actual
+        elif what >= 0.9:
+            lost += sum(tokens for _, tokens in under_way)
+            house.lose()
+    for lease, tokens in under_way:
+        await stores[0].settle(lease, Cost(prompt_tokens=tokens))
+        house.note(tokens)
+        used += tokens
+    (left,) = await house.left(stores[1], budget)
+    assert used - lost <= budget.amount - left <= used
+    house.lose()
+    assert await house.left(stores[0], budget) == [budget.amount - used]
+    await house.close()
