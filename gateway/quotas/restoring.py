@@ -72,6 +72,7 @@ class Restorer:
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(AT_ONCE_MAX)
         self._rest_until = float("-inf")
+        self._failing = False
 
     @property
     def ready(self) -> bool:
@@ -104,9 +105,13 @@ class Restorer:
                 found = [(limit, spent(limit, hours, now)) for limit in limits]
                 if await put_back(organisation, scope.name, found) and any(meter.used for _, meter in found):
                     log.warning("Redis had lost what %s has used: it is as in the usage ledger", scope.name)
+                self._failing = False
         except (SpentUnknown, RedisDown) as err:
             self._rest_until = self._clock() + REST_SECONDS
-            log.warning("what %s has used before cannot be put back yet: %s", scope.name, err)
+            # Once: an outage is long, and requests come all the time.
+            level = logging.DEBUG if self._failing else logging.WARNING
+            log.log(level, "what %s has used before cannot be put back yet: %s", scope.name, err)
+            self._failing = True
 
 
 def is_long(limit: Limit) -> bool:

@@ -49,7 +49,7 @@ class House:
         self.shipper = Shipper(self.journal, UsageStore(self.database))
         self.scripts = ScriptCaller(valkey.url)
         self.spent = LedgerSpent(self.shipper, SpentHours(self.database))
-        self.redis = redis.from_url(valkey.url)
+        self.valkey = valkey
 
     def store(self, ledger=None):
         """Another gateway's."""
@@ -96,8 +96,9 @@ class House:
         self.journal.append(entry)
 
     def lose(self):
-        for key in self.redis.scan_iter(f"rg:{{{self.organisation}}}:*"):
-            self.redis.delete(key)
+        with redis.from_url(self.valkey.url) as client:
+            for key in client.scan_iter(f"rg:{{{self.organisation}}}:*"):
+                client.delete(key)
 
     async def left(self, store, *limits, scope="tenant:t"):
         nothing = self.asked(*limits, tokens=0, scope=scope)
@@ -109,7 +110,6 @@ class House:
         await self.scripts.close()
         self.journal.close()
         await self.database.close()
-        self.redis.close()
 
 
 @pytest.fixture(autouse=True)
@@ -268,6 +268,14 @@ async def test_local_grants_that_nobody_has_put_back_are_charged(house):
     cut.away = False
     await store._settle_left_over()
     assert await house.left(house.store(), MONTH) == [500]
+
+
+async def test_in_a_cluster_too(cluster, tmp_path):
+    house = House(f"sqlite:///{tmp_path}/usage.db", cluster, tmp_path / "journal")
+    await schema.upgrade(house.database)
+    house.note(300)
+    assert await house.left(house.store(), MONTH, SPEND, MINUTE) == [700, 7000, 1000]
+    await house.close()
 
 
 async def test_a_gateway_goes_on_from_its_ledger_after_a_flush(gateway, own_valkey, tmp_path):

@@ -126,6 +126,16 @@ async def test_a_ledger_that_does_not_answer_keeps_requests_waiting_for_a_bounde
     await Restorer(Books()).restore(asked("tenant:a"), put_back)
 
 
+async def test_an_outage_of_the_ledger_is_told_once(caplog):
+    books = Books()
+    books.broken = True
+    books.open.set()
+    restorer = Restorer(books)
+    for name in ("tenant:a", "tenant:b", "tenant:c"):
+        await restorer.restore(asked(name), put_back)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 async def test_a_ledger_that_is_away_is_left_alone_for_a_moment():
     books, clock = Books(), FakeClock()
     books.broken = True
