@@ -71,7 +71,7 @@ class House:
         await store.settle(lease, Cost(prompt_tokens=tokens, spend=10 * tokens))
         self.note(tokens, key_id=key_id)
 
-    def note(self, tokens, key_id="k", ago=0.0):
+    def note(self, tokens, key_id="k", ago=0.0, status=200):
         """A row of the ledger."""
         entry = UsageEntry(
             request_id=f"q{next(numbers)}",
@@ -90,8 +90,8 @@ class House:
             cost=10 * tokens,
             ttft_ms=1,
             duration_ms=1,
-            status=200,
-            code="ok",
+            status=status,
+            code="ok" if status == 200 else "rate_limit_exceeded",
         )
         self.journal.append(entry)
 
@@ -174,6 +174,22 @@ async def test_a_key_has_what_those_before_it_have_used(house):
     house.note(50, key_id=new.id)
     house.note(7, key_id="another")
     assert await house.left(store, MONTH, scope=f"key:{old.id}") == [750]
+
+
+async def test_a_key_of_the_settings_file_has_what_was_used_under_its_family(house):
+    ledger = LedgerSpent(house.shipper, SpentHours(house.database), {"first": ["second"]})
+    house.note(200, key_id="first")
+    house.note(50, key_id="second")
+    house.note(7, key_id="another")
+    assert await house.left(house.store(ledger), MONTH, scope="key:first") == [750]
+
+
+async def test_of_requests_failed_ones_do_not_count(house):
+    requests = Limit(unit="requests", amount=10, window=Window.of("day", "calendar"))
+    house.note(5)
+    house.note(0, status=429)
+    # One, and the one that asks.
+    assert await house.left(house.store(), requests) == [8]
 
 
 async def test_an_organisation_has_what_all_its_tenants_have_used(house):
