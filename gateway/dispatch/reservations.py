@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 
 from gateway.context import RequestContext
 from gateway.dispatch import costs
@@ -25,10 +26,10 @@ from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.refusals import nobody_left, refused
-from gateway.dispatch.rooms import NewRoom, Rooms
+from gateway.dispatch.rooms import Rooms
 from gateway.dispatch.router import Router
 from gateway.dispatch.turn import Turn
-from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
 from gateway.errors import (
     QuotasUnavailable,
     RepeatRefused,
@@ -55,8 +56,17 @@ UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRules:
+    """Whose turn it is. `together`: all gateways may give turns together; see SharedQueue."""
+
+    bounds: Bounds
+    room: RoomRules
+    together: bool
+
+
 class Reservations:
-    """`new_room` makes a waiting room."""
+    """`rules`: of every waiting room."""
 
     def __init__(
         self,
@@ -70,7 +80,7 @@ class Reservations:
         estimates: OutputEstimates,
         bounds: Bounds,
         queue: SharedQueue,
-        new_room: NewRoom,
+        rules: RoomRules,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leases = leases
@@ -85,7 +95,11 @@ class Reservations:
         self.clock = clock
         self.preemptible = Preemptible()
         self._rooms = Rooms(
-            fleet, new_room, self._unseat, lambda: queue.share_of(bounds.release_window_tokens)
+            fleet,
+            rules,
+            self._unseat,
+            lambda: queue.share_of(self.bounds.release_window_tokens),
+            clock,
         )
 
     @asynccontextmanager
@@ -112,6 +126,18 @@ class Reservations:
             self.leases.end(lease, cost)
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
+
+    @property
+    def rules(self) -> RoomRules:
+        """Of every waiting room."""
+        return self._rooms.rules
+
+    def restate(self, rules: QueueRules) -> None:
+        """For whoever comes or waits now; who has a place keeps it."""
+        self.bounds = rules.bounds
+        self.queue.restate(rules.room.order, rules.bounds.release_window_tokens, enabled=rules.together)
+        self._rooms.restate(rules.room)
+        self.room_made()
 
     def room(self, queue: str) -> WaitingRoom[Placed]:
         return self._rooms.of(queue)

@@ -191,12 +191,12 @@ def _worst(states: Iterable[str]) -> str:
 
 
 def shown(gateway: Gateway) -> dict[str, object]:
-    """Everything on the page."""
+    """Everything on the page but the queues."""
     overview, reservations = gateway.overview, gateway.services.reservations
     stats = reservations.index.stats()
     return {
         "version": gateway.version,
-        "policy": gateway.settings.routing.policy,
+        "policy": reservations.router.policy_name,
         **readiness(gateway),
         "all": overview.shown(overview.all),
         "workers": [
