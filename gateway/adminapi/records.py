@@ -69,4 +69,5 @@ def _records(gateway: Gateway, secret: bytes, decode: Decode) -> Records | None:
         discovery=gateway.discovery,
         registry=gateway.discovery.registry,
         decode=decode,
+        queues=gateway.queues,
     )

@@ -31,6 +31,10 @@ class QueueKeys:
         """The stream that tells of turns."""
         return f"{self._tag}:turns"
 
+    def report(self, look: str, gateway: str) -> str:
+        """What a gateway says to whoever looks."""
+        return f"{self._tag}:report:{look}:{gateway}"
+
     def of(self, models: Sequence[str]) -> list[str]:
         """All that a verb touches that concerns these models."""
         keys = list(self._shared)
