@@ -178,6 +178,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             issuers=operator_issuers(settings, stack, supervisor),
         )
         stack.push_async_callback(gateway.queues.close)
+        stack.push_async_callback(reservations.favours.close)
         registry.register(
             StateCollector(
                 gauges(
@@ -242,7 +243,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
     return TurnReader(
         scripts,
         QueueKeys(gateway.settings.redis.prefix).turns,
-        others=gateway.queues.heard,
+        others={**gateway.queues.heard, b"preempt": gateway.services.reservations.favours.heard},
         turn=queue.turn_told,
         gateways=queue.gateways_changed,
         missed=queue.ask_again,

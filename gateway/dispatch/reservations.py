@@ -37,7 +37,9 @@ from gateway.errors import (
     StreamInterrupted,
     WorkerTimeout,
 )
+from gateway.queue.favours import Favours, Need
 from gateway.queue.shared import SharedQueue
+from gateway.queue.store import ROUTES_MAX
 from gateway.quotas import quota
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.leases import Leases
@@ -81,6 +83,7 @@ class Reservations:
         bounds: Bounds,
         queue: SharedQueue,
         rules: RoomRules,
+        favours: Favours,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leases = leases
@@ -92,13 +95,14 @@ class Reservations:
         self.estimates = estimates
         self.bounds = bounds
         self.queue = queue
+        self.favours = favours
         self.clock = clock
         self.preemptible = Preemptible()
         self._rooms = Rooms(
             fleet,
             rules,
             self._unseat,
-            lambda: queue.share_of(self.bounds.release_window_tokens),
+            lambda: self.window_tokens,
             clock,
         )
 
@@ -151,8 +155,18 @@ class Reservations:
         self._rooms.room_made()
 
     def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None:
-        """Batch requests make room for this one, where that is enough."""
-        self.preemptible.make_room(routes, uncached, self.queue.share_of(self.bounds.release_window_tokens))
+        """Batch requests make room for this one, where that is enough: here, else at another gateway."""
+        needs = [
+            Need(route.worker, uncached(route), self.fleet[route.worker].load.all_tokens_queued)
+            for route in routes[:ROUTES_MAX]
+        ]
+        if not self.preemptible.make_room(needs, self.window_tokens) and self.queue.shared:
+            self.favours.ask(needs)
+
+    @property
+    def window_tokens(self) -> int:
+        """This gateway's part of a worker's window."""
+        return self.queue.share_of(self.bounds.release_window_tokens)
 
     def fleet_changed(self) -> None:
         """A worker came or went: where requests may go has changed."""

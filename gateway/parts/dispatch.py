@@ -20,6 +20,7 @@ from gateway.dispatch.router import Router
 from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.shadow import Shadow
 from gateway.dispatch.waiting_room import RoomRules
+from gateway.queue.favours import Favours
 from gateway.queue.keys import QueueKeys
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
@@ -59,6 +60,14 @@ def reservations_of(
     )
     feedback = Feedback(index, feeds.credits, feeds.raised)
     routing = settings.routing
+    queue = _queue(settings, household, scripts)
+    favours = Favours(
+        scripts,
+        QueueKeys(settings.redis.prefix),
+        queue.gateway,
+        can=lambda needs: reservations.preemptible.can_make_room(needs, reservations.window_tokens),
+        make=lambda needs: reservations.preemptible.make_room(needs, reservations.window_tokens),
+    )
     reservations = Reservations(
         leases=leases,
         router=Router(
@@ -76,7 +85,8 @@ def reservations_of(
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=_bounds(settings),
-        queue=_queue(settings, household, scripts),
+        queue=queue,
+        favours=favours,
         rules=_rules(settings.queueing),
     )
     return reservations

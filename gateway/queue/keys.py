@@ -35,6 +35,10 @@ class QueueKeys:
         """What a gateway says to whoever looks."""
         return f"{self._tag}:report:{look}:{gateway}"
 
+    def favour(self, name: str) -> str:
+        """Which gateway does it."""
+        return f"{self._tag}:favour:{name}"
+
     def of(self, models: Sequence[str]) -> list[str]:
         """All that a verb touches that concerns these models."""
         keys = list(self._shared)
