@@ -25,6 +25,7 @@ from gateway.app import Gateway
 from gateway.certificates import ServerTls
 from gateway.dispatch.catalogue import Stated
 from gateway.dispatch.reservations import QueueRules
+from gateway.dispatch.shadow import Shadow
 from gateway.locks import locked, locked_from_the_start
 from gateway.parts.dispatch import queue_rules, shadow_of, warn_of_shared_caches
 from gateway.secret_store import deployment_secret
@@ -35,6 +36,7 @@ from gateway.tenants.keys import pepper
 from gateway.tenants.register import Register
 from gateway.tenants.yaml_directory import yaml_directory
 from policies.registry import routing_policy
+from policies.routing.protocol import RoutingPolicy
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,8 @@ class _Ready:
     taken: Settings
     models: Stated
     tenants: Register
+    routing: RoutingPolicy
+    shadow: Shadow | None
     queueing: QueueRules
 
 
@@ -115,6 +119,8 @@ class Reloader:
             taken=taken,
             models=self._gateway.services.catalogue.read(new.models),
             tenants=yaml_directory(new, pepper(deployment_secret(before))),
+            routing=routing_policy(taken.routing.policy, taken.routing.options),
+            shadow=shadow_of(taken.routing.shadow),
             queueing=queue_rules(taken, before, self._gateway.services.reservations),
         )
 
@@ -134,9 +140,7 @@ class Reloader:
             gateway.records.tenants.restate(ready.tenants)
         if taken.routing != before.routing:
             services.reservations.router.decide_by(
-                routing_policy(taken.routing.policy, taken.routing.options),
-                shadow_of(taken.routing.shadow),
-                taken.routing.prefill_tokens_min,
+                ready.routing, ready.shadow, taken.routing.prefill_tokens_min
             )
         if differ(before, taken, "queueing", "classes"):
             services.classes.restate(taken.classes)

@@ -1,4 +1,4 @@
-"""Tenants of the settings file beside those of a database when the file is read again: whose is a name, and when."""
+"""Tenants of the settings file beside those of a database, as the file is read again: whose a name is, and when."""
 
 import pytest
 
