@@ -25,6 +25,7 @@ from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.media_fetch import MediaFetcher
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
+from gateway.dispatch.queue_report import AllQueues
 from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.spaces import Salts, Spaces
 from gateway.doors import Doors
@@ -77,6 +78,7 @@ class Gateway:
     valkey: EmbeddedValkey | None
     records: Records
     discovery: Discovery
+    queues: AllQueues
     issuers: "Sequence[Issuer[OperatorIssuer]]"
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
@@ -175,8 +177,11 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             valkey=valkey,
             records=records,
             discovery=_discovery(settings, reservations.fleet, scripts),
+            queues=AllQueues(reservations, scripts, QueueKeys(settings.redis.prefix)),
             issuers=operator_issuers(settings, stack, supervisor),
         )
+        stack.push_async_callback(gateway.queues.close)
+        stack.push_async_callback(reservations.favours.close)
         registry.register(
             StateCollector(
                 gauges(
@@ -241,6 +246,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
     return TurnReader(
         scripts,
         QueueKeys(gateway.settings.redis.prefix).turns,
+        others={**gateway.queues.heard, b"preempt": gateway.services.reservations.favours.heard},
         turn=queue.turn_told,
         gateways=queue.gateways_changed,
         missed=queue.ask_again,

@@ -129,8 +129,7 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
 
 async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:
     """By another model, where the settings name one that can; or not."""
-    asked = at.catalogue.find(ctx.request.model)
-    for other in at.choices.fallbacks(asked, ctx):
+    for other in at.choices.fallbacks(ctx):
         log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
         progress.model = other.model.name
         try:

@@ -89,7 +89,8 @@ async def run(
         _spare_the_collector()
         log.info("serving at %s, operators at %s", here.tenants, here.admin)
         reloader = Reloader(here.gateway, here.certificates, read or (lambda: settings))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
+        here.gateway.supervisor.start("reloads", reloader.run)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
         with found_by_pid(Path(settings.state_directory)) if one is None else nullcontext():
             ready(here)
             by_keyboard = await stop is signal.SIGINT

@@ -73,5 +73,6 @@ def _records(gateway: Gateway, secret: bytes, decode: Decode) -> Records | None:
         discovery=gateway.discovery,
         registry=gateway.discovery.registry,
         decode=decode,
+        queues=gateway.queues,
         plans_of_file=frozenset(plan.name for plan in gateway.settings.plans),
     )

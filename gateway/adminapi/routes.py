@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from gateway.adminapi import keys, openapi, operators, reports, resources, route, workers
+from gateway.adminapi import keys, openapi, operators, queues, reports, resources, route, workers
 from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.gate import Gate
 from gateway.adminapi.problems import Problem, no_database
@@ -18,6 +18,7 @@ from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.registry import WorkerRegistry
+from gateway.dispatch.queue_report import AllQueues
 from gateway.pipeline import Services
 from gateway.tenants.key_life import KeyLife, KeyProblem
 from gateway.tenants.operator_life import OperatorLife
@@ -45,6 +46,7 @@ class Records:
     discovery: Discovery
     registry: WorkerRegistry
     decode: Decode
+    queues: AllQueues
     plans_of_file: frozenset[str] = frozenset()
 
 
@@ -77,6 +79,7 @@ def all_operations(records: Records) -> list[Operation]:
         *operators.operations(OperatorLife(records.store, records.pepper)),
         *workers.operations(records.services.reservations.fleet, records.discovery, records.registry),
         *route.operations(records.services, records.decode),
+        *queues.operations(records.queues),
     ]
 
 

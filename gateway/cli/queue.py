@@ -1,4 +1,4 @@
-"""`radixgate queue`: who waits in a running gateway, how long, why, and what each tenant gets."""
+"""`radixgate queue`: who waits in the gateways that run, how long, why, and what each tenant gets."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ def queue(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show who waits in a gateway, since when and why, and what each tenant has received against its share.
+    """Show who waits in all gateways, since when and why, and what each tenant has received against its share.
 
     Work counts in cost units and fades, half of it in 30 seconds. A share is due to who has waited in the last
     minute; evenness is Jain's index of what those have received over their weights.
@@ -37,10 +37,9 @@ def queue(
 
 
 def _told(found: dict[str, Any], lines: int) -> Iterator[str]:
-    kept = (
-        f"kept by {found['gateways']} gateways together" if found["shared"] else "kept by this gateway alone"
-    )
-    yield f"queues are {kept}; {found['preemptions']} batch requests gave way"
+    kept = "all gateways together" if found["shared"] else "each gateway alone"
+    told = f"{len(found['told'])} of {found['gateways']} gateways say what follows"
+    yield f"turns are given by {kept}; {told}; {found['preemptions']} batch requests gave way"
     for one in found["queues"]:
         yield ""
         yield (

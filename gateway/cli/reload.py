@@ -11,8 +11,8 @@ from gateway.settings.sources import load
 def reload(config: ConfigFile = None, set_: Assignments = None) -> None:
     """Have the gateways that serve from this file's state directory read their settings again.
 
-    Workers, routing and certificates are swapped without losing a stream; what needs a restart stands in
-    their logs.
+    Workers, tenants and keys, models, routing, queueing and certificates are swapped without losing a stream;
+    what needs a restart stands in their logs.
     A file that is wrong is refused here, and changes nothing.
     """
     settings = load(config, assignments=set_ or ()).settings

@@ -5,7 +5,9 @@ Models stand in the settings, or are found at the workers; those that were found
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
@@ -16,6 +18,19 @@ from gateway.settings.models import Model as ModelSettings
 from gateway.settings.types import SettingsProblem
 
 MODELS_FOUND_MAX = 1000
+ENCODING = ("tokenizer", "block_size", "tokenizer_memory_bytes_max")
+"""Settings of a model that make its blocks: they hold for as long as the process lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """What the settings say of models, read. `encodings`: by what each was read. `late`: paths of what has changed
+    and holds only after a restart."""
+
+    by_name: Mapping[str, Model]
+    aliases: Mapping[str, str]
+    encodings: Mapping[str, ModelSettings]
+    late: tuple[str, ...]
 
 
 class Catalogue:
@@ -23,25 +38,49 @@ class Catalogue:
 
     def __init__(self, models: Iterable[ModelSettings], executor: Executor, key: int, created: int) -> None:
         self._created = created
+        self._key = key
+        self._threads = EncoderThreads(executor)
         self._by_name: dict[str, Model] = {}
         self._aliases: dict[str, str] = {}
-        threads = EncoderThreads(executor)
+        # Of every model that there ever was: blocks that were made of prompts are known elsewhere, too.
+        self._encoders: dict[str, tuple[ModelSettings, PromptEncoder]] = {}
+        self.restate(self.read(models))
+
+    def read(self, models: Iterable[ModelSettings]) -> Stated:
+        """What `restate` takes; it changes nothing, and may run in a thread. Raises SettingsProblem."""
+        by_name: dict[str, Model] = {}
+        aliases: dict[str, str] = {}
+        encodings: dict[str, ModelSettings] = {}
+        late: list[str] = []
         for at, settings in enumerate(models):
-            try:
-                encoder = _encoder(settings, threads, key)
-            except (OSError, ValueError) as err:
-                raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
-            self._by_name[settings.name] = Model(
-                name=settings.name,
-                block_size=settings.block_size,
-                encoder=encoder,
+            known = self._encoders.get(settings.name)
+            if known is None:
+                by, encoder = settings, self._encoder(at, settings)
+            else:
+                by, encoder = known
+                late += (
+                    f"models.{settings.name}.{field}"
+                    for field in ENCODING
+                    if getattr(by, field) != getattr(settings, field)
+                )
+            encodings[settings.name] = by
+            by_name[settings.name] = self._model(
+                settings.name,
+                by.block_size,
+                encoder,
                 context_length=settings.context_length,
-                created=created,
                 prices=_prices(settings),
                 splits=tuple(settings.splits.items()),
                 fallbacks=settings.fallbacks,
             )
-            self._aliases.update(dict.fromkeys(settings.aliases, settings.name))
+            aliases.update(dict.fromkeys(settings.aliases, settings.name))
+        return Stated(by_name=by_name, aliases=aliases, encodings=encodings, late=tuple(late))
+
+    def restate(self, stated: Stated) -> None:
+        """These instead. Whoever has a model keeps it as it was; those found at workers have to be found again."""
+        for name, model in stated.by_name.items():
+            self._encoders[name] = (stated.encodings[name], model.encoder)
+        self._by_name, self._aliases = dict(stated.by_name), dict(stated.aliases)
 
     def find(self, name: str) -> Model:
         """The model of that name or alias. Raises ModelNotFound."""
@@ -59,13 +98,30 @@ class Catalogue:
         for name in names:
             if name in self._by_name or name in self._aliases or len(self._by_name) >= MODELS_FOUND_MAX:
                 continue
-            self._by_name[name] = Model(
-                name=name,
-                block_size=ModelSettings(name=name).block_size,
-                encoder=TextEncoder(),
-                context_length=None,
-                created=self._created,
+            known = self._encoders.get(name)
+            by, encoder = known if known is not None else (ModelSettings(name=name), TextEncoder())
+            self._encoders[name] = by, encoder
+            self._by_name[name] = self._model(name, by.block_size, encoder)
+
+    def _model(self, name: str, block_size: int, encoder: PromptEncoder, **more: Any) -> Model:
+        return Model(
+            name=name,
+            block_size=block_size,
+            encoder=encoder,
+            created=self._created,
+            **{"context_length": None, **more},
+        )
+
+    def _encoder(self, at: int, settings: ModelSettings) -> PromptEncoder:
+        """Raises SettingsProblem."""
+        if settings.tokenizer == "text":
+            return TextEncoder()
+        try:
+            return TokenizerEncoder.from_directory(
+                Path(settings.tokenizer), self._threads, self._key, settings.tokenizer_memory_bytes_max
             )
+        except (OSError, ValueError) as err:
+            raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
 
 
 def _prices(settings: ModelSettings) -> Prices | None:
@@ -73,11 +129,3 @@ def _prices(settings: ModelSettings) -> Prices | None:
     if given is None:
         return None
     return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)
-
-
-def _encoder(settings: ModelSettings, threads: EncoderThreads, key: int) -> PromptEncoder:
-    if settings.tokenizer == "text":
-        return TextEncoder()
-    return TokenizerEncoder.from_directory(
-        Path(settings.tokenizer), threads, key, settings.tokenizer_memory_bytes_max
-    )

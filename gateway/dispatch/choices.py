@@ -53,8 +53,10 @@ class Choices:
                 return found
         return able[-1][0] if able else model
 
-    def fallbacks(self, asked: Model, ctx: RequestContext) -> Iterator[RequestContext]:
-        """The same request for the models that answer in place of it, in order. `asked`: before a split."""
+    def fallbacks(self, ctx: RequestContext) -> Iterator[RequestContext]:
+        """The same request for the models that answer in place of it, in order; also in place of what was asked for
+        before a split, if that is still there."""
+        asked = self._known(ctx.request.model) or ctx.model
         names = dict.fromkeys((*ctx.model.fallbacks, *asked.fallbacks))
         for number, name in enumerate(names, start=1):
             model = self._known(name)

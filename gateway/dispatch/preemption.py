@@ -1,15 +1,16 @@
 """Batch requests that may have to give up their place, as long as nothing has come from there.
 
-A worker that is hung up on stops; the batch request waits for another turn, and its charge is taken back.
+A worker that is hung up on stops; the batch request waits for another turn, and its charge is taken back. Whoever
+needs the room may wait at another gateway; see gateway/queue/favours.py.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from gateway.dispatch.placed import Placed
+from gateway.queue.favours import Need
 from policies.admission import has_window
-from policies.routing.protocol import Ranking, Route
 
 TIMES_MAX = 3
 """Of one request: then it keeps its place."""
@@ -67,25 +68,30 @@ class Preemptible:
         """Was it there?"""
         return self._placed.pop(attempt, None) is not None
 
-    def make_room(self, routes: Ranking, uncached: Callable[[Route], int], window_tokens: int) -> None:
-        """Takes places back, the last ones first, so that a request fits at its best worker, if that is enough."""
-        for route in routes:
-            given = self._enough(route, uncached(route), window_tokens)
-            for attempt in given:
-                self.drop(attempt)
-                attempt.give_way()
-            if given:
-                return
+    def can_make_room(self, needs: Sequence[Need], window_tokens: int) -> bool:
+        """Would that be enough for one of these?"""
+        return bool(self._enough_for(needs, window_tokens))
 
-    def _enough(self, route: Route, need: int, window_tokens: int) -> list[Attempt]:
-        there = [item for item in self._placed.items() if item[1].worker.id == route.worker]
+    def make_room(self, needs: Sequence[Need], window_tokens: int) -> bool:
+        """Takes places back, the last ones first, so that a request fits at its best worker, if that is enough."""
+        given = self._enough_for(needs, window_tokens)
+        for attempt in given:
+            self.drop(attempt)
+            attempt.give_way()
+        return bool(given)
+
+    def _enough_for(self, needs: Sequence[Need], window_tokens: int) -> list[Attempt]:
+        return next((given for need in needs if (given := self._enough(need, window_tokens))), [])
+
+    def _enough(self, need: Need, window_tokens: int) -> list[Attempt]:
+        there = [item for item in self._placed.items() if item[1].worker.id == need.worker]
         given: list[Attempt] = []
         if not there:
             return given
-        queued = there[0][1].worker.load.all_tokens_queued
+        queued = max(need.queued, there[0][1].worker.load.all_tokens_queued)
         for attempt, placed in reversed(there):
-            if has_window(queued, need, window_tokens):
+            if has_window(queued, need.tokens, window_tokens):
                 break
             given.append(attempt)
             queued -= placed.place.tokens_queued
-        return given if has_window(queued, need, window_tokens) else []
+        return given if has_window(queued, need.tokens, window_tokens) else []

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 
 from gateway.context import RequestContext
 from gateway.dispatch import costs
@@ -25,10 +26,10 @@ from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.refusals import nobody_left, refused
-from gateway.dispatch.rooms import NewRoom, Rooms
+from gateway.dispatch.rooms import Rooms
 from gateway.dispatch.router import Router
 from gateway.dispatch.turn import Turn
-from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
 from gateway.errors import (
     QuotasUnavailable,
     RepeatRefused,
@@ -36,7 +37,9 @@ from gateway.errors import (
     StreamInterrupted,
     WorkerTimeout,
 )
+from gateway.queue.favours import Favours, Need
 from gateway.queue.shared import SharedQueue
+from gateway.queue.store import ROUTES_MAX
 from gateway.quotas import quota
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.leases import Leases
@@ -55,8 +58,17 @@ UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRules:
+    """Whose turn it is. `together`: all gateways may give turns together; see SharedQueue."""
+
+    bounds: Bounds
+    room: RoomRules
+    together: bool
+
+
 class Reservations:
-    """`new_room` makes a waiting room."""
+    """`rules`: of every waiting room."""
 
     def __init__(
         self,
@@ -70,7 +82,8 @@ class Reservations:
         estimates: OutputEstimates,
         bounds: Bounds,
         queue: SharedQueue,
-        new_room: NewRoom,
+        rules: RoomRules,
+        favours: Favours,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leases = leases
@@ -82,10 +95,15 @@ class Reservations:
         self.estimates = estimates
         self.bounds = bounds
         self.queue = queue
+        self.favours = favours
         self.clock = clock
         self.preemptible = Preemptible()
         self._rooms = Rooms(
-            fleet, new_room, self._unseat, lambda: queue.share_of(bounds.release_window_tokens)
+            fleet,
+            rules,
+            self._unseat,
+            lambda: self.window_tokens,
+            clock,
         )
 
     @asynccontextmanager
@@ -113,6 +131,18 @@ class Reservations:
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())
 
+    @property
+    def rules(self) -> RoomRules:
+        """Of every waiting room."""
+        return self._rooms.rules
+
+    def restate(self, rules: QueueRules) -> None:
+        """For whoever comes or waits now; who has a place keeps it."""
+        self.bounds = rules.bounds
+        self.queue.restate(rules.room.order, rules.bounds.release_window_tokens, enabled=rules.together)
+        self._rooms.restate(rules.room)
+        self.room_made()
+
     def room(self, queue: str) -> WaitingRoom[Placed]:
         return self._rooms.of(queue)
 
@@ -125,8 +155,18 @@ class Reservations:
         self._rooms.room_made()
 
     def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None:
-        """Batch requests make room for this one, where that is enough."""
-        self.preemptible.make_room(routes, uncached, self.queue.share_of(self.bounds.release_window_tokens))
+        """Batch requests make room for this one, where that is enough: here, else at another gateway."""
+        needs = [
+            Need(route.worker, uncached(route), self.fleet[route.worker].load.all_tokens_queued)
+            for route in routes[:ROUTES_MAX]
+        ]
+        if not self.preemptible.make_room(needs, self.window_tokens) and self.queue.shared:
+            self.favours.ask(needs)
+
+    @property
+    def window_tokens(self) -> int:
+        """This gateway's part of a worker's window."""
+        return self.queue.share_of(self.bounds.release_window_tokens)
 
     def fleet_changed(self) -> None:
         """A worker came or went: where requests may go has changed."""

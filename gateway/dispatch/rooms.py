@@ -2,41 +2,31 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.placed import Placed
-from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
 from gateway.queue.keys import BATCH, model_of
 from policies.admission import has_window
 from radix_cache.match import WorkerId
 
 
-class NewRoom(Protocol):
-    def __call__(
-        self,
-        model: str,
-        unseat: Callable[[Placed], None],
-        first: Callable[[], bool],
-        elsewhere: Callable[[set[WorkerId]], bool],
-    ) -> WaitingRoom[Placed]:
-        """A waiting room; see WaitingRoom."""
-        ...
-
-
 class Rooms:
-    """By queue; see gateway/queue/keys.py. `unseat` undoes a seat. `window_tokens`: this gateway's part of one."""
+    """By queue; see gateway/queue/keys.py. `rules`: of every room. `unseat` undoes a seat. `window_tokens`: this
+    gateway's part of one."""
 
     def __init__(
         self,
         fleet: Fleet,
-        new_room: NewRoom,
+        rules: RoomRules,
         unseat: Callable[[Placed], None],
         window_tokens: Callable[[], int],
+        clock: Callable[[], float],
     ) -> None:
+        self.rules = rules
         self._fleet = fleet
-        self._new_room = new_room
         self._unseat = unseat
+        self._clock = clock
         self._window_tokens = window_tokens
         self._rooms: dict[str, WaitingRoom[Placed]] = {}
 
@@ -49,8 +39,21 @@ class Rooms:
             model = model_of(queue)
             first = partial(self._nobody_waits_beside, model) if queue != model else _always
             elsewhere = partial(self._room_elsewhere, model)
-            room = self._rooms[queue] = self._new_room(model, self._unseat, first, elsewhere)
+            room = self._rooms[queue] = WaitingRoom(
+                model,
+                rules=self.rules,
+                unseat=self._unseat,
+                clock=self._clock,
+                first=first,
+                elsewhere=elsewhere,
+            )
         return room
+
+    def restate(self, rules: RoomRules) -> None:
+        """Of every room from now on; see WaitingRoom."""
+        self.rules = rules
+        for room in list(self._rooms.values()):
+            room.restate(rules)
 
     def room_made(self) -> None:
         """A worker may have room again."""

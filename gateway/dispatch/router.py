@@ -62,6 +62,7 @@ class Router:
     def decide_by(self, policy: RoutingPolicy, shadow: Shadow | None, prefill_tokens_min: int) -> None:
         """From the next request on."""
         self._policy, self.shadow, self._prefill_tokens_min = policy, shadow, prefill_tokens_min
+        self.policy_name = policy.name
 
     def arrival(self, model: str) -> int:
         """The number of this request among those for its model. One request, one number, however often ranked."""

@@ -24,6 +24,10 @@ class ServiceClasses:
     """Those of the settings."""
 
     def __init__(self, settings: Classes | None = None) -> None:
+        self.restate(settings)
+
+    def restate(self, settings: Classes | None) -> None:
+        """For whoever comes from now on."""
         given = settings if settings is not None else Classes()
         pairs = [(VOICE, given.voice), (CODE, given.code), (CHAT, given.chat), (BATCH, given.batch)]
         self._classes = {kind.name: _of(kind, told) for kind, told in pairs}

@@ -68,6 +68,7 @@ class Turn:
         tried: Mapping[WorkerId, WorkerUnreachable],
     ) -> None:
         self._by = by
+        self._bounds = by.bounds  # It is charged and settled alike, and leaves the queue that it came to.
         self._ctx = ctx
         self._prompt = prompt
         self._progress = progress
@@ -82,7 +83,7 @@ class Turn:
     @property
     def background(self) -> bool:
         """Does everybody else go before it?"""
-        return self._target.kind.background and self._by.bounds.background
+        return self._target.kind.background and self._bounds.background
 
     async def come(self) -> Placed:
         """A place in its turn.
@@ -95,7 +96,7 @@ class Turn:
             except AskAnew:
                 continue
             except Demoted:
-                self._target.kind, self._ticket = self._by.bounds.batch, None
+                self._target.kind, self._ticket = self._bounds.batch, None
             finally:
                 if self._progress.queued_at is not None:
                     self._progress.queued_until = self._by.clock()
@@ -160,7 +161,7 @@ class Turn:
         """By how many units what was used differs from what it was charged with; it is charged with that now."""
         units = 0.0
         if used is not None:
-            units = self._by.bounds.costs.units(
+            units = self._bounds.costs.units(
                 uncached_tokens=used.prompt_tokens - (used.cached_tokens or 0),
                 cached_tokens=used.cached_tokens or 0,
                 output_tokens=used.output_tokens,
@@ -247,7 +248,7 @@ class Turn:
         return Asked(
             tenant=self._ctx.tenant.id,
             weight=self._ctx.tenant.plan.weight,
-            cost=self._by.bounds.costs.units(
+            cost=self._bounds.costs.units(
                 uncached_tokens=uncached, cached_tokens=cached, output_tokens=self._output_tokens
             ),
             uncached_tokens=uncached,

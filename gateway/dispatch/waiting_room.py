@@ -63,6 +63,21 @@ class Patience:
     over: Callable[[float], Exception]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomRules:
+    """How a room gives turns, and how many may wait there for how long.
+
+    `passed_max`: so many may wait for a worker of theirs while others go elsewhere, if there is room at workers
+    that nobody waits for.
+    """
+
+    policy: QueuePolicy
+    order: TenantOrder
+    bounds: RoomBounds
+    waiting_seconds_max: float
+    passed_max: int = 0
+
+
 @dataclass(slots=True)
 class _Waiter(Generic[Placed]):
     """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo, GatewayError.
@@ -77,34 +92,26 @@ class _Waiter(Generic[Placed]):
 
 class WaitingRoom(Generic[Placed]):
     """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
-    who wait here. `passed_max`: so many may wait for a worker of theirs while others go elsewhere, if there
-    is room at workers that nobody waits for.
+    who wait here.
     """
 
     def __init__(
         self,
         model: str,
         *,
-        policy: QueuePolicy,
-        order: TenantOrder,
+        rules: RoomRules,
         unseat: Callable[[Placed], None],
-        bounds: RoomBounds,
-        waiting_seconds_max: float,
         clock: Callable[[], float],
         first: Callable[[], bool] = lambda: True,
-        passed_max: int = 0,
         elsewhere: Callable[[set[WorkerId]], bool] = lambda closed: True,
     ) -> None:
         self.model = model
         self.account = Account()
-        self._space = Space(bounds, self.account, clock)
-        self._policy = policy
-        self._order = order
+        self.rules = rules
+        self._space = Space(rules.bounds, self.account, clock)
         self._unseat = unseat
-        self._waiting_seconds_max = waiting_seconds_max
         self._clock = clock
         self._first = first
-        self._passed_max = passed_max
         self._others_have_room = elsewhere
         self._counters = QueueCounters()
         self._adopted = self._counters
@@ -112,6 +119,19 @@ class WaitingRoom(Generic[Placed]):
         self._elsewhere: dict[int, Ticket] = {}
         self._drained = DrainRate()
         self._number = 0
+        self._counted_from = 0
+        self._carried: set[int] = set()
+
+    def restate(self, rules: RoomRules) -> None:
+        """By these rules from now on. Under another policy everybody has received nothing; who waits asks anew."""
+        anew, self.rules = rules.policy is not self.rules.policy, rules
+        self._space.bounds = rules.bounds
+        if not anew:
+            return
+        self._counters = self._adopted = QueueCounters()
+        self._counted_from = self._number
+        self._carried = {ticket.number for ticket in self.waiting()}
+        self.move()
 
     def __len__(self) -> int:
         """How many wait."""
@@ -133,12 +153,15 @@ class WaitingRoom(Generic[Placed]):
             arrived_at=self._clock() if before is None else before.arrived_at,
         )
         self._number += before is None
-        self._counters = self._policy.arrive(self._counters, ticket, self._tickets())
+        self._counters = self.rules.policy.arrive(self._counters, ticket, self._tickets())
         return ticket
 
     def settle(self, ticket: Ticket, cost_change: float) -> None:
         """What a request that had its turn used differs from its cost by so much."""
-        self._counters = self._policy.settle(self._counters, ticket, cost_change)
+        if ticket.number < self._counted_from and ticket.number not in self._carried:
+            return  # Its turn was another policy's, whose counters are gone.
+        self._carried.discard(ticket.number)
+        self._counters = self.rules.policy.settle(self._counters, ticket, cost_change)
 
     def used(self, ticket: Ticket, cost_change: float) -> None:
         """The same, for the account; whoever settles it."""
@@ -164,7 +187,7 @@ class WaitingRoom(Generic[Placed]):
 
     def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
         """A place without waiting: there is one, and nobody was here before. Raises NoWorker, and as `seat`."""
-        turn = self._policy.next(self._counters, [ticket], self._clock())
+        turn = self.rules.policy.next(self._counters, [ticket], self._clock())
         if self._waiting or turn is None or not self._first():
             return None
         placed = self._seated(seat)
@@ -185,7 +208,7 @@ class WaitingRoom(Generic[Placed]):
             self._waiting[ticket.number] = waiter
             self.waits(ticket)
             placed: Placed | None = None
-            if self._passed_max:
+            if self.rules.passed_max:
                 self.room_made()  # Those before it may wait for other workers than this one.
             try:
                 async with self._patience(ticket, patience):
@@ -252,9 +275,9 @@ class WaitingRoom(Generic[Placed]):
         first: list[Ticket] | None = None
         while self._waiting and self._first():
             if first is None:
-                first = heads(self._tickets(), self._order, self._clock())
+                first = heads(self._tickets(), self.rules.order, self._clock())
             left = [head for head in first if (head.tenant, head.service_class) not in passed]
-            turn = self._policy.next(self._counters, left, self._clock())
+            turn = self.rules.policy.next(self._counters, left, self._clock())
             if turn is None:
                 return
             waiter = self._waiting[turn.ticket.number]
@@ -267,7 +290,7 @@ class WaitingRoom(Generic[Placed]):
                 continue
             if placed is None:
                 passed.add((turn.ticket.tenant, turn.ticket.service_class))
-                if len(passed) > self._passed_max or not self._others_have_room(closed):
+                if len(passed) > self.rules.passed_max or not self._others_have_room(closed):
                     return
                 continue
             first = None
@@ -290,12 +313,12 @@ class WaitingRoom(Generic[Placed]):
         if tenant in weights:
             units = sum(ticket.cost for ticket in waiting if ticket.tenant == tenant)
             rate *= weights[tenant] / sum(weights.values())
-        return retry_after_seconds(units, rate, self._waiting_seconds_max)
+        return retry_after_seconds(units, rate, self.rules.waiting_seconds_max)
 
     @asynccontextmanager
     async def _patience(self, ticket: Ticket, patience: Patience | None) -> AsyncIterator[None]:
         """For as long as it may wait, since it came. Raises AdmissionTimeout, or what is over sooner."""
-        seconds = self._waiting_seconds_max
+        seconds = self.rules.waiting_seconds_max
         longest = Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
         if patience is not None and patience.until < longest.until:
             longest = patience

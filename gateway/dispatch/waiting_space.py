@@ -12,14 +12,14 @@ NOBODY = Waiting()
 
 
 class Space:
-    """`everybody`: who is inside. `classes`: those that have waited here. `standing_since`: somebody has waited
-    without a break."""
+    """`bounds`: for whoever comes. `everybody`: who is inside. `classes`: those that have waited here.
+    `standing_since`: somebody has waited without a break."""
 
     def __init__(self, bounds: RoomBounds, account: Account, clock: Callable[[], float]) -> None:
         self.everybody = NOBODY
         self.classes: set[str] = set()
         self.standing_since: float | None = None
-        self._bounds = bounds
+        self.bounds = bounds
         self._account = account
         self._clock = clock
         self._of_tenants: dict[str, Waiting] = {}
@@ -34,7 +34,7 @@ class Space:
         tenant, tokens = ticket.tenant, ticket.uncached_tokens
         own = self._of_tenants.get(tenant, NOBODY)
         tenants = len(self._of_tenants) + (tenant not in self._of_tenants)
-        by = refused_by(self._bounds, self.everybody, own, tenants, tokens)
+        by = refused_by(self.bounds, self.everybody, own, tenants, tokens)
         if by == "tenant":
             raise TenantQueueFull(retry_after(tenant))
         if by == "everybody":

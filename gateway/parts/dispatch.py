@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue
@@ -13,13 +14,13 @@ from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.household import QueueHousehold
-from gateway.dispatch.placed import Bounds, Placed
-from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.rooms import NewRoom
+from gateway.dispatch.placed import Bounds
+from gateway.dispatch.reservations import QueueRules, Reservations
 from gateway.dispatch.router import Router
 from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.shadow import Shadow
-from gateway.dispatch.waiting_room import WaitingRoom
+from gateway.dispatch.waiting_room import RoomRules
+from gateway.queue.favours import Favours
 from gateway.queue.keys import QueueKeys
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
@@ -59,6 +60,14 @@ def reservations_of(
     )
     feedback = Feedback(index, feeds.credits, feeds.raised)
     routing = settings.routing
+    queue = _queue(settings, household, scripts)
+    favours = Favours(
+        scripts,
+        QueueKeys(settings.redis.prefix),
+        queue.gateway,
+        can=lambda needs: reservations.preemptible.can_make_room(needs, reservations.window_tokens),
+        make=lambda needs: reservations.preemptible.make_room(needs, reservations.window_tokens),
+    )
     reservations = Reservations(
         leases=leases,
         router=Router(
@@ -76,8 +85,9 @@ def reservations_of(
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=_bounds(settings),
-        queue=_queue(settings, household, scripts),
-        new_room=_new_room(settings.queueing),
+        queue=queue,
+        favours=favours,
+        rules=_rules(settings.queueing),
     )
     return reservations
 
@@ -137,43 +147,39 @@ def _fleet_events(
 
 def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:
     fleet = Fleet([_static(at, worker) for at, worker in enumerate(settings.workers)], events)
-    if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
-        fleet.warn_of_shared_caches()
+    warn_of_shared_caches(fleet, settings)
     for worker in fleet:
         catalogue.found(worker.models)
     return fleet
 
 
-def _new_room(queue: Queueing) -> NewRoom:
-    policy, order = queue_policy(queue.across, queue.options), tenant_order(queue.within)
+def warn_of_shared_caches(fleet: Fleet, settings: Settings) -> None:
+    """Where tenants are to be kept apart."""
+    if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
+        fleet.warn_of_shared_caches()
 
-    bounds = RoomBounds(
-        requests_max=queue.waiting_requests_max,
-        tokens_max=queue.waiting_tokens_max,
-        tenant_requests_max=queue.tenant_waiting_requests_max,
-        tenant_tokens_max=queue.tenant_waiting_tokens_max,
+
+def _rules(queue: Queueing) -> RoomRules:
+    return RoomRules(
+        policy=queue_policy(queue.across, queue.options),
+        order=tenant_order(queue.within),
+        bounds=RoomBounds(
+            requests_max=queue.waiting_requests_max,
+            tokens_max=queue.waiting_tokens_max,
+            tenant_requests_max=queue.tenant_waiting_requests_max,
+            tenant_tokens_max=queue.tenant_waiting_tokens_max,
+        ),
+        waiting_seconds_max=queue.waiting_seconds_max,
+        passed_max=PASSED_MAX if queue.hold is not None else 0,
     )
 
-    def new_room(
-        model: str,
-        unseat: Callable[[Placed], None],
-        first: Callable[[], bool],
-        elsewhere: Callable[[set[WorkerId]], bool],
-    ) -> WaitingRoom[Placed]:
-        return WaitingRoom(
-            model,
-            policy=policy,
-            order=order,
-            unseat=unseat,
-            bounds=bounds,
-            waiting_seconds_max=queue.waiting_seconds_max,
-            clock=time.monotonic,
-            first=first,
-            elsewhere=elsewhere,
-            passed_max=PASSED_MAX if queue.hold is not None else 0,
-        )
 
-    return new_room
+def queue_rules(now: Settings, before: Settings, reservations: Reservations) -> QueueRules:
+    """Whose turn it is, as a new tree says. Where the policy is as `before`, it is the one that there is."""
+    rules, new, old = _rules(now.queueing), now.queueing, before.queueing
+    if (new.across, new.options) == (old.across, old.options):
+        rules = replace(rules, policy=reservations.rules.policy)
+    return QueueRules(bounds=_bounds(now), room=rules, together=new.across == Sfq.name)
 
 
 def _queue(settings: Settings, household: QueueHousehold, scripts: ScriptCaller) -> SharedQueue:

@@ -21,17 +21,16 @@ from gateway.settings.listeners import is_loopback
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.telemetry.batch_counts import BatchCounts
-from gateway.tenants.directory import TenantDirectory
 from gateway.tenants.keys import pepper
 from gateway.tenants.sql_directory import SqlDirectory
-from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
+from gateway.tenants.yaml_directory import FileDirectory, OpenUntilTenants, yaml_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """`tenants` is who is asked; the others are None without a database."""
 
-    tenants: TenantDirectory
+    tenants: FileDirectory
     directory: SqlDirectory | None
     ledger: Ledger | None
     responses: ResponseStore | None
@@ -66,7 +65,7 @@ class Records:
             yield from self.ledger.loops()
 
 
-def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> TenantDirectory:
+def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> FileDirectory:
     directory = database if database is not None else yaml_directory(settings, pepper(secret))
     alone = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
     return OpenUntilTenants(directory) if alone else directory

@@ -31,6 +31,14 @@ class QueueKeys:
         """The stream that tells of turns."""
         return f"{self._tag}:turns"
 
+    def report(self, look: str, gateway: str) -> str:
+        """What a gateway says to whoever looks."""
+        return f"{self._tag}:report:{look}:{gateway}"
+
+    def favour(self, name: str) -> str:
+        """Which gateway does it."""
+        return f"{self._tag}:favour:{name}"
+
     def of(self, models: Sequence[str]) -> list[str]:
         """All that a verb touches that concerns these models."""
         keys = list(self._shared)

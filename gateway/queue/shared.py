@@ -88,6 +88,11 @@ class SharedQueue:
         self._late = 0
         self._wake = asyncio.Event()
 
+    @property
+    def gateway(self) -> str:
+        """Its name among all gateways."""
+        return self._store.gateway
+
     def __len__(self) -> int:
         """How many wait."""
         return len(self._waiting)
@@ -95,6 +100,14 @@ class SharedQueue:
     def share_of(self, window_tokens: int) -> int:
         """The part of a worker's window that is this gateway's to give, as long as it has to decide alone."""
         return window_tokens if self.shared else max(1, window_tokens // self.gateways)
+
+    def restate(self, order: TenantOrder, window_tokens: int, *, enabled: bool) -> None:
+        """By these from now on. Where others keep the order, or nobody does any more, who waits asks anew."""
+        self._order, self._enabled = order, enabled
+        self._store.window_tokens = window_tokens
+        self._wake.set()
+        if self._up:
+            self._send(self._store.expire(self._queues()))  # A wider window may have room for some.
 
     # Turns and places.
 

@@ -100,7 +100,7 @@ class QueueStore:
         self.gateway = gateway
         self.keys = keys
         self._scripts = scripts
-        self._window_tokens = window_tokens
+        self.window_tokens = window_tokens
 
     async def admit(
         self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
@@ -211,7 +211,7 @@ class QueueStore:
         self, verb: str, queues: Sequence[str], arguments: Sequence[Argument]
     ) -> "asyncio.Future[Any]":
         """Sent when this returns."""
-        head: list[Argument] = [self.gateway, self._window_tokens, len(queues), *queues]
+        head: list[Argument] = [self.gateway, self.window_tokens, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments])
 
 

@@ -1,7 +1,7 @@
 """Hears of turns: reads the stream of the shared queue, on a connection of its own, blocked until there is news."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import hiredis
@@ -13,10 +13,13 @@ from radix_cache.redis.scripts import ScriptCaller
 BLOCK_MS = 1000
 COUNT = 256
 AGAIN_SECONDS = 0.1
+STREAM_MAX = 4096
+"""Entries that the stream keeps, about; lua/queue.lua has the same."""
 
 
 class TurnReader:
-    """`turn`: gets the id of a ticket whose turn has come, of any gateway. `gateways`: some came or went.
+    """`turn`: gets the id of a ticket whose turn has come, of any gateway. `gateways`: some came or went. `others`:
+    by word, what gets the value of what gateways say to each other.
 
     `missed`: called whenever it begins to listen: what was told before was not heard.
     """
@@ -29,12 +32,14 @@ class TurnReader:
         turn: Callable[[str], None],
         gateways: Callable[[], None],
         missed: Callable[[], None],
+        others: Mapping[bytes, Callable[[str], None]],
     ) -> None:
         self._scripts = scripts
         self._stream = stream
         self._turn = turn
         self._gateways = gateways
         self._missed = missed
+        self._others = others
 
     async def run(self) -> None:
         """For as long as it is not cancelled."""
@@ -62,6 +67,8 @@ class TurnReader:
                 last = identity.decode()
                 if kind == b"turn":
                     self._turn(value.decode())
+                elif (heard := self._others.get(kind)) is not None:
+                    heard(value.decode())
                 else:
                     self._gateways()
 

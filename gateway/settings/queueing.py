@@ -52,7 +52,7 @@ class Queueing(Branch, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Take a worker's place back from a batch request that has not brought a first token when "
-            "another one would have to wait for it; the batch request waits again."
+            "another one would have to wait for it, at any gateway; the batch request waits again."
         ),
     ] = False
     hold: Annotated[

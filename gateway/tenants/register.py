@@ -9,9 +9,10 @@ is put together from may change: then all that was put together is forgotten, an
 
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from hashlib import sha256
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,9 @@ from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.limits import in_place_of, limits_at, next_end
 from gateway.tenants.tenant import Access, ContextBounds, Plan, Tenant
+
+Names = dict[str, set[str]]
+"""Of organisations, plans, tenants and keys, by these words."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -81,7 +85,7 @@ class Register:
     def has_tenants(self) -> bool:
         return bool(self._tenants)
 
-    def names(self) -> dict[str, set[str]]:
+    def names(self) -> Names:
         """What there is now, of each kind."""
         return {
             "organisations": set(self._organisations),
@@ -131,6 +135,40 @@ class Register:
 
     def groups(self) -> Sequence[str]:
         return self._group_list
+
+    def drop(self, names: Mapping[str, Iterable[str]]) -> None:
+        """These are not there any more; see `names`."""
+        for key in names.get("keys", ()):
+            self.drop_key(key)
+        known: tuple[tuple[str, dict[str, Any]], ...] = (
+            ("organisations", self._organisations),
+            ("plans", self._plans),
+            ("tenants", self._tenants),
+        )
+        for kind, there in known:
+            for name in names.get(kind, ()):
+                there.pop(name, None)
+        self._generation += 1
+
+    def put_all(self, other: "Register") -> None:
+        """Everything that is in the other one."""
+        for organisation in other._organisations.values():
+            self.put_organisation(organisation)
+        for plan in other._plans.values():
+            self.put_plan(plan)
+        for tenant in other._tenants.values():
+            self.put_tenant(tenant)
+        for entry in other._entries.values():
+            self.put_key(entry.tenant_id, entry.key)
+
+    def restate(self, file: "Register") -> None:
+        """The settings file says this now, and all that is here is the file's."""
+        self.drop(apart(self.names(), file.names()))
+        self.put_all(file)
+
+    def keys_of(self, tenants: Set[str]) -> set[str]:
+        """Ids of the keys of these tenants."""
+        return {name for name, entry in self._entries.items() if entry.tenant_id in tenants}
 
     def put_organisation(self, organisation: OrganisationSettings) -> None:
         self._organisations[organisation.id] = organisation
@@ -215,6 +253,11 @@ class Register:
         )
         of_all = organisation.limits if organisation is not None else ()
         return found, next_end(now, tenant.limits, plan.limits, key.limits, of_all)
+
+
+def apart(names: Names, others: Names) -> Names:
+    """Of these names, those that are not among the others."""
+    return {kind: found - others[kind] for kind, found in names.items()}
 
 
 UNLIMITED = PlanSettings(name="unlimited")

@@ -6,7 +6,8 @@
                                            cannot be judged
 
 The number is read before the rows: what changes meanwhile has a higher one, and is read again. What the settings
-file names is the file's: rows of the same name are left out.
+file names is the file's: rows of the same name are left out. What it does not name any more may be the database's:
+all of it is read again then, and until that is done no key is unknown that may have come to light.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKey
 from gateway.tenants.directory import DirectoryAway, UnknownKey
-from gateway.tenants.register import Entry, Register
+from gateway.tenants.register import Entry, Names, Register, apart
 from gateway.tenants.tenant import Tenant
 from radix_cache.turns import Turns
 
@@ -57,6 +58,7 @@ class SqlDirectory:
         self.settled = asyncio.Event()
         self._register = register
         self._of_file = register.names()
+        self._left: Names = {}
         self._store = store
         self._known_seconds_max = known_seconds_max
         self._upgrades = upgrades
@@ -99,7 +101,7 @@ class SqlDirectory:
         try:
             entry = find()
         except UnknownKey:
-            if self.away or self._full:
+            if self.away or self._full or any(self._left.values()):
                 raise DirectoryAway from None
             raise
         if self.away and self._stale() and entry.key.id not in self._of_file["keys"]:
@@ -118,6 +120,18 @@ class SqlDirectory:
 
     def groups(self) -> Sequence[str]:
         return self._register.groups()
+
+    def restate(self, file: Register) -> None:
+        """See FileDirectory."""
+        before, self._of_file = self._of_file, file.names()
+        gone = {kind: names | self._left.get(kind, set()) for kind, names in before.items()}
+        self._left = apart(gone, self._of_file)
+        new_tenants = self._of_file["tenants"] - before["tenants"]
+        hidden = self._register.keys_of(new_tenants) if new_tenants else set()
+        # What else has left goes once the rows are read: a name that moves into the database is there all the time.
+        self._register.drop({"keys": apart(before, self._of_file)["keys"] | hidden})
+        self._register.put_all(file)
+        self.ring()
 
     def ring(self) -> None:
         """Something has changed: look now."""
@@ -151,14 +165,19 @@ class SqlDirectory:
             async with asyncio.timeout(POLL_SECONDS_MAX if self._right_schema else None):
                 await self._check_schema()
                 number = await self._store.number()
+            left = self._left
             # A number that went back is another database, or one from a backup: nothing known of it holds.
             if number < self._number:
                 self._number = -1
                 for key in self._register.names()["keys"] - self._of_file["keys"]:
                     self._register.drop_key(key)
-            if number != self._number:
-                await self._read(self._number)
+            if number != self._number or any(left.values()):
+                await self._read(-1 if any(left.values()) else self._number)
                 self._number = number
+            if left is self._left:
+                self._let_go()
+        else:
+            self._let_go()
         if self.away and self.loaded.is_set():
             log.warning("the database is back: keys are checked as they are now")
         self.away = False
@@ -166,20 +185,32 @@ class SqlDirectory:
         self.loaded.set()
 
     async def _read(self, since: int) -> None:
-        turns, register, own = Turns(), self._register, self._of_file
+        # The file may be read again meanwhile: what counts is what it names now.
+        turns, register = Turns(), self._register
         for organisation in await self._store.all_organisations(since):
-            if organisation.id not in own["organisations"]:
+            if self._is_ours("organisations", organisation.id):
                 register.put_organisation(organisation)
         for plan in await self._store.all_plans(since):
-            if plan.name not in own["plans"]:
+            if self._is_ours("plans", plan.name):
                 register.put_plan(plan)
         async for tenant in self._store.all_tenants(since):
-            if tenant.id not in own["tenants"]:
+            if self._is_ours("tenants", tenant.id):
                 register.put_tenant(tenant)
             await turns.give()
         async for stored in self._store.all_keys(since):
             self._take(stored)
             await turns.give()
+
+    def _is_ours(self, kind: str, name: str) -> bool:
+        """The file does not name it; if it did before, it is here now."""
+        self._left.get(kind, set()).discard(name)
+        return name not in self._of_file[kind]
+
+    def _let_go(self) -> None:
+        """What the file does not name any more is nobody's."""
+        if self._left:
+            self._register.drop({**self._left, "keys": ()})
+            self._left = {}
 
     def _take(self, stored: StoredKey) -> None:
         key = stored.key

@@ -29,8 +29,16 @@ def yaml_directory(settings: Settings, pepper: bytes, wall: Callable[[], float] 
     return register
 
 
-class MayHaveTenants(TenantDirectory, Protocol):
-    """A directory that knows whether there is anybody in it."""
+class FileDirectory(TenantDirectory, Protocol):
+    """A directory that the settings file has a say in."""
+
+    def restate(self, file: Register) -> None:
+        """The file says this now, and what it said before no more."""
+        ...
+
+
+class MayHaveTenants(FileDirectory, Protocol):
+    """One that knows whether there is anybody in it."""
 
     @property
     def has_tenants(self) -> bool: ...
@@ -47,6 +55,10 @@ class OpenUntilTenants:
     @property
     def asks_for_keys(self) -> bool:
         return self._inner.has_tenants
+
+    def restate(self, file: Register) -> None:
+        """See FileDirectory."""
+        self._inner.restate(file)
 
     def by_key(self, presented: str | None) -> Tenant:
         return (self._inner if self._inner.has_tenants else self._open).by_key(presented)

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from importlib.resources import files
 from urllib.parse import urlencode
 
+import msgspec
 import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
@@ -21,7 +22,6 @@ from gateway.adminapi.routes import mount
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.dispatch.fleet import Worker
-from gateway.dispatch.queue_report import queue_report
 from gateway.errors import GatewayError
 from gateway.several import OneOf
 from gateway.telemetry.exposition import exposition
@@ -85,10 +85,10 @@ def admin_app(gateway: Gateway, one: OneOf | None = None) -> web.Application:
         return response
 
     async def overview(http: web.Request) -> web.Response:
-        return _json(shown(gateway))
+        return _json({**shown(gateway), "queue": msgspec.to_builtins(await gateway.queues.report())})
 
     async def queue(http: web.Request) -> web.Response:
-        return _json(queue_report(gateway.services.reservations))
+        return _json(msgspec.to_builtins(await gateway.queues.report()))
 
     async def session(http: web.Request) -> web.Response:
         asker = await gate.admit(http, "viewer", page=True)
@@ -191,12 +191,12 @@ def _worst(states: Iterable[str]) -> str:
 
 
 def shown(gateway: Gateway) -> dict[str, object]:
-    """Everything on the page."""
+    """Everything on the page but the queues."""
     overview, reservations = gateway.overview, gateway.services.reservations
     stats = reservations.index.stats()
     return {
         "version": gateway.version,
-        "policy": gateway.settings.routing.policy,
+        "policy": reservations.router.policy_name,
         **readiness(gateway),
         "all": overview.shown(overview.all),
         "workers": [
@@ -205,7 +205,6 @@ def shown(gateway: Gateway) -> dict[str, object]:
         "tenants": [
             {"id": tenant, **overview.shown(tally)} for tenant, tally in sorted(overview.tenants.items())
         ],
-        "queue": queue_report(reservations),
         "waiting": {model: len(room) for model, room in reservations.rooms().items()},
         "prefixes": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
         "leases": len(reservations.leases),

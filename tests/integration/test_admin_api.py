@@ -358,3 +358,14 @@ async def test_without_a_database_it_says_so(gateway):
             assert "settings file only" in (await response.json(content_type=None))["detail"]
         async with running.http.get(f"{running.url}/v1/usage", headers=running.headers()) as response:
             assert response.status == 404
+
+
+async def test_queues_are_shown_as_the_document_says(api):
+    async with api() as call:
+        _, document, _ = await call("GET", "/openapi.json", role="viewer")
+        status, found, _ = await call("GET", "/queue", role="viewer")
+        assert status == 200
+        operation = document["paths"]["/admin/v1/queue"]["get"]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(found, {**schema, "components": document["components"]})
+        assert (found["gateways"], len(found["told"])) == (1, 1)

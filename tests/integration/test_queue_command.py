@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
@@ -46,3 +47,71 @@ async def test_it_says_who_waits_why_and_what_each_has_received(gateway):
 async def test_it_says_that_no_gateway_answers():
     result = await asyncio.to_thread(CliRunner().invoke, app, ["queue", "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 1
+
+
+async def two_waiting(running, other, worker):
+    """One tenant waits at each gateway, while a request of a third caller holds the worker. Gives how to end it."""
+    gate = asyncio.Event()
+    worker.then(until=gate)
+    calls = [asyncio.ensure_future(running.chat("x").__aenter__())]
+    await running.until(lambda: worker.seen)
+    for at, tenant in ((running, "acme"), (other, "globex")):
+        calls.append(asyncio.ensure_future(at.chat("y", tenant=tenant).__aenter__()))
+        await at.until(lambda at=at: len(at.here.gateway.services.reservations.room("m")) == 1)
+
+    async def end():
+        gate.set()
+        for call in calls:
+            assert (await call).status == 200
+        for at in (running, other):
+            await at.until(lambda at=at: at.idle)
+
+    return end
+
+
+ONE_AT_A_TIME = {"queueing.release_window_tokens": "1"}
+
+
+async def test_each_gateway_shows_the_queues_of_all(gateway):
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **ONE_AT_A_TIME) as running,
+        gateway(worker, **ONE_AT_A_TIME) as other,
+    ):
+        for at in (running, other):
+            queue = at.here.gateway.services.reservations.queue
+            await at.until(lambda queue=queue: queue.shared)
+        end = await two_waiting(running, other, worker)
+        for at in (running, other):
+            found = json.loads(await run(at, "--json"))
+            assert (found["gateways"], len(found["told"])) == (2, 2)
+            (queue,) = found["queues"]
+            assert queue["waiting"] == 2
+            assert {one["tenant"] for one in queue["requests"]} == {"acme", "globex"}
+        assert "2 of 2 gateways say" in await run(other)
+        await end()
+        (queue,) = json.loads(await run(other, "--json"))["queues"]
+        shares = {one["tenant"]: one["share"] for one in queue["tenants"]}
+        assert sum(shares.values()) == pytest.approx(1.0)
+        assert set(shares) == {"acme", "globex"}
+
+
+async def test_a_gateway_that_is_silent_keeps_nobody_from_being_shown(gateway, monkeypatch):
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **ONE_AT_A_TIME) as running,
+        gateway(worker, **ONE_AT_A_TIME) as other,
+    ):
+        queue = running.here.gateway.services.reservations.queue
+        await running.until(lambda: queue.shared)
+        reports = other.here.gateway.queues._reports
+
+        async def nothing(name):
+            return None
+
+        monkeypatch.setattr(reports, "_tell", nothing)
+        end = await two_waiting(running, other, worker)
+        found = json.loads(await run(running, "--json"))
+        assert (found["gateways"], len(found["told"])) == (2, 1)
+        assert [one["tenant"] for one in found["queues"][0]["requests"]] == ["acme"]
+        await end()

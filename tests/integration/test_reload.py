@@ -1,20 +1,41 @@
 """Settings that are read again while streams go on: what is swapped, what waits, what changes nothing."""
 
+import asyncio
+import json
 import logging
 
 import msgspec
 import pytest
 
 from gateway.reload import Reloader, differences, found_by_pid, tell
+from gateway.settings.models import Model
+from gateway.settings.tenants import ApiKey, Limit
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Worker
+from gateway.tenants.keys import NewKey, new_key, pepper
+from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
+
+replace = msgspec.structs.replace
 
 
 def reloader_of(running, **changes):
     """Of a tree that differs in this from what the gateway has."""
     settings = running.here.gateway.settings
-    return Reloader(running.here.gateway, (), lambda: msgspec.structs.replace(settings, **changes))
+    return Reloader(running.here.gateway, (), lambda: replace(settings, **changes))
+
+
+def with_key(running, tenant, key):
+    """The tenants of the settings; this one has that key only."""
+    given = (ApiKey(id=key.id, hash=key.hash),)
+    tenants = running.here.gateway.settings.tenants
+    return tuple(replace(one, keys=given) if one.id == tenant else one for one in tenants)
+
+
+async def status(running, tenant="acme", **more):
+    async with running.chat(tenant=tenant, **more) as response:
+        await response.read()
+        return response.status
 
 
 async def test_workers_join_and_leave_and_no_stream_is_lost(gateway):
@@ -24,7 +45,7 @@ async def test_workers_join_and_leave_and_no_stream_is_lost(gateway):
         async with running.chat(stream=True) as stream:
             await stream.content.readline()
             workers = (Worker(id="w1", kind="sglang", url=new.url),)
-            assert reloader_of(running, workers=workers).reload() == []
+            assert await reloader_of(running, workers=workers).reload() == []
             await running.until(lambda: any(w.id == "w1" and w.health.health == "up" for w in fleet))
             async with running.chat("elsewhere") as response:
                 assert response.status == 200
@@ -37,22 +58,147 @@ async def test_workers_join_and_leave_and_no_stream_is_lost(gateway):
 async def test_requests_are_routed_by_the_new_policy(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two, gateway(one, two) as running:
         settings = running.here.gateway.settings
-        routing = msgspec.structs.replace(settings.routing, policy="round_robin")
-        reloader_of(running, routing=routing).reload()
+        routing = replace(settings.routing, policy="round_robin")
+        await reloader_of(running, routing=routing).reload()
         for at in range(4):
             async with running.chat(f"text {at}") as response:
                 assert response.status == 200
         assert (len(one.seen), len(two.seen)) == (2, 2)
+        async with running.http.get(running.admin + "/admin/v1/overview") as response:
+            assert (await response.json())["policy"] == "round_robin"
+
+
+async def test_a_key_that_left_the_file_is_refused_and_its_stream_goes_on(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        old, new = running.keys["acme"], new_key(pepper(SECRET.encode()))
+        gate = asyncio.Event()
+        worker.then(tokens=5, until=gate)
+        stream = asyncio.ensure_future(running.chat(stream=True).__aenter__())
+        await running.until(lambda: worker.seen)
+        worker.then(until=None)
+        assert await reloader_of(running, tenants=with_key(running, "acme", new)).reload() == []
+        assert await status(running) == 401
+        running.keys["acme"] = new
+        assert await status(running) == 200
+        assert await status(running, "globex") == 200
+        gate.set()
+        async with await stream as response:
+            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        running.keys["acme"] = old
+        assert await status(running) == 401
+
+
+async def test_a_tenant_that_left_the_file_has_no_keys(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        tenants = running.here.gateway.settings.tenants
+        reloader = reloader_of(running, tenants=tenants[:1])
+        await reloader.reload()
+        assert (await status(running), await status(running, "globex")) == (200, 401)
+        # And back.
+        reloader._read = lambda: running.here.gateway.settings
+        await reloader.reload()
+        assert await status(running, "globex") == 200
+
+
+async def test_limits_of_a_plan_hold_from_the_next_request_on(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        (plan,) = running.here.gateway.settings.plans
+        assert [await status(running) for _ in range(3)] == [200] * 3
+        once = replace(plan, limits=(Limit(requests=1, per="day"),))
+        await reloader_of(running, plans=(once,)).reload()
+        assert [await status(running) for _ in range(2)] == [200, 429]
+
+
+async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tmp_path):
+    at = {"database.url": f"sqlite:///{tmp_path}/tenants.db", "admin.token": "an operator's token"}
+    async with ScriptedWorker() as worker, gateway(worker, **at) as running:
+        path, headers = f"{running.admin}/admin/v1", {"Authorization": "Bearer an operator's token"}
+        async with running.http.put(path + "/tenants/acme", json={}, headers=headers) as response:
+            assert response.status == 201, await response.text()
+        async with running.http.post(path + "/keys", json={"tenant": "acme"}, headers=headers) as response:
+            assert response.status == 201, await response.text()
+            stored = (await response.json())["key"]
+        in_file, kept = running.keys["acme"], running.here.gateway.settings.tenants
+        running.keys["acme"] = in_database = NewKey(id="", text=stored, hash="")
+        directory = running.here.gateway.records.directory
+        await running.until(lambda: not directory.away)
+        assert await status(running) == 401  # The file's tenant has the file's keys.
+        reloader = reloader_of(running, tenants=kept[1:])
+        await reloader.reload()
+        assert await status(running) in (200, 503)
+        await running.until(lambda: not any(directory._left.values()))
+        assert await status(running) == 200
+        running.keys["acme"] = in_file
+        assert await status(running) == 401
+        reloader._read = lambda: running.here.gateway.settings
+        await reloader.reload()
+        assert await status(running) == 200
+        running.keys["acme"] = in_database
+        assert await status(running) == 401
+
+
+async def test_models_have_other_names_and_prices_from_the_next_request_on(gateway):
+    models = {"models": json.dumps([{"name": "m", "aliases": ["old"]}])}
+    async with ScriptedWorker() as worker, gateway(worker, **models) as running:
+        assert (await status(running, model="old"), await status(running, model="new")) == (200, 404)
+        renamed = (Model(name="m", aliases=("new",), context_length=8),)
+        assert await reloader_of(running, models=renamed).reload() == []
+        assert (await status(running, model="old"), await status(running, model="new")) == (404, 200)
+        # One that the file does not name any more is still found at its worker.
+        assert await reloader_of(running, models=()).reload() == []
+        assert (await status(running), await status(running, model="new")) == (200, 404)
+
+
+async def test_a_models_blocks_stay_as_they_are_until_a_restart(gateway, caplog):
+    caplog.set_level(logging.INFO)
+    models = {"models": json.dumps([{"name": "m", "aliases": ["old"]}])}
+    async with ScriptedWorker() as worker, gateway(worker, **models) as running:
+        changed = (Model(name="m", aliases=("new",), block_size=32),)
+        assert await reloader_of(running, models=changed).reload() == ["models.m.block_size"]
+        assert await status(running, model="new") == 200
+        assert running.here.gateway.services.catalogue.find("m").block_size == 64
+
+
+async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
+    settings = {"queueing.release_window_tokens": "100"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        gate = asyncio.Event()
+        worker.then(until=gate)
+        first = asyncio.ensure_future(running.chat("x" * 300).__aenter__())
+        await running.until(lambda: worker.seen)
+        waiting = [asyncio.ensure_future(running.chat("y" * 300).__aenter__()) for _ in range(2)]
+        rooms = running.here.gateway.services.reservations.rooms
+        await running.until(lambda: len(rooms()["m"]) == 2)
+        queueing = running.here.gateway.settings.queueing
+        # Another policy: they wait on. A room for two: the next one is refused.
+        reloader = reloader_of(
+            running, queueing=replace(queueing, across="vtc", within="fcfs", waiting_requests_max=2)
+        )
+        assert await reloader.reload() == []
+        await running.until(lambda: len(rooms()["m"]) == 2)
+        assert await status(running) in (429, 503)
+        # A wider window: they have their places at once.
+        reloader._read = lambda: replace(
+            running.here.gateway.settings, queueing=replace(queueing, release_window_tokens=10_000)
+        )
+        await reloader.reload()
+        await running.until(lambda: len(worker.seen) == 3)
+        gate.set()
+        assert [(await task).status for task in (first, *waiting)] == [200] * 3
+        await running.until(lambda: running.idle)
 
 
 async def test_what_needs_a_restart_is_named_and_not_quoted(gateway, caplog):
     caplog.set_level(logging.INFO)
     async with ScriptedWorker() as worker, gateway(worker) as running:
         settings = running.here.gateway.settings
-        listen = msgspec.structs.replace(settings.listen, port=1)
-        reloader = reloader_of(running, listen=listen, deployment_secret=None)
-        assert reloader.reload() == ["deployment_secret", "listen.port"]
-        assert "in force only after a restart: deployment_secret, listen.port" in caplog.text
+        listen = replace(settings.listen, port=1)
+        queueing = replace(settings.queueing, whole_from_streams=False, hold=None)
+        reloader = reloader_of(running, listen=listen, deployment_secret=None, queueing=queueing)
+        late = ["deployment_secret", "listen.port", "queueing.whole_from_streams"]
+        assert await reloader.reload() == late
+        assert f"in force only after a restart: {', '.join(late)}" in caplog.text
+        assert "the settings are reloaded: queueing.hold\n" in caplog.text
         assert settings.deployment_secret.reveal() not in caplog.text
 
 
@@ -61,10 +207,19 @@ async def test_settings_that_are_wrong_change_nothing(gateway, caplog):
         raise SettingsProblem("$.workers[0].url: expected a URL")
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        Reloader(running.here.gateway, (), wrong).reload()
+        await Reloader(running.here.gateway, (), wrong).reload()
         assert "nothing is changed: $.workers[0].url" in caplog.text
         async with running.chat() as response:
             assert response.status == 200
+
+
+async def test_a_tokenizer_that_cannot_be_read_keeps_all_else_from_being_swapped(gateway, caplog, tmp_path):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        key = new_key(pepper(SECRET.encode()))
+        models = (Model(name="other", tokenizer=str(tmp_path / "nowhere")),)
+        await reloader_of(running, models=models, tenants=with_key(running, "acme", key)).reload()
+        assert "nothing is changed: $.models[0].tokenizer" in caplog.text
+        assert await status(running) == 200
 
 
 def test_gateways_are_found_by_their_state_directory(tmp_path, monkeypatch):
@@ -85,4 +240,20 @@ def test_gateways_are_found_by_their_state_directory(tmp_path, monkeypatch):
 )
 def test_differences_are_paths(changes, paths):
     one = Worker(id="a", kind="vllm", url="http://h")
-    assert sorted(differences(one, msgspec.structs.replace(one, **changes))) == paths
+    assert sorted(differences(one, replace(one, **changes))) == paths
+
+
+async def test_gateways_give_turns_together_as_the_policy_allows(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as one, gateway(worker) as other:
+        queues = [at.here.gateway.services.reservations.queue for at in (one, other)]
+        await one.until(lambda: all(queue.shared for queue in queues))
+        settings = one.here.gateway.settings
+        reloader = reloader_of(one, queueing=replace(settings.queueing, across="fifo"))
+        await reloader.reload()
+        await one.until(lambda: not queues[0].shared)
+        assert await status(one) == 200
+        reloader._read = lambda: settings
+        await reloader.reload()
+        await one.until(lambda: queues[0].shared)
+        assert await status(one) == 200
+        await one.until(lambda: one.idle)

@@ -169,6 +169,29 @@ async def test_batch_work_gives_way_before_its_first_token_and_is_done_later(gat
     assert [seen.ended for seen in worker.seen] == ["aborted", "finished", "finished"]
 
 
+async def test_batch_work_at_another_gateway_gives_way_once(gateway):
+    preempts = {**WINDOW, "queueing.preempts": "true"}
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **preempts) as running,
+        gateway(worker, **preempts) as other,
+        gateway(worker, **preempts) as third,
+    ):
+        for at in (running, other, third):
+            queue = at.here.gateway.services.reservations.queue
+            await at.until(lambda queue=queue: queue.shared and queue.gateways == 3)
+        worker.then(**HOUR)
+        batch = await occupied(other, worker, text="batch" * 60, headers={"x-radixgate-class": "batch"})
+        worker.then(gap=0.0, first_after=0.0)
+        assert (await ask(running, tenant="globex")).status == 200
+        assert (await batch).status == 200
+        for at in (running, other, third):
+            await at.until(lambda at=at: at.idle)
+        assert await metric(other, "radixgate_preemptions_total 1.0")
+        assert await metric(running, "radixgate_preemptions_total 0.0")
+    assert [seen.ended for seen in worker.seen] == ["aborted", "finished", "finished"]
+
+
 async def test_batch_work_that_has_begun_to_answer_keeps_its_place(gateway):
     async with (
         ScriptedWorker() as worker,

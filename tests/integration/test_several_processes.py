@@ -110,3 +110,35 @@ async def test_several_processes_are_one_gateway(several):
     gateway.process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
     assert gateway.children() == {}
+
+
+async def test_several_processes_reload_together(several, tmp_path):
+    gateway, worker = several
+    file = tmp_path / "gateway.yaml"
+    settings, new = json.loads(file.read_text()), new_key(pepper(SECRET.encode()))
+    settings["tenants"][0]["keys"] = [{"id": new.id, "hash": new.hash}]
+    settings["plans"][0]["limits"] = []
+    gate = asyncio.Event()
+    worker.then(tokens=3, until=gate)
+    async with aiohttp.ClientSession() as http:
+        stream = asyncio.ensure_future(gateway.chat(http, stream=True))
+        async with asyncio.timeout(30):
+            while not worker.seen:
+                await asyncio.sleep(0.01)
+        worker.then(until=None)
+        file.write_text(json.dumps(settings))
+        gateway.process.send_signal(signal.SIGHUP)
+        log = tmp_path / "log"
+        async with asyncio.timeout(30):
+            while log.read_text().count("the settings are reloaded: plans, tenants") < 2:
+                await asyncio.sleep(0.02)
+        old = gateway.key
+        for key, expected in ((old, {401}), (new.text, {200})):
+            gateway.key, statuses = key, set()
+            for _ in range(12):  # Connections of their own: the kernel spreads them.
+                async with aiohttp.ClientSession() as each, await gateway.chat(each) as answer:
+                    statuses.add(answer.status)
+            assert statuses == expected
+        gate.set()
+        async with await stream as answer:
+            assert (await answer.read()).endswith(b"data: [DONE]\n\n")

@@ -44,7 +44,7 @@ function shareRow(queue, t) {
 }
 
 function waitingRow(queue, r) {
-  return [cell(queue.queue), cell(r.tenant), cell(r.class), n(`${r.waited_seconds.toFixed(1)} s`),
+  return [cell(queue.queue), cell(r.gateway), cell(r.tenant), cell(r.class), n(`${r.waited_seconds.toFixed(1)} s`),
     n(number.format(r.uncached_tokens)), n(number.format(r.cost)), cell(r.why)];
 }
 
@@ -66,6 +66,7 @@ function show(state) {
   fill("workers", state.workers.map(workerRow));
   fill("tenants", state.tenants.map(tenantRow));
   const queues = state.queue.queues;
+  figure("told", `${state.queue.told.length} of ${state.queue.gateways}`);
   figure("evenness", queues.length ? Math.min(...queues.map((q) => q.evenness)).toFixed(3) : "-");
   fill("shares", queues.flatMap((q) => q.tenants.slice(0, 20).map((t) => shareRow(q, t))));
   fill("queue", queues.flatMap((q) => q.requests.slice(0, 20).map((r) => waitingRow(q, r))));

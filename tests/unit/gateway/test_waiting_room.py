@@ -1,11 +1,13 @@
 """The waiting room: order, bounds, leaving; on a fake clock where time matters."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
+from gateway.dispatch.waiting_room import Asked, NowhereToGo, RoomRules, WaitingRoom
 from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
+from gateway.queue.shared import AskAnew
 from policies.admission import RoomBounds
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
@@ -43,14 +45,16 @@ def room_for(
 ):
     return WaitingRoom(
         "m",
-        policy=policy or queue_policy("fifo"),
-        order=tenant_order("hrrn"),
+        rules=RoomRules(
+            policy=policy or queue_policy("fifo"),
+            order=tenant_order("hrrn"),
+            bounds=RoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
+            waiting_seconds_max=seconds,
+            passed_max=passed_max,
+        ),
         unseat=desk.unseat,
-        bounds=RoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
-        waiting_seconds_max=seconds,
         clock=clock,
         first=first,
-        passed_max=passed_max,
     )
 
 
@@ -373,3 +377,41 @@ async def test_waiting_tokens_are_bounded_and_counted_down(clock):
         task.cancel()
     await settle()
     assert (room.tokens, len(room), room.standing_since) == (0, 0, None)
+
+
+async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_anything(clock):
+    desk = Desk(1)
+    room = room_for(desk, clock, policy=queue_policy("sfq"))
+    had_its_turn = room.ticket(Asked(tenant="a", cost=1.0))
+    assert room.at_once(had_its_turn, desk.seat) == 0
+    ticket = room.ticket(Asked(tenant="b", cost=1.0))
+    waiting = asyncio.ensure_future(room.wait(ticket, desk.seat))
+    await asyncio.sleep(0)
+    room.restate(replace(room.rules, policy=queue_policy("vtc")))
+    with pytest.raises(AskAnew):
+        await waiting
+    # What the first one used is settled in counters that are gone.
+    room.settle(had_its_turn, 1000.0)
+    assert room.debts() == {}
+    # The one that waited keeps its number, and counts under the new policy.
+    again = room.ticket(Asked(tenant="b", cost=1.0), ticket)
+    assert (again.number, again.arrived_at) == (ticket.number, ticket.arrived_at)
+    desk.free = 1
+    assert room.at_once(again, desk.seat) == 1
+    room.settle(again, 5.0)
+    assert room.debts()["b"] > 0
+
+
+async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    waiting = asyncio.ensure_future(enter(room, desk))
+    await asyncio.sleep(0)
+    bounds = RoomBounds(requests_max=1, tokens_max=10**9)
+    room.restate(replace(room.rules, bounds=bounds))
+    with pytest.raises(Overloaded):
+        await enter(room, desk, "b")
+    assert not waiting.done()  # The policy is the same: who waits goes on.
+    desk.free = 1
+    room.room_made()
+    assert await waiting == 0
