@@ -120,6 +120,18 @@ def gauges(
             "1: it gets no requests, as too many of them failed, though its probes are fine.",
             lambda w: w.health.open,
         ),
+        single(
+            "retries",
+            "Requests that were sent to one more worker, as another had brought no first byte.",
+            lambda: reservations.retries.spent,
+            counter=True,
+        ),
+        single(
+            "retries_refused",
+            "Requests that were not, as too many had been of late (`requests.retries`).",
+            lambda: reservations.retries.refused,
+            counter=True,
+        ),
         worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),
         worker(
             "worker_step_seconds",

@@ -5,6 +5,8 @@ import random
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
@@ -35,6 +37,7 @@ from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
+from policies.retry_budget import RetryBudget
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import TlsFiles, WorkerTarget
@@ -76,6 +79,7 @@ def reservations_of(
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=_bounds(settings),
+        retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
         queue=_queue(settings, household, scripts),
         new_room=_new_room(settings.queueing),
     )

@@ -2,15 +2,33 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from gateway.settings.tokens import TokenIssuer
 from gateway.settings.types import (
     Branch,
     MediaHost,
+    NotNegativeCount,
     Positive,
+    Ratio,
     Seconds,
 )
+
+
+class Retries(Branch, frozen=True, kw_only=True):
+    """How many requests may be sent to one more worker, before a first byte, of all together."""
+
+    share: Annotated[
+        Ratio,
+        Meta(
+            description="Of the requests of the last seconds: when as many were sent again, the first failure is "
+            "the client's answer. Of each process."
+        ),
+    ] = 0.2
+    at_least: Annotated[
+        NotNegativeCount, Meta(description="So many are always allowed within these seconds.")
+    ] = 100
+    seconds: Annotated[Seconds, Meta(description="These seconds.")] = 10.0
 
 
 class Requests(Branch, frozen=True, kw_only=True):
@@ -23,6 +41,9 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 120.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+    retries: Annotated[Retries, Meta(description="What all of them together may be tried again.")] = field(
+        default_factory=Retries
+    )
     repeats_max: Annotated[
         Positive,
         Meta(
