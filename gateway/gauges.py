@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.hedging import OUTCOMES
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.shadow import Shadow
@@ -130,6 +131,14 @@ def gauges(
             "retries_refused",
             "Requests that were not, as too many had been of late (`requests.retries`).",
             lambda: reservations.retries.refused,
+            counter=True,
+        ),
+        Gauge(
+            name="hedges",
+            text="Requests sent to a second worker for want of a first byte: it `won`, `lost`, or `failed`, or the "
+            "client `left`.",
+            labels=("outcome",),
+            read=lambda: [((name,), float(reservations.hedging.outcomes[name])) for name in OUTCOMES],
             counter=True,
         ),
         worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),

@@ -1,56 +1,53 @@
 """One request that has its quota, on its way from place to place.
 
-    async with held.place() as placed:      # ranked; waits for its turn if it must
-        ...
-        held.answered(placed, answer)       # the first bytes came
-        held.failed(placed, err)            # or they did not: the next place is another one
+    async with held.place():                        # ranked; waits for its turn if it must
+        async with held.answer(call) as answer:     # its first bytes came
+            ...
+        held.failed(err)                            # or they did not: the next place is another one
 
 A place is left on every ending. How often all requests together may go on to a next place is bounded, see
-policies/retry_budget: beyond it the first failure is the answer.
+policies/retry_budget: beyond it the first failure is the answer. Where hedging.py says so, a request has a second
+place for a while; from the first byte on it has one.
 """
 
-import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from gateway.context import RequestContext
-from gateway.dispatch import costs
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.feedback import Feedback
+from gateway.dispatch.fleet import Worker
+from gateway.dispatch.hedging import Hedging, Opening, bears_twice, first_of
+from gateway.dispatch.legs import Keeper, Leg, Legs
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.refusals import nobody_left
-from gateway.dispatch.turn import Parts, Turn
+from gateway.dispatch.target import SAMPLES_MIN
+from gateway.dispatch.turn import Turn
 from gateway.errors import StreamInterrupted, WorkerTimeout
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.quota import Lease
 from gateway.telemetry.record import Progress
-from policies.latency_model import predicted_ttft_ms
+from policies.latency_model import predicted_ttft_p95_ms
 from policies.retry_budget import RetryBudget
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
-from workers.adapter import Failure, WorkerAnswer, WorkerUnreachable
-
-log = logging.getLogger(__name__)
+from workers.adapter import Failure, WorkerAnswer, WorkerCall, WorkerUnreachable
 
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
 
 
-class Desk(Parts, Protocol):
+class Desk(Keeper, Protocol):
     """What places are held with; see Reservations."""
 
-    index: PrefixIndex
     shares: CacheShares
-    feedback: Feedback
     estimates: OutputEstimates
     preemptible: Preemptible
     retries: RetryBudget
-
-    def leave(self, placed: Placed, cost_change: float) -> bool: ...
+    hedging: Hedging
 
 
 class Held:
@@ -71,9 +68,12 @@ class Held:
         self._ctx = ctx
         self._prompt = prompt
         self._progress = progress
-        self._by_shadow = by.router.for_shadow()
+        by_shadow = by.router.for_shadow()
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
         self._recorded = False
+        self._hedged = False
+        self._leg: Leg | None = None
+        self._lease = lease
         self._comments = comments
         self._attempt = Attempt()
         self._turn = Turn(
@@ -82,12 +82,19 @@ class Held:
             prompt,
             progress,
             output_tokens=by.estimates.expected(ctx),
-            by_shadow=self._by_shadow,
+            by_shadow=by_shadow,
             tried=self._tried,
         )
+        self._legs = Legs(by, ctx, prompt, progress, self._turn, by_shadow=by_shadow)
+
+    @property
+    def worker(self) -> Worker:
+        """Who answers, or is to."""
+        assert self._leg is not None
+        return self._leg.placed.worker
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[Placed]:
+    async def place(self) -> AsyncIterator[None]:
         """A place on the best worker that was not tried yet, once there is one with room for it.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
@@ -96,43 +103,115 @@ class Held:
         placed = self._next() if self._tried else await self._first()
         if placed is None:
             raise nobody_left(self._tried.values())
-        progress, index = self._progress, self._by.index
+        progress = self._progress
         progress.mark("queue" if progress.queued_at is not None else "route")
-        predicted_ms = predicted_ttft_ms(placed.computes.speed, placed.tokens_ahead)
-        progress.sent_to(
-            placed.worker.id,
-            by_shadow=self._by_shadow,
-            reason=placed.route.reason,
-            predicted_tokens=placed.route.matched_tokens,
-            predicted_ttft_seconds=predicted_ms / 1000,
-            prefill_worker=placed.computes.id if placed.computes is not placed.worker else None,
-        )
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("request %s goes to %s: %s", self._ctx.id, placed.worker.id, placed.route.reason)
-        expected = self._by.feedback.sent(placed.computes.id, self._prompt)
-        self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(index))
+        self._leg = self._legs.sent(placed)
+        self._legs.told(self._leg)
+        self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(self._by.index))
         if self._recorded:
             # Not where it is only handed over: whoever comes next would have to compute it there.
-            index.record(self._prompt.namespace, self._prompt.hashes, placed.computes.id, self._ctx.id)
+            self._by.index.record(
+                self._prompt.namespace, self._prompt.hashes, placed.computes.id, self._ctx.id
+            )
         try:
-            yield placed
+            yield
         except StreamInterrupted:
-            self._by.fleet.broke(placed.worker)
+            self._by.fleet.broke(self.worker)
             raise
         else:
             if progress.answered:
-                for worker in {placed.worker.id: placed.worker, placed.computes.id: placed.computes}.values():
+                answered = self._leg.placed
+                for worker in {each.id: each for each in (answered.worker, answered.computes)}.values():
                     self._by.fleet.ended(worker)
         finally:
-            progress.usage = placed.cached(progress.usage)
-            if progress.usage is not None and self._prompt.exact:
-                self._by.feedback.reported(expected, self._ctx.id, progress.usage.cached_tokens)
-            self._by.feedback.left(expected)
-            self._learn(placed)
-            index.withdraw(placed.computes.id, self._ctx.id)
-            change = self._turn.cost_change(costs.used(self._ctx, progress))
-            if not self._by.leave(placed, change):
-                self._turn.settle(change)
+            self._legs.leave(self._leg)
+
+    @asynccontextmanager
+    async def answer(self, call: Callable[[Worker], WorkerCall]) -> AsyncIterator[WorkerAnswer]:
+        """The worker's answer, once its first bytes are there; of two workers, where that takes too long.
+
+        Raises WorkerUnreachable, Preempted.
+        """
+        assert self._leg is not None
+        placed, asked = self._leg.placed, call(self._leg.placed.worker)
+        seconds = self._patience_seconds(placed) if asked.stream else None
+        if seconds is not None:
+            async with self._of_two(self._leg, asked, seconds, call) as answer:
+                yield answer
+            return
+        async with self._until_first_byte(placed), placed.through.stream(asked) as answer:
+            self._answered(placed, answer)
+            yield answer
+
+    @asynccontextmanager
+    async def _of_two(
+        self, leg: Leg, asked: WorkerCall, seconds: float, call: Callable[[Worker], WorkerCall]
+    ) -> AsyncIterator[WorkerAnswer]:
+        legs, outcome = dict[Opening, Leg](), "left"
+
+        def another() -> Opening | None:
+            if (second := self._second(leg)) is None:
+                return None
+            opening = Opening(second.placed.through.stream(call(second.placed.worker)))
+            legs[opening] = second
+            return opening
+
+        def failed(opening: Opening, err: WorkerUnreachable | None) -> None:
+            nonlocal outcome
+            gone = legs[opening]
+            if err is not None:
+                self._blame(gone.placed, err)
+            if gone is leg:
+                self._leg = next(other for other in legs.values() if other is not leg)
+            else:
+                outcome = "failed"
+            self._legs.drop(gone)
+
+        first = Opening(leg.placed.through.stream(asked))
+        legs[first] = leg
+        async with AsyncExitStack() as stack:
+            try:
+                winner = await first_of(first, seconds, another, failed)
+                stack.push_async_exit(winner.stream)
+                self._leg = legs.pop(winner)
+                if self._leg is not leg:
+                    outcome = "won"
+                    self._legs.told(self._leg)
+                elif outcome != "failed":
+                    outcome = "lost"
+            except WorkerUnreachable:
+                outcome = "failed"
+                raise
+            finally:
+                # Their places are free at once, and then they are hung up on.
+                for other in legs.values():
+                    if other is not self._leg and not other.over:
+                        self._legs.drop(other)
+                for opening in legs:
+                    await opening.close()
+                if self._hedged:
+                    self._by.hedging.outcomes[outcome] += 1
+            answer = winner.task.result()
+            self._answered(self._leg.placed, answer)
+            yield answer
+
+    def failed(self, cause: WorkerUnreachable) -> None:
+        """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
+        assert self._leg is not None
+        self._progress.mark("failed_attempt")
+        self._progress.dispatched = self._progress.answered = False
+        self._progress.frames = 0
+        self._blame(self._leg.placed, cause)
+        if cause.timed_out:
+            # Whoever has waited that long will not wait that long again.
+            raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
+        unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
+        if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
+            raise nobody_left(self._tried.values()) from cause
+
+    def close(self) -> None:
+        """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
+        self._tried.clear()
 
     async def _first(self) -> Placed:
         async with self._comments():
@@ -151,8 +230,38 @@ class Held:
             self._by.retries.spend(self._by.clock())
         return placed
 
+    def _second(self, first: Leg) -> Leg | None:
+        """A place for the same request, sent once more; None if there is none, or too many are sent again."""
+        by = self._by
+        placed = self._turn.besides(first.placed) if by.retries.left(by.clock()) else None
+        if placed is None:
+            return None
+        by.retries.spend(by.clock())
+        self._progress.mark("hedge")
+        self._hedged = True
+        return self._legs.sent(placed)
+
+    def _patience_seconds(self, placed: Placed) -> float | None:
+        """After so long without a first byte a second worker gets it too; None: it is not for two."""
+        by, rules, prompt = self._by, self._by.hedging, self._prompt
+        if (
+            not rules.enabled
+            or self._hedged
+            or self._turn.background
+            or prompt.prompt_tokens > rules.prompt_tokens_max
+            or len(self._tried) + 2 > by.bounds.attempts_max
+            or not bears_twice(self._lease)
+        ):
+            return None
+        if rules.after_seconds is not None:
+            return rules.after_seconds
+        learnt = placed.computes.learnt
+        if learnt.fit.samples < SAMPLES_MIN:
+            return None
+        return predicted_ttft_p95_ms(learnt.speed, learnt.fit.error_ms, placed.tokens_ahead) / 1000
+
     @asynccontextmanager
-    async def until_first_byte(self, placed: Placed) -> AsyncIterator[None]:
+    async def _until_first_byte(self, placed: Placed) -> AsyncIterator[None]:
         """Entered with a worker's stream: until that has begun, a batch request may have to give way.
 
         Raises Preempted.
@@ -172,7 +281,7 @@ class Held:
             self._progress.dispatched = False
             raise
 
-    def answered(self, placed: Placed, answer: WorkerAnswer) -> None:
+    def _answered(self, placed: Placed, answer: WorkerAnswer) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
         by, progress = self._by, self._progress
         if by.preemptible.drop(self._attempt):
@@ -199,20 +308,11 @@ class Held:
         by.queue.first_token(placed.shared)
         by.room_made()
 
-    def failed(self, placed: Placed, cause: WorkerUnreachable) -> None:
-        """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
-        self._progress.mark("failed_attempt")
-        self._progress.dispatched = self._progress.answered = False
-        self._progress.frames = 0
+    def _blame(self, placed: Placed, cause: WorkerUnreachable) -> None:
+        """Whose failure it is. That one is not asked again."""
         worker = placed.computes if cause.worker == placed.computes.id else placed.worker
         self._tried[worker.id] = cause
         self._by.fleet.failed(worker, cause)
-        if cause.timed_out:
-            # Whoever has waited that long will not wait that long again.
-            raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
-        unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
-        if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
-            raise nobody_left(self._tried.values()) from cause
 
     def _new_blocks(self, index: PrefixIndex) -> int:
         """Of the prompt, those that nobody is known to hold; asked only where it matters."""
@@ -220,22 +320,3 @@ class Held:
             return 0
         match, hashes = index.match(self._prompt.namespace, self._prompt.hashes), self._prompt.hashes
         return len(hashes) - max((match.blocks(worker.id) for worker in self._by.fleet), default=0)
-
-    def close(self) -> None:
-        """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
-        self._tried.clear()
-
-    def _learn(self, placed: Placed) -> None:
-        """How long the first token took for so many tokens; what was cached is known best at the end."""
-        progress = self._progress
-        tpot = progress.tpot_seconds()
-        if tpot is not None and progress.worker == placed.worker.id:
-            self._by.fleet.step(placed.worker, tpot * 1000)
-        if progress.worker_ttft_seconds is None:
-            return
-        tokens, usage = placed.tokens_ahead, progress.usage
-        if usage is not None and usage.cached_tokens is not None:
-            tokens += min(placed.route.matched_tokens, self._prompt.prompt_tokens) - usage.cached_tokens
-        self._by.fleet.first_token(
-            placed.computes, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
-        )

@@ -17,6 +17,7 @@ from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.held import Held
 from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.preemption import Preemptible
@@ -52,6 +53,7 @@ class Reservations:
         estimates: OutputEstimates,
         bounds: Bounds,
         retries: RetryBudget,
+        hedging: Hedging,
         queue: SharedQueue,
         new_room: NewRoom,
         clock: Callable[[], float] = time.monotonic,
@@ -65,6 +67,7 @@ class Reservations:
         self.estimates = estimates
         self.bounds = bounds
         self.retries = retries
+        self.hedging = hedging
         self.queue = queue
         self.clock = clock
         self.preemptible = Preemptible()

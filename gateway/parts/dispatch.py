@@ -14,6 +14,7 @@ from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.household import QueueHousehold
 from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.reservations import Reservations
@@ -27,6 +28,7 @@ from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
 from gateway.quotas.leases import Leases
 from gateway.settings.queueing import Queueing
+from gateway.settings.requests import Hedging as HedgingSettings
 from gateway.settings.routing import ShadowPolicy
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
@@ -80,6 +82,7 @@ def reservations_of(
         estimates=OutputEstimates(),
         bounds=_bounds(settings),
         retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
+        hedging=_hedging(settings.requests.hedging),
         queue=_queue(settings, household, scripts),
         new_room=_new_room(settings.queueing),
     )
@@ -189,6 +192,16 @@ def _queue(settings: Settings, household: QueueHousehold, scripts: ScriptCaller)
         enabled=queue.across == Sfq.name,
         timeout_seconds=settings.redis.timeout_ms / 1000,
         clock=time.monotonic,
+    )
+
+
+def _hedging(settings: HedgingSettings | None) -> Hedging:
+    if settings is None:
+        return Hedging()
+    return Hedging(
+        enabled=True,
+        after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
+        prompt_tokens_max=settings.prompt_tokens_max,
     )
 
 

@@ -31,6 +31,19 @@ class Retries(Branch, frozen=True, kw_only=True):
     seconds: Annotated[Seconds, Meta(description="These seconds.")] = 10.0
 
 
+class Hedging(Branch, frozen=True, kw_only=True):
+    """A request that has no first byte in time goes to a second worker, too; the first byte wins."""
+
+    after_ms: Annotated[
+        Positive | None,
+        Meta(
+            description="Milliseconds without a first byte. null: as long as 95 of 100 first tokens are expected "
+            "to take on that worker, once it is known."
+        ),
+    ] = None
+    prompt_tokens_max: Annotated[Positive, Meta(description="Not for longer prompts.")] = 8192
+
+
 class Requests(Branch, frozen=True, kw_only=True):
     """Bounds of one request."""
 
@@ -44,6 +57,13 @@ class Requests(Branch, frozen=True, kw_only=True):
     retries: Annotated[Retries, Meta(description="What all of them together may be tried again.")] = field(
         default_factory=Retries
     )
+    hedging: Annotated[
+        Hedging | None,
+        Meta(
+            description="A request without a first byte goes to a second worker, too, and the first one answers; "
+            "null: it does not. Of the same budget as retries; charged once."
+        ),
+    ] = None
     repeats_max: Annotated[
         Positive,
         Meta(
