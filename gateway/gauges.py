@@ -18,6 +18,7 @@ from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.ledger.ledger import Ledger
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
+from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.telemetry.metrics import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
@@ -42,6 +43,7 @@ def gauges(
     ledger: Ledger | None,
     batches: BatchCounts,
     issuers: "Sequence[Issuer[Any]]" = (),
+    access_log: AccessLog | None = None,
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -282,6 +284,12 @@ def gauges(
             "webhooks_failed",
             "Attempts that they have not; each event is tried again.",
             lambda: ledger.webhooks.failed if ledger is not None else 0,
+            counter=True,
+        ),
+        single(
+            "access_log_dropped",
+            "Lines of the access log that were not written: too many waited, or the file could not be written.",
+            lambda: access_log.dropped if access_log is not None else 0,
             counter=True,
         ),
         single("batches_running", "Batches that this gateway works on.", lambda: batches.batches),
