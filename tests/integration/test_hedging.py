@@ -7,6 +7,7 @@ import pytest
 
 from tests.fakes.scripted_worker import Script, ScriptedWorker
 from tests.integration.test_garbage import left_by
+from tests.integration.test_shared_turns import nothing_is_left, together
 
 LIMITS = [{"requests": 10, "per": "day"}, {"total_tokens": 100_000, "per": "day"}]
 AFTER_MS = 30
@@ -249,3 +250,30 @@ async def test_a_worker_that_is_known_is_given_as_long_as_it_usually_takes(gatew
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         await running.until(lambda: running.idle)
+
+
+@pytest.mark.parametrize("end", ["won", "lost", "left"])
+async def test_where_gateways_give_turns_together_nothing_of_a_second_leg_is_left(gateway, end):
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as other,
+        gateway(one, other, **hedging()) as running,
+        gateway(one, other, **hedging()) as beside,
+    ):
+        await together(running, beside)
+        for worker in (one, other):
+            worker.then(until=asyncio.Event())
+        call = asyncio.create_task(asked(running, stream=True))
+        await running.until(lambda: one.seen or other.seen)
+        first, second = (one, other) if one.seen else (other, one)
+        await running.until(lambda: second.seen)
+        # The other gateway knows of both.
+        await beside.until(lambda: all(w.load.others.streams == 1 for w in beside.here.gateway.fleet))
+        if end == "left":
+            call.cancel()
+        else:
+            (second if end == "won" else first).script.until.set()
+            assert await call == 200
+        await nothing_is_left(running, beside)
+        await beside.until(lambda: all(w.load.others.streams == 0 for w in beside.here.gateway.fleet))
+        assert outcomes(running) == {end: 1}
