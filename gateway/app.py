@@ -45,6 +45,7 @@ from gateway.secret_store import deployment_secret
 from gateway.settings.tokens import OperatorIssuer, TokenIssuer
 from gateway.settings.tree import Settings
 from gateway.shared_index import SharedIndexParts
+from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.metrics import RequestMetrics, StateCollector
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.tracing import Tracing, batching
@@ -79,6 +80,7 @@ class Gateway:
     records: Records
     discovery: Discovery
     queues: AllQueues
+    access_log: AccessLog | None
     issuers: "Sequence[Issuer[OperatorIssuer]]"
     doors: Doors = field(default_factory=Doors)
     version: str = field(default_factory=lambda: version("radixgate"))
@@ -115,6 +117,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
 
+        access_log = _access_log(settings, stack)
         records = Records.opened(settings, secret, stack)
         spent = records.ledger.spent if records.ledger is not None else None
         quotas = Quotas.opened(settings.redis, scripts, stack, spent)
@@ -178,6 +181,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             records=records,
             discovery=_discovery(settings, reservations.fleet, scripts),
             queues=AllQueues(reservations, scripts, QueueKeys(settings.redis.prefix)),
+            access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
         )
         stack.push_async_callback(gateway.queues.close)
@@ -194,6 +198,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                     records.ledger,
                     records.batch_counts,
                     gateway.every_issuer,
+                    access_log,
                 )
             )
         )
@@ -273,6 +278,15 @@ async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey |
     stack.push_async_callback(valkey.close)
     await valkey.start()
     return valkey
+
+
+def _access_log(settings: Settings, stack: AsyncExitStack) -> AccessLog | None:
+    if settings.telemetry.access_log is None:
+        return None
+    access_log = AccessLog(settings.telemetry.access_log)
+    access_log.start()
+    stack.push_async_callback(asyncio.to_thread, access_log.close)
+    return access_log
 
 
 def _media(settings: Settings, stack: AsyncExitStack) -> MediaRules:

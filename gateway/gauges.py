@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.hedging import OUTCOMES
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.shadow import Shadow
@@ -17,6 +18,7 @@ from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.ledger.ledger import Ledger
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
+from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.telemetry.metrics import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
@@ -41,6 +43,7 @@ def gauges(
     ledger: Ledger | None,
     batches: BatchCounts,
     issuers: "Sequence[Issuer[Any]]" = (),
+    access_log: AccessLog | None = None,
 ) -> Iterable[Gauge]:
     """Everything that is read when somebody asks."""
 
@@ -119,6 +122,26 @@ def gauges(
             "worker_circuit_open",
             "1: it gets no requests, as too many of them failed, though its probes are fine.",
             lambda w: w.health.open,
+        ),
+        single(
+            "retries",
+            "Requests that were sent to one more worker, as another had brought no first byte.",
+            lambda: reservations.retries.spent,
+            counter=True,
+        ),
+        single(
+            "retries_refused",
+            "Requests that were not, as too many had been of late (`requests.retries`).",
+            lambda: reservations.retries.refused,
+            counter=True,
+        ),
+        Gauge(
+            name="hedges",
+            text="Requests sent to a second worker for want of a first byte: it `won`, `lost`, or `failed`, or the "
+            "client `left`.",
+            labels=("outcome",),
+            read=lambda: [((name,), float(reservations.hedging.outcomes[name])) for name in OUTCOMES],
+            counter=True,
         ),
         worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),
         worker(
@@ -261,6 +284,12 @@ def gauges(
             "webhooks_failed",
             "Attempts that they have not; each event is tried again.",
             lambda: ledger.webhooks.failed if ledger is not None else 0,
+            counter=True,
+        ),
+        single(
+            "access_log_dropped",
+            "Lines of the access log that were not written: too many waited, or the file could not be written.",
+            lambda: access_log.dropped if access_log is not None else 0,
             counter=True,
         ),
         single("batches_running", "Batches that this gateway works on.", lambda: batches.batches),

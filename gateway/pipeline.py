@@ -113,16 +113,13 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
     comments = partial(signs_of_life, exchange, ctx)
     async with at.reservations.hold(ctx, prompt, progress, comments) as held:
         while True:
-            async with held.place() as placed:
+            async with held.place():
                 try:
-                    asked = call(ctx, prompt, at, progress, placed.worker)
-                    stream = placed.through.stream(asked)
-                    async with held.until_first_byte(placed), stream as answer:
-                        held.answered(placed, answer)
-                        own = placed.worker.adapter.isolates or not ctx.tenant.group
+                    async with held.answer(partial(call, ctx, prompt, at, progress)) as answer:
+                        own = held.worker.adapter.isolates or not ctx.tenant.group
                         return await relay(answer, exchange, ctx.request, progress, held.headers, own)
                 except WorkerUnreachable as err:
-                    held.failed(placed, err)  # Nothing has been sent, so the next worker may try.
+                    held.failed(err)  # Nothing has been sent, so the next worker may try.
                 except Preempted:
                     continue  # It waits again.
 

@@ -121,6 +121,7 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
                     settings.listen.unix_socket is None
                     and not gateway.services.entrance.directory.asks_for_keys
                 ),
+                access_log=gateway.access_log,
                 find_address=finder(settings.listen.trusted_proxies),
                 kept=Kept(
                     responses=records.responses,

@@ -20,6 +20,8 @@ it: with n samples its own fit has the weight n / (n + 16) (James and Stein's sh
 speeds are ratios). A worker that joins starts where its fellows are.
 """
 
+from math import log
+
 import msgspec
 from msgspec.structs import replace
 
@@ -150,6 +152,15 @@ def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
 def predicted_ttft_ms(speed: Speed, tokens: int) -> float:
     """What the model expects for so many uncached tokens ahead and own."""
     return speed.fixed_ms + speed.ms_per_token * tokens
+
+
+def predicted_ttft_p95_ms(speed: Speed, error_ms: float, tokens: int) -> float:
+    """What 95 of 100 first tokens are expected to take at most. `error_ms`: of the fit.
+
+    Errors are held for Laplace's, whose tails are longer than normal ones: of mean distance b, one in twenty is
+    above ln(10) b.
+    """
+    return predicted_ttft_ms(speed, tokens) + log(10) * error_ms * (1 + tokens / THOUSAND)
 
 
 def _between(one: float, other: float, weight: float) -> float:

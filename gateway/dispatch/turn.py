@@ -7,7 +7,7 @@ Where turns are given may change while it waits (gateway/queue/shared.py); it as
 Its service class and its client's own timeout say when it is too late: it is then let go before it costs a prefill.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -157,6 +157,21 @@ class Turn:
         taken.update(waited_for)
         return None
 
+    def besides(self, first: Placed) -> Placed | None:
+        """One more place for the same request, at no cost; None unless there is room, and nobody waits."""
+        by, decision = self._by, self._ranked(without=(first.worker.id, first.computes.id))
+        if len(self._room()):
+            return None
+        window = by.queue.share_of(by.bounds.release_window_tokens)
+        for route in decision.routes:
+            worker, uncached = by.fleet[_computes(route)], self._uncached(route)
+            if has_window(worker.load.all_tokens_queued, uncached, window):
+                assert self._ticket is not None
+                shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
+                by.queue.hold(shared, SharedPlaced(worker.id, uncached))
+                return self._placed(route, uncached, shared)
+        return None
+
     def cost_change(self, used: Cost | None) -> float:
         """By how many units what was used differs from what it was charged with; it is charged with that now."""
         units = 0.0
@@ -208,14 +223,14 @@ class Turn:
         by.router.shadowed(decision)
         return self._placed(known[turn.worker], turn.uncached_tokens, shared)
 
-    def _ranked(self) -> Decision:
+    def _ranked(self, without: Collection[WorkerId] = ()) -> Decision:
         """Where a class would rather go to another choice than be late: those in time only, if there are any."""
         decision = self._by.router.ranked(
             self._ctx,
             self._prompt,
             sequence=self._sequence,
             output_tokens=self._output_tokens,
-            without=self._tried,
+            without={*self._tried, *without} if without else self._tried,
             by_shadow=self._by_shadow,
         )
         if self._target.kind.late == "wait" or self._tried:

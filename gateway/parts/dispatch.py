@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.estimates import OutputEstimates
@@ -13,6 +15,7 @@ from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.household import QueueHousehold
 from gateway.dispatch.placed import Bounds
 from gateway.dispatch.reservations import QueueRules, Reservations
@@ -26,6 +29,7 @@ from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
 from gateway.quotas.leases import Leases
 from gateway.settings.queueing import Queueing
+from gateway.settings.requests import Hedging as HedgingSettings
 from gateway.settings.routing import ShadowPolicy
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
@@ -36,6 +40,7 @@ from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
+from policies.retry_budget import RetryBudget
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import TlsFiles, WorkerTarget
@@ -88,6 +93,8 @@ def reservations_of(
         queue=queue,
         favours=favours,
         rules=_rules(settings.queueing),
+        retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
+        hedging=_hedging(settings.requests.hedging),
     )
     return reservations
 
@@ -191,6 +198,16 @@ def _queue(settings: Settings, household: QueueHousehold, scripts: ScriptCaller)
         enabled=queue.across == Sfq.name,
         timeout_seconds=settings.redis.timeout_ms / 1000,
         clock=time.monotonic,
+    )
+
+
+def _hedging(settings: HedgingSettings | None) -> Hedging:
+    if settings is None:
+        return Hedging()
+    return Hedging(
+        enabled=True,
+        after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
+        prompt_tokens_max=settings.prompt_tokens_max,
     )
 
 

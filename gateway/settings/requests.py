@@ -2,15 +2,46 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from gateway.settings.tokens import TokenIssuer
 from gateway.settings.types import (
     Branch,
     MediaHost,
+    NotNegativeCount,
     Positive,
+    Ratio,
     Seconds,
 )
+
+
+class Retries(Branch, frozen=True, kw_only=True):
+    """How many requests may be sent to one more worker, before a first byte, of all together."""
+
+    share: Annotated[
+        Ratio,
+        Meta(
+            description="Of the requests of the last seconds: when as many were sent again, the first failure is "
+            "the client's answer. Of each process."
+        ),
+    ] = 0.2
+    at_least: Annotated[
+        NotNegativeCount, Meta(description="So many are always allowed within these seconds.")
+    ] = 100
+    seconds: Annotated[Seconds, Meta(description="These seconds.")] = 10.0
+
+
+class Hedging(Branch, frozen=True, kw_only=True):
+    """A request that has no first byte in time goes to a second worker, too; the first byte wins."""
+
+    after_ms: Annotated[
+        Positive | None,
+        Meta(
+            description="Milliseconds without a first byte. null: as long as 95 of 100 first tokens are expected "
+            "to take on that worker, once it is known."
+        ),
+    ] = None
+    prompt_tokens_max: Annotated[Positive, Meta(description="Not for longer prompts.")] = 8192
 
 
 class Requests(Branch, frozen=True, kw_only=True):
@@ -23,6 +54,16 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 120.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
+    retries: Annotated[Retries, Meta(description="What all of them together may be tried again.")] = field(
+        default_factory=Retries
+    )
+    hedging: Annotated[
+        Hedging | None,
+        Meta(
+            description="A request without a first byte goes to a second worker, too, and the first one answers; "
+            "null: it does not. Of the same budget as retries; charged once."
+        ),
+    ] = None
     repeats_max: Annotated[
         Positive,
         Meta(

@@ -178,8 +178,13 @@ def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location]
         if model.tokenizer not in WORDS_FOR_TOKENIZERS:
             tokenizer = absolute(model.tokenizer, "models", at, "tokenizer")
             models[at] = msgspec.structs.replace(model, tokenizer=tokenizer)
+    telemetry = settings.telemetry
+    if telemetry.access_log not in (None, "-"):
+        access_log = absolute(telemetry.access_log, "telemetry", "access_log")
+        telemetry = msgspec.structs.replace(telemetry, access_log=access_log)
     return msgspec.structs.replace(
         settings,
+        telemetry=telemetry,
         state_directory=absolute(settings.state_directory, "state_directory"),
         listen=listen,
         models=tuple(models),

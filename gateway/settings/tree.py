@@ -40,6 +40,13 @@ class Telemetry(Branch, frozen=True, kw_only=True):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least level logged.")
     ] = "info"
+    access_log: Annotated[
+        FilePath | None,
+        Meta(
+            description="File that gets a JSON line for each request of a tenant, without anything that it said; "
+            "`-`: standard output."
+        ),
+    ] = None
 
 
 class Drain(Branch, frozen=True, kw_only=True):

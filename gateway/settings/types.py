@@ -73,6 +73,7 @@ DatabaseUrl = Annotated[
 Port = Annotated[int, Meta(ge=0, le=65535, extra=form("a port, 0 to 65535"))]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 """At most what Redis and JavaScript count exactly."""
+NotNegativeCount = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]

@@ -227,19 +227,19 @@ class Progress:
         self,
         worker: str,
         *,
+        at: float | None = None,
         by_shadow: bool,
         reason: str,
         predicted_tokens: int,
         predicted_ttft_seconds: float,
         prefill_worker: str | None = None,
     ) -> None:
-        """A worker gets it now. `by_shadow`: the second policy decided so."""
+        """A worker has it, since `at`, by default now. `by_shadow`: the second policy decided so."""
         self.prefill_worker = prefill_worker
         self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
         self.predicted_tokens = predicted_tokens
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
-        self.attempts += 1
-        self.dispatched, self.dispatched_at = True, self.clock()
+        self.attempts, self.dispatched, self.dispatched_at = self.attempts + 1, True, at or self.clock()
 
     def ended(self, code: str, status: int) -> None:
         """Not as the client wished."""

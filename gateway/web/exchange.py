@@ -27,6 +27,9 @@ from gateway.web.wishes import wishes_in
 
 SERVER = "radixgate"
 REPEAT_KEY_MAX = 255
+CALLER = web.RequestKey("caller", tuple[str, str])
+"""Tenant and id of its key, once they are known."""
+REQUEST_ID = web.RequestKey("request_id", str)
 COMMENT = b": waiting\n\n"
 STREAM_HEADERS = {
     "cache-control": "no-cache",
@@ -56,6 +59,7 @@ class HttpExchange:
         self._dialect = dialect(self.id)
         self.response: web.StreamResponse | None = None
         self._http = http
+        http[REQUEST_ID] = self.id
         self._find_address = find_address
         self._received_at = time.monotonic()
         self._bodies = bodies
@@ -100,6 +104,7 @@ class HttpExchange:
         return self.response is not None and self.response.prepared
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
+        known_as(self._http, tenant)
         return await self._dialect.request(await self._body(), tenant)
 
     def counted(self, prompt_tokens: int) -> None:
@@ -212,6 +217,11 @@ class HttpExchange:
         for extra in more:
             headers.update(extra)
         return self._dialect.headers(headers)
+
+
+def known_as(http: web.Request, tenant: Tenant) -> None:
+    """Whose request it is."""
+    http[CALLER] = tenant.id, tenant.key_id
 
 
 def new_request_id() -> str:

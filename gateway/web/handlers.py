@@ -17,8 +17,10 @@ from gateway.errors import (
 )
 from gateway.pipeline import Services, serve
 from gateway.request import Surface
+from gateway.telemetry.access_log import AccessLog
 from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
 from gateway.web import dialects, openapi
+from gateway.web.access import access
 from gateway.web.anthropic.dialect import CountingDialect
 from gateway.web.batches import BatchHandlers
 from gateway.web.bodies import Bodies
@@ -26,7 +28,7 @@ from gateway.web.boundary import Handler, boundary, expectations
 from gateway.web.client_address import FindAddress
 from gateway.web.counting import count
 from gateway.web.dialect import Dialect
-from gateway.web.exchange import SERVER, HttpExchange, new_request_id, presented_key
+from gateway.web.exchange import SERVER, HttpExchange, known_as, new_request_id, presented_key
 from gateway.web.failure import failure
 from gateway.web.files import FileHandlers
 from gateway.web.kept import Kept
@@ -49,10 +51,11 @@ def tenant_app(
     body_bytes_max: int,
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
+    access_log: AccessLog | None,
     find_address: FindAddress,
     kept: Kept,
 ) -> web.Application:
-    """The application behind `listen`. `local_names_only`: see boundary."""
+    """The application behind `listen`. `local_names_only`: see boundary. `access_log`: gets a line a request."""
     responses = kept.responses
     exchanging: dict[str, Any] = {
         "find_address": find_address,
@@ -62,7 +65,9 @@ def tenant_app(
     }
 
     async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
-        return await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
+        tenant = await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
+        known_as(http, tenant)
+        return tenant
 
     async def inside(exchange: HttpExchange, work: Work) -> None:
         task = asyncio.current_task()
@@ -114,7 +119,8 @@ def tenant_app(
         headers = {"server": SERVER, "x-request-id": new_request_id()}
         return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
 
-    app = web.Application(middlewares=[boundary(failure, local_names_only=local_names_only)])
+    around = [boundary(failure, local_names_only=local_names_only)]
+    app = web.Application(middlewares=[*([access(access_log)] if access_log is not None else ()), *around])
     known: dict[str, str] = {}
     models = Models(at.catalogue, tenant_of)
     answering = {surface.value: infer(dialects.of(surface, responses)) for surface in Surface} | {

@@ -1,4 +1,4 @@
-"""`make bench-overhead`: what radixgate adds to a call, what it carries, and what a long prompt does to others.
+"""`make bench-overhead`: what radixgate adds to a call, what it carries, and what a large request does to others.
 
     python -m tests.benchmarks.overhead [--quick] [--json FILE] [--only PART] [--subjects NAME,NAME]
 

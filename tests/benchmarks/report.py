@@ -17,6 +17,10 @@ COMPARED = (
     "stall_gap_ms_max",
     "stall_gap_ms_p99",
     "long_prompt_ms_p50",
+    "million_tokens_gap_ms_max",
+    "million_tokens_ms_p50",
+    "ten_megabytes_gap_ms_max",
+    "ten_megabytes_ms_p50",
 )
 """Endings of the figures that are also given as a ratio."""
 
@@ -114,21 +118,24 @@ def _throughput(runs: Runs) -> Table:
 
 def _stall(runs: Runs) -> Table:
     drawn = new_table(
-        f"{stall.STREAMS} streams with a chunk each {stall.GAP_MS} ms, beside prompts of {stall.CHARACTERS:,} "
-        "characters (ms)",
-        ("subject",),
-        ("gap p99 calm", "max calm", "gap p99 beside", "max beside", "max to smg", "long prompt p50"),
+        f"{stall.STREAMS} streams with a chunk each {stall.GAP_MS} ms, beside large requests: gaps (ms)",
+        ("beside", "subject"),
+        ("p99", "worst", "worst to smg", "large answer p50"),
     )
-    for subject, figures in runs.items():
-        drawn.add_row(
-            subject,
-            number(figures.get("calm_gap_ms_p99"), 1),
-            number(figures.get("calm_gap_ms_max"), 1),
-            number(figures.get("stall_gap_ms_p99"), 1),
-            number(figures.get("stall_gap_ms_max"), 1),
-            _ratio(runs, figures, "stall_gap_ms_max"),
-            number(figures.get("long_prompt_ms_p50"), 1),
-        )
+    for shown, gaps, answer in (
+        ("nothing", "calm_gap_ms", ""),
+        *((kind.shown, kind.gaps, kind.answer) for kind in stall.KINDS),
+    ):
+        for subject, figures in runs.items():
+            drawn.add_row(
+                shown,
+                subject,
+                number(figures.get(f"{gaps}_p99"), 1),
+                number(figures.get(f"{gaps}_max"), 1),
+                _ratio(runs, figures, f"{gaps}_max"),
+                number(figures.get(f"{answer}_p50"), 1),
+            )
+        drawn.add_section()
     return drawn
 
 

@@ -1,72 +1,125 @@
-"""What a long new prompt does to everybody else: eight slow streams run while 100k-token prompts arrive.
+"""What a large request does to everybody else: eight slow streams run while large ones arrive, one a second.
 
 streams   . . . . . . . . . .      . . . .      one chunk each 10 ms; the gap between two of them is measured
-prompts         P                P               400,000 characters, each new, one a second
+large           L                L               each new: 400,000 characters, 1,000,000 token ids, or 10 MB
+
+Of the gaps the worst one is what a reader of a stream notices.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gateway.bench.results import percentile
 from tests.benchmarks.load import Client, WatchedStream, connect
 from tests.benchmarks.subjects import Subject
-from tests.benchmarks.wire import Texts, request
+from tests.benchmarks.wire import BadAnswer, Texts, request, request_of_ids
 
 STREAMS = 8
 GAP_MS = 10
-CHARACTERS = 400_000
 CALM_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """A kind of large request. `gaps`, `answer`: what its figures are called. `may_fail`: it may be refused."""
+
+    shown: str
+    gaps: str
+    answer: str
+    made: Callable[[Subject, Texts], bytes]
+    may_fail: bool = True
+
+
+KINDS = (
+    Large(
+        shown="prompts of 400,000 characters",
+        gaps="stall_gap_ms",
+        answer="long_prompt_ms",
+        made=lambda subject, texts: request(subject, texts.new(400_000)),
+        may_fail=False,
+    ),
+    Large(
+        shown="prompts of 1,000,000 token ids",
+        gaps="million_tokens_gap_ms",
+        answer="million_tokens_ms",
+        made=lambda subject, texts: request_of_ids(subject, texts.ids(1_000_000)),
+    ),
+    Large(
+        shown="bodies of 10 MB",
+        gaps="ten_megabytes_gap_ms",
+        answer="ten_megabytes_ms",
+        made=lambda subject, texts: request(subject, texts.repeated(10_000_000)),
+    ),
+)
 
 
 @dataclass(slots=True)
 class Gaps:
-    """Milliseconds between chunks, and from a long prompt's first byte out to its answer's last byte in."""
+    """Milliseconds between chunks, and from a large request's first byte out to its answer's last byte in."""
 
-    calm: list[float] = field(default_factory=list)
-    beside_long: list[float] = field(default_factory=list)
-    long_prompts: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+    answers: list[float] = field(default_factory=list)
 
 
 async def measure(subjects: Sequence[Subject], *, rounds: int, prompts: int) -> dict[str, dict[str, float]]:
-    """Figures by subject: so many long prompts a round, and as long without them."""
+    """Figures by subject: so many large requests of each kind a round, and as long without them.
+
+    What a subject refuses has no figures.
+    """
     texts = Texts()
-    taken = {subject.name: Gaps() for subject in subjects}
+    calm = {subject.name: Gaps() for subject in subjects}
+    taken = {(subject.name, kind): Gaps() for subject in subjects for kind in KINDS}
     for _ in range(rounds):
         for subject in subjects:
-            gaps = taken[subject.name]
-            gaps.calm += await _watch(subject, texts, (), prompts, gaps)
-            long = [texts.new(CHARACTERS) for _ in range(prompts)]
-            gaps.beside_long += await _watch(subject, texts, long, prompts, gaps)
-    return {name: _figures(gaps) for name, gaps in taken.items()}
+            await _watch(subject, texts, (), prompts, calm[subject.name])
+            for kind in KINDS:
+                large = [kind.made(subject, texts) for _ in range(prompts)]
+                try:
+                    await _watch(subject, texts, large, prompts, taken[subject.name, kind])
+                except (BadAnswer, OSError):
+                    if not kind.may_fail:
+                        raise
+    return {
+        name: _figures("calm_gap_ms", gaps.between)
+        | {
+            figure: value
+            for kind in KINDS
+            for figure, value in (
+                _figures(kind.gaps, taken[name, kind].between)
+                | _figures(kind.answer, taken[name, kind].answers, (50,), worst=False)
+            ).items()
+        }
+        for name, gaps in calm.items()
+    }
 
 
-async def _watch(
-    subject: Subject, texts: Texts, long: Sequence[str], seconds: float, gaps: Gaps
-) -> list[float]:
-    """The gaps of all streams; raises BadAnswer and OSError."""
+async def _watch(subject: Subject, texts: Texts, large: Sequence[bytes], seconds: float, gaps: Gaps) -> None:
+    """Takes the gaps of all streams. Raises BadAnswer and OSError."""
     chunks = round((CALM_SECONDS + seconds) * 1000 / GAP_MS)
     slow = [
         WatchedStream(iter([request(subject, texts.new(200), chunks=chunks, gap_ms=GAP_MS)]))
         for _ in range(STREAMS)
     ]
-    bodies = [request(subject, text) for text in long]
+    answers = []
     try:
         for stream in slow:
             await connect(subject, stream)
         await asyncio.sleep(CALM_SECONDS)
-        for data in bodies:
+        for data in large:
             began = time.perf_counter()
-            gaps.long_prompts.append(await _one(subject, data))
+            answers.append(await _one(subject, data))
             await asyncio.sleep(max(0.0, began + 1 - time.perf_counter()))
         for stream in slow:
             await stream.finished
     finally:
         for stream in slow:
             stream.close()
-    return [1000 * (later - earlier) for stream in slow for earlier, later in pairwise(stream.arrived_at)]
+    gaps.answers += answers
+    for stream in slow:
+        gaps.between += [1000 * (later - earlier) for earlier, later in pairwise(stream.arrived_at)]
 
 
 async def _one(subject: Subject, data: bytes) -> float:
@@ -80,12 +133,12 @@ async def _one(subject: Subject, data: bytes) -> float:
         client.close()
 
 
-def _figures(gaps: Gaps) -> dict[str, float]:
-    figures = {
-        "calm_gap_ms_max": max(gaps.calm),
-        "calm_gap_ms_p99": percentile(gaps.calm, 99),
-        "stall_gap_ms_max": max(gaps.beside_long),
-        "stall_gap_ms_p99": percentile(gaps.beside_long, 99),
-        "long_prompt_ms_p50": percentile(gaps.long_prompts, 50),
-    }
-    return {name: value for name, value in figures.items() if value is not None}
+def _figures(
+    name: str, values: Sequence[float], percents: Sequence[float] = (99,), *, worst: bool = True
+) -> dict[str, float]:
+    figures = {f"{name}_max": max(values)} if values and worst else {}
+    for percent in percents:
+        value = percentile(values, percent)
+        if value is not None:
+            figures[f"{name}_p{percent:g}"] = value
+    return figures

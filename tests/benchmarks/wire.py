@@ -70,6 +70,15 @@ class Texts:
         start = self._random.randrange(len(self._pool) - characters)
         return text + self._pool[start : start + characters - len(text)]
 
+    def repeated(self, characters: int) -> str:
+        """As `new`, however long."""
+        text = f"{self._random.getrandbits(48):012x} "
+        return (text + self._pool * (characters // len(self._pool) + 1))[:characters]
+
+    def ids(self, count: int) -> list[int]:
+        """A prompt of so many token ids."""
+        return self._random.choices(range(10, 500), k=count)
+
     def forever(self, characters: int) -> Iterator[str]:
         while True:
             yield self.new(characters)
@@ -82,9 +91,19 @@ def request(subject: Subject, text: str, *, chunks: int | None = None, gap_ms: i
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         if gap_ms:
             fields["seed"] = gap_ms
-    body = orjson.dumps({**fields, "messages": [{"role": "user", "content": text}]})
+    fields["messages"] = [{"role": "user", "content": text}]
+    return _sent(subject, "chat/completions", fields)
+
+
+def request_of_ids(subject: Subject, ids: list[int]) -> bytes:
+    """A text completion of token ids."""
+    return _sent(subject, "completions", {"model": subject.model, "max_tokens": 16, "prompt": ids})
+
+
+def _sent(subject: Subject, path: str, fields: dict[str, object]) -> bytes:
+    body = orjson.dumps(fields)
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {subject.host}:{subject.port}\r\n"
+        f"POST /v1/{path} HTTP/1.1\r\nhost: {subject.host}:{subject.port}\r\n"
         f"authorization: Bearer {subject.key}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )

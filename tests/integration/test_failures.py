@@ -240,6 +240,53 @@ async def test_as_many_workers_are_tried_as_is_said_and_no_more(gateway):
             assert sum(len(worker.seen) for worker in workers) == 2
 
 
+async def test_when_too_many_are_tried_again_the_first_failure_is_the_answer(gateway):
+    """Where all workers fail for one reason, trying again would only be more of it."""
+    settings = {
+        "routing.policy": "round_robin",
+        "requests.retries": json.dumps({"share": 0.0, "at_least": 2, "seconds": 3600}),
+    }
+    async with ScriptedWorker() as full, ScriptedWorker() as good, gateway(full, good, **settings) as running:
+        full.then(status=503, body={}, headers={"Retry-After": "7"})
+        statuses = [await status_of(running) for _ in range(12)]
+        assert statuses.count(200) == len(good.seen)
+        assert statuses.count(503) == len(full.seen) - 2
+        assert len(full.seen) + len(good.seen) == len(statuses) + 2
+        async with running.http.get(running.admin + "/metrics") as response:
+            metrics = await response.text()
+        assert "radixgate_retries_total 2.0" in metrics
+        assert f"radixgate_retries_refused_total {statuses.count(503)}.0" in metrics
+        assert running.idle
+
+
+async def test_what_is_tried_again_grows_with_what_comes(gateway):
+    settings = {
+        "routing.policy": "round_robin",
+        "requests.retries": json.dumps({"share": 1.0, "at_least": 0, "seconds": 3600}),
+    }
+    async with ScriptedWorker() as full, ScriptedWorker() as good, gateway(full, good, **settings) as running:
+        full.then(status=503, body={})
+        assert [await status_of(running) for _ in range(12)] == [200] * 12
+        assert full.seen
+
+
+async def test_a_fallback_after_a_failure_is_a_try_more(gateway):
+    models = json.dumps([{"name": "m", "fallbacks": ["other"]}, {"name": "other"}])
+    settings = {
+        "models": models,
+        "requests.retries": json.dumps({"share": 0.0, "at_least": 1, "seconds": 3600}),
+    }
+    async with (
+        ScriptedWorker() as bad,
+        ScriptedWorker(models=["other"]) as good,
+        gateway(bad, good, **settings) as running,
+    ):
+        bad.then(status=500)
+        assert [await status_of(running) for _ in range(3)] == [200, 502, 502]
+        assert (len(bad.seen), len(good.seen)) == (3, 1)
+        await running.until(lambda: running.idle)
+
+
 async def test_no_worker_for_a_model_is_said_at_once(gateway):
     models = json.dumps([{"name": "unserved"}])
     async with ScriptedWorker() as worker, gateway(worker, models=models) as running:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.latency_model import PrefillFit, learn_step, predicted_ttft_ms
+from policies.latency_model import PrefillFit, learn_step, predicted_ttft_ms, predicted_ttft_p95_ms
 from workers.worker import Speed
 
 
@@ -78,3 +78,14 @@ def test_steps_follow_slowly_and_stay_positive():
     for _ in range(1000):
         speed = learn_step(speed, 0.0)
     assert speed.step_ms > 0
+
+
+def test_about_one_first_token_in_twenty_takes_longer_than_is_predicted_for_95_of_100():
+    random, known = Random(11), Random(7)
+    fit = fitted(Speed(), list(answers(known, 400, 20, 0.1)))
+    speed = fit.speed(Speed())
+    later = [
+        ttft_ms > predicted_ttft_p95_ms(speed, fit.error_ms, tokens)
+        for tokens, ttft_ms in answers(random, 2000, 20, 0.1)
+    ]
+    assert 0.01 <= sum(later) / len(later) <= 0.1

@@ -1,0 +1,322 @@
+"""One request that has its quota, on its way from place to place.
+
+    async with held.place():                        # ranked; waits for its turn if it must
+        async with held.answer(call) as answer:     # its first bytes came
+            ...
+        held.failed(err)                            # or they did not: the next place is another one
+
+A place is left on every ending. How often all requests together may go on to a next place is bounded, see
+policies/retry_budget: beyond it the first failure is the answer. Where hedging.py says so, a request has a second
+place for a while; from the first byte on it has one.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Protocol
+
+from gateway.context import RequestContext
+from gateway.dispatch.cache_shares import CacheShares
+from gateway.dispatch.estimates import OutputEstimates
+from gateway.dispatch.fleet import Worker
+from gateway.dispatch.hedging import Hedging, Opening, bears_twice, first_of
+from gateway.dispatch.legs import Keeper, Leg, Legs
+from gateway.dispatch.placed import Placed
+from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
+from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.refusals import nobody_left
+from gateway.dispatch.target import SAMPLES_MIN
+from gateway.dispatch.turn import Turn
+from gateway.errors import StreamInterrupted, WorkerTimeout
+from gateway.quotas.headers import openai_headers
+from gateway.quotas.quota import Lease
+from gateway.telemetry.record import Progress
+from policies.latency_model import predicted_ttft_p95_ms
+from policies.retry_budget import RetryBudget
+from radix_cache.index import PrefixIndex
+from radix_cache.match import WorkerId
+from workers.adapter import Failure, WorkerAnswer, WorkerCall, WorkerUnreachable
+
+UNCLEAR_MAX = 2
+"""Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
+
+
+class Desk(Keeper, Protocol):
+    """What places are held with; see Reservations."""
+
+    shares: CacheShares
+    estimates: OutputEstimates
+    preemptible: Preemptible
+    retries: RetryBudget
+    hedging: Hedging
+
+
+class Held:
+    """One request's quota, and its way from place to place."""
+
+    def __init__(
+        self,
+        by: Desk,
+        ctx: RequestContext,
+        prompt: PromptBlocks,
+        progress: Progress,
+        lease: Lease,
+        comments: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self.standings = lease.standings
+        self.headers = openai_headers(lease.standings)
+        self._by = by
+        self._ctx = ctx
+        self._prompt = prompt
+        self._progress = progress
+        by_shadow = by.router.for_shadow()
+        self._tried: dict[WorkerId, WorkerUnreachable] = {}
+        self._recorded = False
+        self._hedged = False
+        self._leg: Leg | None = None
+        self._lease = lease
+        self._comments = comments
+        self._attempt = Attempt()
+        self._turn = Turn(
+            by,
+            ctx,
+            prompt,
+            progress,
+            output_tokens=by.estimates.expected(ctx),
+            by_shadow=by_shadow,
+            tried=self._tried,
+        )
+        self._legs = Legs(by, ctx, prompt, progress, self._turn, by_shadow=by_shadow)
+
+    @property
+    def worker(self) -> Worker:
+        """Who answers, or is to."""
+        assert self._leg is not None
+        return self._leg.placed.worker
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """A place on the best worker that was not tried yet, once there is one with room for it.
+
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
+        Overloaded, WorkerError.
+        """
+        placed = self._next() if self._tried else await self._first()
+        if placed is None:
+            raise nobody_left(self._tried.values())
+        progress = self._progress
+        progress.mark("queue" if progress.queued_at is not None else "route")
+        self._leg = self._legs.sent(placed)
+        self._legs.told(self._leg)
+        self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(self._by.index))
+        if self._recorded:
+            # Not where it is only handed over: whoever comes next would have to compute it there.
+            self._by.index.record(
+                self._prompt.namespace, self._prompt.hashes, placed.computes.id, self._ctx.id
+            )
+        try:
+            yield
+        except StreamInterrupted:
+            self._by.fleet.broke(self.worker)
+            raise
+        else:
+            if progress.answered:
+                answered = self._leg.placed
+                for worker in {each.id: each for each in (answered.worker, answered.computes)}.values():
+                    self._by.fleet.ended(worker)
+        finally:
+            self._legs.leave(self._leg)
+
+    @asynccontextmanager
+    async def answer(self, call: Callable[[Worker], WorkerCall]) -> AsyncIterator[WorkerAnswer]:
+        """The worker's answer, once its first bytes are there; of two workers, where that takes too long.
+
+        Raises WorkerUnreachable, Preempted.
+        """
+        assert self._leg is not None
+        placed, asked = self._leg.placed, call(self._leg.placed.worker)
+        seconds = self._patience_seconds(placed) if asked.stream else None
+        if seconds is not None:
+            async with self._of_two(self._leg, asked, seconds, call) as answer:
+                yield answer
+            return
+        async with self._until_first_byte(placed), placed.through.stream(asked) as answer:
+            self._answered(placed, answer)
+            yield answer
+
+    @asynccontextmanager
+    async def _of_two(
+        self, leg: Leg, asked: WorkerCall, seconds: float, call: Callable[[Worker], WorkerCall]
+    ) -> AsyncIterator[WorkerAnswer]:
+        legs, outcome = dict[Opening, Leg](), "left"
+
+        def another() -> Opening | None:
+            if (second := self._second(leg)) is None:
+                return None
+            opening = Opening(second.placed.through.stream(call(second.placed.worker)))
+            legs[opening] = second
+            return opening
+
+        def failed(opening: Opening, err: WorkerUnreachable | None) -> None:
+            nonlocal outcome
+            gone = legs[opening]
+            if err is not None:
+                self._blame(gone.placed, err)
+            if gone is leg:
+                self._leg = next(other for other in legs.values() if other is not leg)
+            else:
+                outcome = "failed"
+            self._legs.drop(gone)
+
+        first = Opening(leg.placed.through.stream(asked))
+        legs[first] = leg
+        async with AsyncExitStack() as stack:
+            try:
+                winner = await first_of(first, seconds, another, failed)
+                stack.push_async_exit(winner.stream)
+                self._leg = legs.pop(winner)
+                if self._leg is not leg:
+                    outcome = "won"
+                    self._legs.told(self._leg)
+                elif outcome != "failed":
+                    outcome = "lost"
+            except WorkerUnreachable:
+                outcome = "failed"
+                raise
+            finally:
+                # Their places are free at once, and then they are hung up on.
+                for other in legs.values():
+                    if other is not self._leg and not other.over:
+                        self._legs.drop(other)
+                for opening in legs:
+                    await opening.close()
+                if self._hedged:
+                    self._by.hedging.outcomes[outcome] += 1
+            answer = winner.task.result()
+            self._answered(self._leg.placed, answer)
+            yield answer
+
+    def failed(self, cause: WorkerUnreachable) -> None:
+        """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
+        assert self._leg is not None
+        self._progress.mark("failed_attempt")
+        self._progress.dispatched = self._progress.answered = False
+        self._progress.frames = 0
+        self._blame(self._leg.placed, cause)
+        if cause.timed_out:
+            # Whoever has waited that long will not wait that long again.
+            raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
+        unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
+        if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
+            raise nobody_left(self._tried.values()) from cause
+
+    def close(self) -> None:
+        """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
+        self._tried.clear()
+
+    async def _first(self) -> Placed:
+        async with self._comments():
+            placed = await self._turn.come()
+        if not self._progress.attempts:
+            self._by.retries.request(self._by.clock())
+        return placed
+
+    def _next(self) -> Placed | None:
+        """After a failure; None if nobody is left, or too many requests are sent again."""
+        if not self._by.retries.left(self._by.clock()):
+            self._by.retries.refuse()
+            return None
+        placed = self._turn.seat()
+        if placed is not None:
+            self._by.retries.spend(self._by.clock())
+        return placed
+
+    def _second(self, first: Leg) -> Leg | None:
+        """A place for the same request, sent once more; None if there is none, or too many are sent again."""
+        by = self._by
+        placed = self._turn.besides(first.placed) if by.retries.left(by.clock()) else None
+        if placed is None:
+            return None
+        by.retries.spend(by.clock())
+        self._progress.mark("hedge")
+        self._hedged = True
+        return self._legs.sent(placed)
+
+    def _patience_seconds(self, placed: Placed) -> float | None:
+        """After so long without a first byte a second worker gets it too; None: it is not for two."""
+        by, rules, prompt = self._by, self._by.hedging, self._prompt
+        if (
+            not rules.enabled
+            or self._hedged
+            or self._turn.background
+            or prompt.prompt_tokens > rules.prompt_tokens_max
+            or len(self._tried) + 2 > by.bounds.attempts_max
+            or not bears_twice(self._lease)
+        ):
+            return None
+        if rules.after_seconds is not None:
+            return rules.after_seconds
+        learnt = placed.computes.learnt
+        if learnt.fit.samples < SAMPLES_MIN:
+            return None
+        return predicted_ttft_p95_ms(learnt.speed, learnt.fit.error_ms, placed.tokens_ahead) / 1000
+
+    @asynccontextmanager
+    async def _until_first_byte(self, placed: Placed) -> AsyncIterator[None]:
+        """Entered with a worker's stream: until that has begun, a batch request may have to give way.
+
+        Raises Preempted.
+        """
+        by = self._by
+        if (
+            not (by.bounds.preempts and self._turn.background)
+            or self._tried
+            or self._attempt.times >= TIMES_MAX
+        ):
+            yield
+            return
+        try:
+            async with self._attempt.until_first_byte(placed, by.preemptible):
+                yield
+        except Preempted:
+            self._progress.dispatched = False
+            raise
+
+    def _answered(self, placed: Placed, answer: WorkerAnswer) -> None:
+        """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
+        by, progress = self._by, self._progress
+        if by.preemptible.drop(self._attempt):
+            self._attempt.stay()
+        progress.mark("first_byte")
+        by.fleet.answered(placed.worker)
+        if answer.status >= 400:
+            return
+        progress.answered = True
+        if placed.computes is not placed.worker:
+            by.fleet.answered(placed.computes)
+        for worker, cause in self._tried.items():
+            # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
+            if cause.failure is Failure.UNCLEAR and worker in by.fleet:
+                by.fleet.at_fault(by.fleet[worker], cause)
+        if self._recorded:
+            for holder in placed.holders:
+                by.index.confirm(self._prompt.namespace, self._prompt.hashes, holder, self._ctx.id)
+        if answer.content_type == "text/event-stream":
+            now = by.clock()
+            progress.worker_ttft_seconds = now - placed.since
+            progress.first_token_seconds = now - self._ctx.received_at
+        placed.place.first_token()
+        by.queue.first_token(placed.shared)
+        by.room_made()
+
+    def _blame(self, placed: Placed, cause: WorkerUnreachable) -> None:
+        """Whose failure it is. That one is not asked again."""
+        worker = placed.computes if cause.worker == placed.computes.id else placed.worker
+        self._tried[worker.id] = cause
+        self._by.fleet.failed(worker, cause)
+
+    def _new_blocks(self, index: PrefixIndex) -> int:
+        """Of the prompt, those that nobody is known to hold; asked only where it matters."""
+        if self._ctx.tenant.cache_blocks_max is None:
+            return 0
+        match, hashes = index.match(self._prompt.namespace, self._prompt.hashes), self._prompt.hashes
+        return len(hashes) - max((match.blocks(worker.id) for worker in self._by.fleet), default=0)

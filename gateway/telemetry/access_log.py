@@ -1,0 +1,118 @@
+"""The access log: one JSON line for each request, written by a thread, so that no request waits for a disk.
+
+    event loop --put--> queue (LINES_WAITING_MAX) --thread--> many lines in one write --> file, or standard output
+                  |
+                  +-- full, or the file cannot be written: counted in `dropped`
+
+What clients say of themselves does not get here: no body, no header, no query, no path but that of the handler.
+A file that was moved away (logrotate) is made anew.
+"""
+
+import logging
+import os
+import sys
+import threading
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+log = logging.getLogger(__name__)
+
+LINES_WAITING_MAX = 10_000
+LINES_TOGETHER_MAX = 500
+CLOSE_SECONDS_MAX = 2.0
+STANDARD_OUTPUT = "-"
+
+
+class AccessLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One request that has ended. `seconds`: when it came, since 1970. `route`: the handler's path, with its
+    variables by name. `status`: 499 if the client left. `bytes`: of the answer, its head included. Empty where
+    nobody knows."""
+
+    seconds: float
+    tenant: str
+    key_id: str
+    method: str
+    route: str
+    status: int
+    bytes: int
+    ms: float
+    request_id: str
+
+
+class AccessLog:
+    """`target`: a path, or STANDARD_OUTPUT. `dropped`: lines that were not written."""
+
+    def __init__(self, target: str, lines_waiting_max: int = LINES_WAITING_MAX) -> None:
+        self.dropped = 0
+        self._target = target
+        self._lines_waiting_max = lines_waiting_max
+        self._waiting: SimpleQueue[AccessLine | None] = SimpleQueue()
+        self._descriptor: int | None = None
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, line: AccessLine) -> None:
+        """Returns at once. Only the event loop puts lines, so the bound is kept."""
+        if self._waiting.qsize() >= self._lines_waiting_max:
+            self.dropped += 1
+        else:
+            self._waiting.put(line)
+
+    def close(self) -> None:
+        """Writes what waits. Blocks, at most CLOSE_SECONDS_MAX."""
+        self._waiting.put(None)
+        self._thread.join(CLOSE_SECONDS_MAX)
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            lines = [self._waiting.get()]
+            try:
+                while len(lines) < LINES_TOGETHER_MAX:
+                    lines.append(self._waiting.get_nowait())
+            except Empty:
+                pass
+            ended = lines[-1] is None
+            self._write([line for line in lines if line is not None])
+        if self._descriptor is not None and self._target != STANDARD_OUTPUT:
+            os.close(self._descriptor)
+
+    def _write(self, lines: list[AccessLine]) -> None:
+        try:
+            data = b"".join(map(_encoded, lines))
+            descriptor = self._opened()
+            while data:
+                data = data[os.write(descriptor, data) :]
+        except OSError as err:
+            self.dropped += len(lines)
+            if not self._failing:
+                log.error("the access log cannot be written: %s", err.strerror or err)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _opened(self) -> int:
+        """The file as it is called now: whoever rotates it moves the one that is open away."""
+        if self._target == STANDARD_OUTPUT:
+            return sys.stdout.fileno()
+        if self._descriptor is not None:
+            try:
+                if os.path.samestat(os.fstat(self._descriptor), os.stat(self._target)):
+                    return self._descriptor
+            except FileNotFoundError:
+                pass
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._descriptor = os.open(self._target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        return self._descriptor
+
+
+def _encoded(line: AccessLine) -> bytes:
+    fields = msgspec.structs.asdict(line)
+    at = datetime.fromtimestamp(fields.pop("seconds"), UTC).isoformat(timespec="milliseconds")
+    return msgspec.json.encode({"at": at.replace("+00:00", "Z"), **fields}) + b"\n"
