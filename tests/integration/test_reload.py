@@ -159,6 +159,13 @@ async def test_a_models_blocks_stay_as_they_are_until_a_restart(gateway, caplog)
         assert running.here.gateway.services.catalogue.find("m").block_size == 64
 
 
+async def test_a_model_that_was_found_at_its_worker_is_named_later(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        named = (Model(name="m", aliases=("new",), block_size=32),)
+        assert await reloader_of(running, models=named).reload() == ["models.m.block_size"]
+        assert await status(running, model="new") == 200
+
+
 async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
     settings = {"queueing.release_window_tokens": "100"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
