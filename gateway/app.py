@@ -71,6 +71,7 @@ class Gateway:
     supervisor: Supervisor
     overview: Overview
     registry: CollectorRegistry
+    scripts: ScriptCaller
     quotas: Quotas
     index: SharedIndexParts
     feeds: Feeds
@@ -114,13 +115,14 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
 
-        quotas = Quotas.opened(settings.redis, scripts, stack)
+        records = Records.opened(settings, secret, stack)
+        spent = records.ledger.spent if records.ledger is not None else None
+        quotas = Quotas.opened(settings.redis, scripts, stack, spent)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
         index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(index.close)
-        records = Records.opened(settings, secret, stack)
         if records.ledger is not None:
             quotas.events.on_alert.append(records.ledger.alert)
 
@@ -168,6 +170,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             supervisor=supervisor,
             overview=overview,
             registry=registry,
+            scripts=scripts,
             quotas=quotas,
             index=index,
             feeds=feeds,

@@ -1,7 +1,7 @@
 """Puts the admin API into an application: every operation behind the gate, every failure a problem."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 class Records:
     """What the API is about. `changed`: called after a change, so that this gateway looks at once.
 
-    `upgrades`: of tables of an older version. `decode`: of requests that are explained.
+    `upgrades`: of tables of an older version. `decode`: of requests that are explained. `plans_of_file`:
+    names of the settings file's plans.
     """
 
     store: TenantStore
@@ -46,6 +47,7 @@ class Records:
     registry: WorkerRegistry
     decode: Decode
     queues: AllQueues
+    plans_of_file: Callable[[], Collection[str]]
 
 
 def mount(app: web.Application, records: Records, gate: Gate) -> None:
@@ -71,7 +73,7 @@ def mount(app: web.Application, records: Records, gate: Gate) -> None:
 
 def all_operations(records: Records) -> list[Operation]:
     return [
-        *resources.operations(),
+        *resources.operations(records.plans_of_file),
         *keys.operations(),
         *reports.operations(records.usage, records.audit),
         *operators.operations(OperatorLife(records.store, records.pepper)),

@@ -137,6 +137,22 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
         assert await status(running) == 401
 
 
+async def test_the_admin_api_knows_the_plans_that_the_file_has_now(gateway, tmp_path):
+    at = {"database.url": f"sqlite:///{tmp_path}/tenants.db", "admin.token": "an operator's token"}
+    headers = {"Authorization": "Bearer an operator's token"}
+
+    async def put(running):
+        url = f"{running.admin}/admin/v1/tenants/initech"
+        async with running.http.put(url, json={"plan": "gold"}, headers=headers) as response:
+            return response.status
+
+    async with ScriptedWorker() as worker, gateway(worker, **at) as running:
+        assert await put(running) in (400, 409)
+        plans = running.here.gateway.settings.plans
+        await reloader_of(running, plans=(*plans, replace(plans[0], name="gold"))).reload()
+        assert await put(running) == 201
+
+
 async def test_models_have_other_names_and_prices_from_the_next_request_on(gateway):
     models = {"models": json.dumps([{"name": "m", "aliases": ["old"]}])}
     async with ScriptedWorker() as worker, gateway(worker, **models) as running:
