@@ -74,5 +74,5 @@ def _records(gateway: Gateway, secret: bytes, decode: Decode) -> Records | None:
         registry=gateway.discovery.registry,
         decode=decode,
         queues=gateway.queues,
-        plans_of_file=frozenset(plan.name for plan in gateway.settings.plans),
+        plans_of_file=directory.plans_of_file,
     )

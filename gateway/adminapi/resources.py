@@ -55,7 +55,7 @@ KINDS = (
 )
 
 
-def operations(plans_of_file: Collection[str]) -> list[Operation]:
+def operations(plans_of_file: Callable[[], Collection[str]]) -> list[Operation]:
     """`plans_of_file`: plans of the settings file, which tenants may be on too."""
     found = []
     for kind in KINDS:
@@ -114,7 +114,7 @@ def _show(kind: Kind) -> Handle:
     return handle
 
 
-def _put(kind: Kind, plans_of_file: Collection[str]) -> Handle:
+def _put(kind: Kind, plans_of_file: Callable[[], Collection[str]]) -> Handle:
     async def handle(call: Call) -> Answer:
         call.parameters()
         identity = call.part(kind.identity)
@@ -125,7 +125,7 @@ def _put(kind: Kind, plans_of_file: Collection[str]) -> Handle:
             before = await change.row(kind.name, identity)
             _check(call, before)
             plan = value.plan if isinstance(value, TenantSettings) else None
-            if plan is not None and not await change.has_plan(plan, plans_of_file):
+            if plan is not None and not await change.has_plan(plan, plans_of_file()):
                 raise Problem(
                     409, f"There is no plan {plan!r}, neither in the database nor in the settings file."
                 )

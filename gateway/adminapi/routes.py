@@ -1,7 +1,7 @@
 """Puts the admin API into an application: every operation behind the gate, every failure a problem."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -47,7 +47,7 @@ class Records:
     registry: WorkerRegistry
     decode: Decode
     queues: AllQueues
-    plans_of_file: frozenset[str] = frozenset()
+    plans_of_file: Callable[[], Collection[str]]
 
 
 def mount(app: web.Application, records: Records, gate: Gate) -> None:

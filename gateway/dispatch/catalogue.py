@@ -42,7 +42,7 @@ class Catalogue:
         self._threads = EncoderThreads(executor)
         self._by_name: dict[str, Model] = {}
         self._aliases: dict[str, str] = {}
-        # Of every model that there ever was: blocks that were made of prompts are known elsewhere, too.
+        # Of every model that the settings ever named: blocks that were made of prompts are known elsewhere, too.
         self._encoders: dict[str, tuple[ModelSettings, PromptEncoder]] = {}
         self.restate(self.read(models))
 
@@ -53,7 +53,7 @@ class Catalogue:
         encodings: dict[str, ModelSettings] = {}
         late: list[str] = []
         for at, settings in enumerate(models):
-            known = self._encoders.get(settings.name)
+            known = self._encoding(settings.name)
             if known is None:
                 by, encoder = settings, self._encoder(at, settings)
             else:
@@ -98,10 +98,15 @@ class Catalogue:
         for name in names:
             if name in self._by_name or name in self._aliases or len(self._by_name) >= MODELS_FOUND_MAX:
                 continue
-            known = self._encoders.get(name)
-            by, encoder = known if known is not None else (ModelSettings(name=name), TextEncoder())
-            self._encoders[name] = by, encoder
+            by, encoder = self._encoders.get(name, (ModelSettings(name=name), TextEncoder()))
             self._by_name[name] = self._model(name, by.block_size, encoder)
+
+    def _encoding(self, name: str) -> "tuple[ModelSettings, PromptEncoder] | None":
+        """What makes the blocks of a model that is there, or has been; of one that was found, its text."""
+        found = self._by_name.get(name)
+        if name in self._encoders or found is None:
+            return self._encoders.get(name)
+        return ModelSettings(name=name), found.encoder
 
     def _model(self, name: str, block_size: int, encoder: PromptEncoder, **more: Any) -> Model:
         return Model(

@@ -118,6 +118,10 @@ class SqlDirectory:
                 raise DirectoryAway from None
             raise
 
+    def plans_of_file(self) -> set[str]:
+        """Those that the settings file names now."""
+        return self._of_file["plans"]
+
     def groups(self) -> Sequence[str]:
         return self._register.groups()
 

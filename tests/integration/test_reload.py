@@ -137,6 +137,22 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
         assert await status(running) == 401
 
 
+async def test_the_admin_api_knows_the_plans_that_the_file_has_now(gateway, tmp_path):
+    at = {"database.url": f"sqlite:///{tmp_path}/tenants.db", "admin.token": "an operator's token"}
+    headers = {"Authorization": "Bearer an operator's token"}
+
+    async def put(running):
+        url = f"{running.admin}/admin/v1/tenants/initech"
+        async with running.http.put(url, json={"plan": "gold"}, headers=headers) as response:
+            return response.status
+
+    async with ScriptedWorker() as worker, gateway(worker, **at) as running:
+        assert await put(running) in (400, 409)
+        plans = running.here.gateway.settings.plans
+        await reloader_of(running, plans=(*plans, replace(plans[0], name="gold"))).reload()
+        assert await put(running) == 201
+
+
 async def test_models_have_other_names_and_prices_from_the_next_request_on(gateway):
     models = {"models": json.dumps([{"name": "m", "aliases": ["old"]}])}
     async with ScriptedWorker() as worker, gateway(worker, **models) as running:
@@ -157,6 +173,13 @@ async def test_a_models_blocks_stay_as_they_are_until_a_restart(gateway, caplog)
         assert await reloader_of(running, models=changed).reload() == ["models.m.block_size"]
         assert await status(running, model="new") == 200
         assert running.here.gateway.services.catalogue.find("m").block_size == 64
+
+
+async def test_a_model_that_was_found_at_its_worker_is_named_later(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        named = (Model(name="m", aliases=("new",), block_size=32),)
+        assert await reloader_of(running, models=named).reload() == ["models.m.block_size"]
+        assert await status(running, model="new") == 200
 
 
 async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
