@@ -31,8 +31,8 @@ class Worker:
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
     `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
     itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
-    settings have it; with `both`, as it says itself. `priority`: its engine
-    orders requests by it.
+    settings have it; with `both`, as it says itself. `priority`: its engine orders requests by it. `names_rank`: of
+    several data-parallel ranks it is told which is to answer.
     """
 
     id: WorkerId
@@ -43,6 +43,7 @@ class Worker:
     role: Role = Role.BOTH
     told: tuple[EventSource, ...] | None = None
     priority: bool = False
+    names_rank: bool = True
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
@@ -61,6 +62,11 @@ class Worker:
     def half(self) -> Half | None:
         """None where it serves whole requests."""
         return half_of(self.kind, self.report.role if self.role is Role.BOTH else self.role)
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks to choose from."""
+        return self.report.ranks if self.names_rank else 1
 
     @property
     def able(self) -> bool:

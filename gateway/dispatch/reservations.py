@@ -24,6 +24,7 @@ from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.ranks import Ranks
 from gateway.dispatch.refusals import nobody_left, refused
 from gateway.dispatch.rooms import NewRoom, Rooms
 from gateway.dispatch.router import Router
@@ -71,6 +72,7 @@ class Reservations:
         bounds: Bounds,
         queue: SharedQueue,
         new_room: NewRoom,
+        ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leases = leases
@@ -82,6 +84,7 @@ class Reservations:
         self.estimates = estimates
         self.bounds = bounds
         self.queue = queue
+        self.ranks = ranks
         self.clock = clock
         self.preemptible = Preemptible()
         self._rooms = Rooms(
@@ -136,6 +139,8 @@ class Reservations:
     def leave(self, placed: Placed, cost_change: float) -> bool:
         """Gives a place back. False if nobody else has to know what it cost: see SharedQueue.leave."""
         placed.place.leave()
+        if placed.rank is not None:
+            placed.rank.leave()
         told = self.queue.leave(placed.shared, cost_change)
         if placed.answering is not None:
             self.queue.leave(placed.answering, 0.0)
@@ -302,6 +307,8 @@ class Held:
             progress.worker_ttft_seconds = now - placed.since
             progress.first_token_seconds = now - self._ctx.received_at
         placed.place.first_token()
+        if placed.rank is not None:
+            placed.rank.first_token()
         by.queue.first_token(placed.shared)
         by.room_made()
 

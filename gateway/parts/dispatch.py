@@ -78,6 +78,7 @@ def reservations_of(
         bounds=_bounds(settings),
         queue=_queue(settings, household, scripts),
         new_room=_new_room(settings.queueing),
+        ranks=feeds.ranks,
     )
     return reservations
 
@@ -101,6 +102,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         role=Role(settings.role),
         told=event_sources(settings),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
+        names_rank=settings.dp_rank == "auto",
     )
 
 
@@ -128,11 +130,15 @@ def _fleet_events(
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
-    def gone(worker: WorkerId) -> None:
-        feeds.follow(worker, ())
+    def emptied(worker: WorkerId) -> None:
+        feeds.ranks.forget(worker)
         index.forget(worker)
 
-    return FleetEvents(room=room, emptied=index.forget, reported=reported, gone=gone)
+    def gone(worker: WorkerId) -> None:
+        feeds.follow(worker, ())
+        emptied(worker)
+
+    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone)
 
 
 def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:

@@ -82,6 +82,21 @@ async def test_a_kind_that_keeps_caches_apart_sends_the_salt(adapter, worker):
     assert adapter.isolates is ("cache_salt" in worker.seen[0].body)
 
 
+@pytest.mark.parametrize("rank", [None, 0, 3])
+async def test_a_rank_is_named_as_the_kind_has_it(adapter, worker, kind, rank):
+    await read(adapter, call(rank=rank))
+    body, headers = worker.seen[0].body, worker.seen[0].headers
+    in_body, in_header = (
+        rank if kind in ("sglang", "embedded") else None,
+        str(rank) if kind == "vllm" else None,
+    )
+    assert (body.get("routed_dp_rank"), headers.get("X-data-parallel-rank")) == (
+        in_body,
+        in_header if rank is not None else None,
+    )
+    assert "data_parallel_rank" not in body
+
+
 async def test_an_empty_salt_is_not_sent(adapter, worker):
     await read(adapter, call(cache_salt=""))
     assert "cache_salt" not in worker.seen[0].body

@@ -64,6 +64,7 @@ class ScriptedWorker:
         self.instance: str | None = "first"
         self.listed: bytes | None = None  # instead of the list of models
         self.kv_tokens_max: int | None = 100_000
+        self.ranks = 1
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -109,7 +110,12 @@ class ScriptedWorker:
         )
 
     async def _server_info(self, http: web.Request) -> web.Response:
-        return web.json_response({"max_total_num_tokens": self.kv_tokens_max, "instance_id": self.instance})
+        told = {
+            "max_total_num_tokens": self.kv_tokens_max,
+            "instance_id": self.instance,
+            "dp_size": self.ranks,
+        }
+        return web.json_response(told)
 
     async def _other(self, http: web.Request) -> web.Response:
         self.seen.append(Seen(body=await http.json(), headers=http.headers.copy(), ended="finished"))

@@ -114,7 +114,9 @@ async def test_an_answer_that_breaks_off_is_had_from_another_worker_while_its_cl
     assert sorted(seen.ended for worker in (one, other) for seen in worker.seen) == ["broken", "finished"]
 
 
-@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b"data: [DONE]"], ids=["a blank line", "no blank line"])
+@pytest.mark.parametrize(
+    "last", [b"data: [DONE]\n\n", b"data: [DONE]"], ids=["a blank line", "no blank line"]
+)
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 async def test_a_worker_that_ends_its_stream_and_does_not_say_why_has_answered(gateway, path, last):
     async with ScriptedWorker() as worker, gateway(worker) as running:

@@ -41,14 +41,18 @@ class HttpWorker:
         self._headers += "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
 
     @asynccontextmanager
-    async def stream(self, call: WorkerCall, body: bytes) -> AsyncIterator[WorkerAnswer]:
-        """POSTs the body and yields the answer once its first bytes are there. See WorkerAdapter.stream."""
+    async def stream(self, call: WorkerCall, body: bytes, headers: str = "") -> AsyncIterator[WorkerAnswer]:
+        """POSTs the body and yields the answer once its first bytes are there. See WorkerAdapter.stream.
+
+        `headers`: further ones, each a line with its end.
+        """
         head = self._head("POST", call.path)
         head += (
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nx-request-id: {call.id}\r\n"
         )
         if call.traceparent is not None:
             head += f"traceparent: {call.traceparent}\r\n"
+        head += headers
         request = head.encode("latin-1") + b"\r\n" + body
         try:
             connection, first = await self._pool.send(request, call.first_byte_seconds_max)

@@ -55,6 +55,8 @@ class SglangAdapter(OpenAIAdapter):
             fields["cache_salt"] = raw(call.cache_salt)
         if call.priority is not None:
             fields["priority"] = raw(call.priority if self.lowest_first else -call.priority)
+        if call.rank is not None:
+            fields["routed_dp_rank"] = raw(call.rank)
         return fields
 
     async def probe(self) -> WorkerReport:

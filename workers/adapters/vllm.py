@@ -25,6 +25,7 @@ class VllmAdapter(OpenAIAdapter):
     def __init__(self, target: WorkerTarget) -> None:
         super().__init__(target)
         self._kv_tokens_max: int | None = None
+        self._ranks = 1
         self._load: EngineLoad | None = None
         self._probes = 0
 
@@ -36,6 +37,9 @@ class VllmAdapter(OpenAIAdapter):
         if call.priority is not None:
             fields["priority"] = raw(call.priority)
         return fields
+
+    def headers(self, call: WorkerCall) -> str:
+        return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
 
     async def probe(self) -> WorkerReport:
         try:
@@ -50,6 +54,7 @@ class VllmAdapter(OpenAIAdapter):
             models=await self.models(),
             kv_tokens_max=self._kv_tokens_max,
             events=await self._events(),
+            ranks=self._ranks,
             load=self._load,
         )
 
@@ -60,7 +65,7 @@ class VllmAdapter(OpenAIAdapter):
         except WorkerUnreachable:
             self._load = None
             return
-        self._kv_tokens_max = kv_tokens_in(metrics)
+        self._kv_tokens_max, self._ranks = kv_tokens_in(metrics), ranks_in(metrics)
         self._load = in_metrics(metrics, self._kv_tokens_max)
 
     async def _events(self) -> tuple[EventSource, ...]:
@@ -95,3 +100,13 @@ def kv_tokens_in(metrics: bytes) -> int | None:
         told = dict(re.findall(rb'(\w+)="(\d+)"', labels))
         tokens += int(told.get(b"block_size", 0)) * int(told.get(b"num_gpu_blocks", 0))
     return tokens or None
+
+
+def ranks_in(metrics: bytes) -> int:
+    """Data-parallel ranks that one server has: the engines of vllm:cache_config_info, if they are numbered from 0.
+
+    Where they are not, others of them stand behind other servers, and how ranks are counted here is not told.
+    """
+    engines = re.findall(rb'^vllm:cache_config_info\{[^\n]*\bengine="(\d+)"', metrics, re.M)
+    numbers = set(map(int, engines))
+    return len(numbers) if numbers == set(range(len(numbers))) and numbers else 1
