@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.quotas.prices import Prices
-from gateway.request import InferenceRequest
+from gateway.request import InferenceRequest, Surface
 from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
 
@@ -53,7 +53,7 @@ class Model:
     `name`: what workers call it. `block_size`: tokens per index block. `context_length`: None where the worker
     decides. `created`: seconds since 1970, as clients are told. `prices`: None where it costs nothing. `splits`:
     names and weights of the models that its requests are divided among; `fallbacks`: names of those that answer
-    where nobody serves it (dispatch/choices).
+    where nobody serves it (dispatch/choices). `hands_tokens`: surfaces of which the prompts go to workers as ids.
     """
 
     name: str
@@ -64,3 +64,4 @@ class Model:
     prices: Prices | None = None
     splits: tuple[tuple[str, float], ...] = ()
     fallbacks: tuple[str, ...] = ()
+    hands_tokens: frozenset[Surface] = frozenset()

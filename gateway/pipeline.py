@@ -223,6 +223,7 @@ def call(
         idle_seconds_max=at.idle_seconds_max,
         priority=ctx.service_class.level if worker.priority else None,
         rank=rank.number if rank is not None else None,
+        ids=prompt.ids,
     )
 
 

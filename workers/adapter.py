@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from radix_cache.blocks import Tokens
 from radix_cache.match import WorkerId
 from workers.engine_loads import EngineLoad
 from workers.kv_events.source import EventSource
@@ -70,7 +71,8 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
     as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
     Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none. `rank`:
-    the data-parallel rank that is to answer; None: the engine chooses, or has one.
+    the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's tokens, for
+    adapters that know how to send them in its place.
     """
 
     id: str
@@ -82,6 +84,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     traceparent: str | None = None
     priority: int | None = None
     rank: int | None = None
+    ids: Tokens | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
 
@@ -140,6 +143,15 @@ class WorkerTarget:
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: TlsFiles | None = None
+
+
+@runtime_checkable
+class Tokenizes(Protocol):
+    """A WorkerAdapter whose engine says what the tokens of a prompt are."""
+
+    async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
+        """`fields`: of /tokenize, each as raw JSON. None if it refuses these. Raises WorkerUnreachable."""
+        ...
 
 
 class WorkerAdapter(Protocol):

@@ -9,26 +9,45 @@ from pathlib import Path
 
 from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
+from gateway.dispatch.worker_tokens import Ask, WorkerEncoder
 from gateway.errors import ModelNotFound
 from gateway.model import Model, PromptEncoder
 from gateway.quotas.prices import Prices
+from gateway.request import Surface
 from gateway.settings.models import Model as ModelSettings
 from gateway.settings.types import SettingsProblem
 
 MODELS_FOUND_MAX = 1000
 
+HANDED: Mapping[str, frozenset[Surface]] = {
+    "off": frozenset(),
+    "completions": frozenset({Surface.COMPLETIONS}),
+    "all": frozenset({Surface.COMPLETIONS, Surface.CHAT}),
+}
+"""By `models[].prompt_ids`."""
+
 
 class Catalogue:
-    """`key`: secret seed for the encoders' memory. Raises SettingsProblem for a tokenizer that cannot be read."""
+    """`key`: secret seed for the encoders' memory. `ask`: workers, for models whose tokens they tell.
 
-    def __init__(self, models: Iterable[ModelSettings], executor: Executor, key: int, created: int) -> None:
+    Raises SettingsProblem for a tokenizer that cannot be read.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[ModelSettings],
+        executor: Executor,
+        key: int,
+        created: int,
+        ask: Ask | None = None,
+    ) -> None:
         self._created = created
         self._by_name: dict[str, Model] = {}
         self._aliases: dict[str, str] = {}
         threads = EncoderThreads(executor)
         for at, settings in enumerate(models):
             try:
-                encoder = _encoder(settings, threads, key)
+                encoder = _encoder(settings, threads, key, ask)
             except (OSError, ValueError) as err:
                 raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
             self._by_name[settings.name] = Model(
@@ -40,6 +59,7 @@ class Catalogue:
                 prices=_prices(settings),
                 splits=tuple(settings.splits.items()),
                 fallbacks=settings.fallbacks,
+                hands_tokens=HANDED[settings.prompt_ids],
             )
             self._aliases.update(dict.fromkeys(settings.aliases, settings.name))
 
@@ -75,8 +95,10 @@ def _prices(settings: ModelSettings) -> Prices | None:
     return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)
 
 
-def _encoder(settings: ModelSettings, threads: EncoderThreads, key: int) -> PromptEncoder:
-    if settings.tokenizer == "text":
+def _encoder(settings: ModelSettings, threads: EncoderThreads, key: int, ask: Ask | None) -> PromptEncoder:
+    if settings.tokenizer == "worker" and ask is not None:
+        return WorkerEncoder(settings.name, ask, key, settings.tokenizer_memory_bytes_max)
+    if settings.tokenizer in ("text", "worker"):
         return TextEncoder()
     return TokenizerEncoder.from_directory(
         Path(settings.tokenizer), threads, key, settings.tokenizer_memory_bytes_max

@@ -60,6 +60,7 @@ class ScriptedWorker:
         self.script = script or Script()
         self.seen: list[Seen] = []
         self.others: dict[str, tuple[str, bytes]] = {}  # more paths: what each answers, and of which type
+        self.other_status = 200
         self.ready = True
         self.instance: str | None = "first"
         self.listed: bytes | None = None  # instead of the list of models
@@ -120,7 +121,7 @@ class ScriptedWorker:
     async def _other(self, http: web.Request) -> web.Response:
         self.seen.append(Seen(body=await http.json(), headers=http.headers.copy(), ended="finished"))
         kind, body = self.others[http.path]
-        return web.Response(body=body, content_type=kind)
+        return web.Response(status=self.other_status, body=body, content_type=kind)
 
     async def _infer(self, http: web.Request) -> web.StreamResponse:
         script, body = self.script, await http.json()

@@ -84,7 +84,7 @@ class HttpWorker:
         request = (self._head("GET", path) + "\r\n").encode("latin-1")
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
-                status, text = await self._get(request)
+                status, text = await self._whole(request, PROBE_SECONDS_MAX, PROBE_BYTES_MAX)
         except TimeoutError as err:
             raise WorkerUnreachable(
                 f"/{path}: no answer within {PROBE_SECONDS_MAX:g} seconds", timed_out=True
@@ -94,6 +94,23 @@ class HttpWorker:
         if status != 200:
             raise WorkerUnreachable(f"status {status} from /{path}")
         return text
+
+    async def post(self, path: str, body: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
+        """One POST of JSON, and all of its answer: status and body. Raises WorkerUnreachable."""
+        head = self._head("POST", path)
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        try:
+            async with asyncio.timeout(seconds_max):
+                status, text = await self._whole(head.encode("latin-1") + body, seconds_max, bytes_max)
+        except TimeoutError as err:
+            raise WorkerUnreachable(
+                f"/{path}: no answer within {seconds_max:g} seconds", timed_out=True
+            ) from err
+        except Broken as err:
+            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
+        if len(text) > bytes_max:
+            raise WorkerUnreachable(f"/{path}: the answer is too large")
+        return status, text
 
     def abandon(self) -> None:
         """Hangs up on whoever has not answered."""
@@ -107,12 +124,14 @@ class HttpWorker:
         """The lines that every request begins with."""
         return f"{method} {self._pool.base}/{path} HTTP/1.1\r\n{self._headers}"
 
-    async def _get(self, request: bytes) -> tuple[int, bytes]:
-        connection, text = await self._pool.send(request, PROBE_SECONDS_MAX)
+    async def _whole(self, request: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
+        connection, text = await self._pool.send(request, seconds_max)
         try:
-            while len(text) < PROBE_BYTES_MAX and (more := await connection.read()):
-                text += more
-            return connection.status, text
+            pieces, size = [text], len(text)
+            while size < bytes_max and (more := await connection.read()):
+                pieces.append(more)
+                size += len(more)
+            return connection.status, b"".join(pieces)
         finally:
             connection.release()
 

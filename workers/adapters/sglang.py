@@ -4,11 +4,13 @@
 `/v1/loads` how busy it is. Cached tokens are reported with `--enable-cache-report`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
+from workers.adapters import tokenizing
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.engine_loads import EngineLoad, Loads, of_ranks
 from workers.kv_events.source import EventSource, reachable
@@ -46,10 +48,11 @@ class SglangAdapter(OpenAIAdapter):
 
     isolates = True
     lowest_first = False
+    chat_ids: str | None = "input_ids"
     streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = super().body(call)
+        fields = tokenizing.with_ids(super().body(call), call, self.chat_ids)
         fields["rid"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
@@ -74,6 +77,10 @@ class SglangAdapter(OpenAIAdapter):
             load=await self._load(),
         )
 
+    async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
+        """See Tokenizes."""
+        return await tokenizing.tokenize(self.http, fields, seconds_max)
+
     async def _load(self) -> EngineLoad | None:
         """SGLang before 0.5.23 does not say."""
         try:
@@ -87,6 +94,7 @@ class EmbeddedAdapter(SglangAdapter):
     """The embedded engine, which lets the lowest `priority` go first, as vLLM does."""
 
     lowest_first = True
+    chat_ids = None
 
 
 def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:

@@ -5,10 +5,13 @@ Cached tokens are reported with `--enable-prompt-tokens-details`. The size of th
 """
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
+from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapters import tokenizing
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.engine_loads import EngineLoad, in_metrics
 from workers.kv_events.source import EventSource, reachable
@@ -30,7 +33,7 @@ class VllmAdapter(OpenAIAdapter):
         self._probes = 0
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = super().body(call)
+        fields = tokenizing.with_ids(super().body(call), call)
         fields["request_id"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
@@ -57,6 +60,10 @@ class VllmAdapter(OpenAIAdapter):
             ranks=self._ranks,
             load=self._load,
         )
+
+    async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
+        """See Tokenizes."""
+        return await tokenizing.tokenize(self.http, fields, seconds_max)
 
     async def _look_at_metrics(self) -> None:
         """Of all engines behind this server; None where metrics are not to be had."""
