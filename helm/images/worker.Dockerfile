@@ -1,7 +1,7 @@
 # The embedded engine: the same package, and torch. Build from the top of the repository:
 #   docker build -f helm/images/worker.Dockerfile -t localhost/radixgate/worker:0.1.0 .
-# PyPI's torch brings CUDA along, several GB. For the CPU alone:
-#   ... --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Plain torch may bring CUDA along, several GB. For the CPU alone name PyTorch's index of builds for the CPU:
+#   ... --build-arg TORCH_INDEX=URL
 FROM python:3.11-slim AS build
 ARG TORCH_INDEX=
 RUN python -m venv /opt/radixgate

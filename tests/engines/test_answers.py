@@ -15,13 +15,21 @@ async def whole(running, url, messages, **more):
         return await response.json()
 
 
+def said(value):
+    """Without what is null."""
+    if isinstance(value, dict):
+        return {name: said(each) for name, each in value.items() if each is not None}
+    return [said(each) for each in value] if isinstance(value, list) else value
+
+
 async def test_a_whole_answer_is_the_answer_of_the_engine(gateway, engine, model_of):
     async with gateway(engine, kind=engine.kind, **model_of(engine.page_size)) as running:
         direct = await whole(running, engine.url, conversation(1))
         through = await whole(running, running.url, conversation(1))
     for answer in (direct, through):
         assert answer["choices"][0]["message"]["content"]
-    assert through["choices"] == direct["choices"]
+    # It was put together from a stream, in which engines leave out most of what is null.
+    assert said(through["choices"]) == said(direct["choices"])
     assert through["usage"]["prompt_tokens"] == direct["usage"]["prompt_tokens"]
 
 
