@@ -111,7 +111,7 @@ class WorkerReport:
     budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
     publishes what its cache holds, one source for each data-parallel rank. `role`: which half of a pair it was
     started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks.
-    `load`: how busy it is.
+    `load`: how busy it is. `asleep`: it has given its memory away, its cache with it, and answers nobody.
     """
 
     models: tuple[str, ...] = ()
@@ -123,6 +123,7 @@ class WorkerReport:
     handoff: tuple[str, int | None] | None = None
     ranks: int = 1
     load: EngineLoad | None = None
+    asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +153,16 @@ class Tokenizes(Protocol):
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
         """`fields`: of /tokenize, each as raw JSON. None if it refuses these. Raises WorkerUnreachable."""
         ...
+
+
+@runtime_checkable
+class Sleeps(Protocol):
+    """A WorkerAdapter whose engine can give its memory away for a while. Raises WorkerUnreachable, also where the
+    engine was not started so that it could."""
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
 
 
 class WorkerAdapter(Protocol):

@@ -112,6 +112,12 @@ class HttpWorker:
             raise WorkerUnreachable(f"/{path}: the answer is too large")
         return status, text
 
+    async def tell(self, path: str, seconds_max: float) -> None:
+        """One POST without a body that has something done. WorkerUnreachable for anything but a 200."""
+        status, _ = await self.post(path, b"{}", seconds_max, PROBE_BYTES_MAX)
+        if status != 200:
+            raise WorkerUnreachable(f"status {status} from /{path}")
+
     def abandon(self) -> None:
         """Hangs up on whoever has not answered."""
         self._pool.abandon()

@@ -40,6 +40,9 @@ class ServerInfo(msgspec.Struct):
     dp_size: int | None = None
 
 
+SLEEP_SECONDS_MAX = 120.0
+"""Weights are copied to host memory, or back."""
+
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
 
@@ -76,6 +79,13 @@ class SglangAdapter(OpenAIAdapter):
             ranks=max(1, info.dp_size or 1),
             load=await self._load(),
         )
+
+    async def sleep(self) -> None:
+        """Needs --enable-memory-saver, and that nothing runs. It does not say later that it sleeps."""
+        await self.http.tell("release_memory_occupation", SLEEP_SECONDS_MAX)
+
+    async def wake(self) -> None:
+        await self.http.tell("resume_memory_occupation", SLEEP_SECONDS_MAX)
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
         """See Tokenizes."""

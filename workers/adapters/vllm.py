@@ -17,6 +17,8 @@ from workers.engine_loads import EngineLoad, in_metrics
 from workers.kv_events.source import EventSource, reachable
 
 PROBES_A_LOAD = 3
+SLEEP_SECONDS_MAX = 120.0
+"""Weights are copied to host memory, or back."""
 
 
 class VllmAdapter(OpenAIAdapter):
@@ -31,6 +33,7 @@ class VllmAdapter(OpenAIAdapter):
         self._ranks = 1
         self._load: EngineLoad | None = None
         self._probes = 0
+        self._tells_sleep = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         fields = tokenizing.with_ids(super().body(call), call)
@@ -48,7 +51,8 @@ class VllmAdapter(OpenAIAdapter):
         try:
             await self.http.get_json("health", None)
         except WorkerUnreachable:
-            self._kv_tokens_max = None  # Whoever comes back may have another size.
+            # Whoever comes back may have another size, and other routes.
+            self._kv_tokens_max, self._tells_sleep = None, True
             raise
         if self._kv_tokens_max is None or self._probes % PROBES_A_LOAD == 0:
             await self._look_at_metrics()
@@ -59,7 +63,26 @@ class VllmAdapter(OpenAIAdapter):
             events=await self._events(),
             ranks=self._ranks,
             load=self._load,
+            asleep=await self._asleep(),
         )
+
+    async def sleep(self) -> None:
+        """Needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1."""
+        await self.http.tell("sleep?level=1", SLEEP_SECONDS_MAX)
+
+    async def wake(self) -> None:
+        await self.http.tell("wake_up", SLEEP_SECONDS_MAX)
+
+    async def _asleep(self) -> bool:
+        """Most servers do not have this, and are asked once."""
+        if not self._tells_sleep:
+            return False
+        try:
+            told: Sleep = await self.http.get_json("is_sleeping", Sleep)
+        except WorkerUnreachable as err:
+            self._tells_sleep = err.timed_out
+            return False
+        return told.is_sleeping
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
         """See Tokenizes."""
@@ -90,6 +113,12 @@ class VllmAdapter(OpenAIAdapter):
             for _, rank in sorted(ranks.items())
             if rank.endpoint
         )
+
+
+class Sleep(msgspec.Struct):
+    """/is_sleeping."""
+
+    is_sleeping: bool
 
 
 class EventRank(msgspec.Struct):
