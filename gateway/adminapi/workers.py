@@ -22,7 +22,8 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     """One worker, as this gateway knows it.
 
     `found`: in the settings, or in which source. `state`: up, suspect, down, draining, asleep; `circuit`: open
-    where its requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe failed.
+    where its requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe
+    failed.
     `streams`, `tokens_queued`, `kv_tokens`: of all gateways.
     """
 

@@ -53,3 +53,30 @@ async def test_an_engine_that_does_not_tokenise_is_no_trouble(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **model(prompt_ids="all")) as running:
         assert (await complete(running))[0] == 200
     assert worker.seen[0].body["prompt"] == "Tell me"
+
+
+async def test_a_real_engine_counts_as_it_will_and_answers_tokens_as_it_answers_text(gateway, embedded):
+    worker = embedded[0]
+    settings = {"models": json.dumps([{"name": "tiny", "tokenizer": "worker", "prompt_ids": "all"}])}
+    chat = {
+        "model": "tiny",
+        "max_tokens": 8,
+        "messages": [{"role": "user", "content": "Tell me of trees. Ω" * 9}],
+    }
+    text = {"model": "tiny", "max_tokens": 12, "temperature": 0, "prompt": "Tell me of trees"}
+
+    async with gateway(worker, kind="embedded", **settings) as running:
+
+        async def asked(base, path, body):
+            async with running.http.post(base + path, json=body, headers=running.headers()) as answer:
+                assert answer.status == 200, await answer.text()
+                return await answer.json()
+
+        counted = await asked(running.url, "/v1/messages/count_tokens", chat)
+        answered = await asked(running.url, "/v1/chat/completions", chat)
+        assert counted["input_tokens"] == answered["usage"]["prompt_tokens"]
+        ours, theirs = [await asked(at, "/v1/completions", text) for at in (running.url, worker.url)]
+    assert (ours["choices"], ours["usage"]["prompt_tokens"]) == (
+        theirs["choices"],
+        theirs["usage"]["prompt_tokens"],
+    )
