@@ -10,23 +10,31 @@ from gateway.request import InferenceRequest, Surface
 from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
 
+TEXT_MARK, CHAT_MARK = b"\xff\xff\xff\xff", b"\xfe\xff\xff\xff"
+"""What canonical text is hashed after: bytes that no text has, and as a token id none that exists. So neither
+tokens nor the prompt of a completion can look like a chat."""
+
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One prompt: token ids, or canonical text where there is no tokenizer.
 
     `counted`: the number of tokens is the worker's own, where the encoder is exact; not so with media in it.
+    `mark`: what kind of text it is.
     """
 
     tokens: Tokens | None
     text: bytes = b""
     counted: bool = True
+    mark: bytes = TEXT_MARK
 
     def __len__(self) -> int:
         """Tokens; estimated for text."""
         return len(self.tokens) if self.tokens is not None else -(-len(self.text) // TOKEN_BYTES)
 
     def hashes(self, hasher: BlockHasher) -> Hashes:
-        return hasher.of_tokens(self.tokens) if self.tokens is not None else hasher.of_text(self.text)
+        if self.tokens is not None:
+            return hasher.of_tokens(self.tokens)
+        return hasher.of_text(self.mark + self.text)
 
 
 class PromptEncoder(Protocol):
