@@ -28,6 +28,10 @@ ANSWERS = frozenset({400, 404, 413, 422})
 """Refusals that are the client's doing: another worker would say the same."""
 
 
+class NotThere(WorkerUnreachable):
+    """It has no such path: an older version, or another kind."""
+
+
 class HttpWorker:
     """A worker's address, its credentials, and the connections to it."""
 
@@ -92,7 +96,7 @@ class HttpWorker:
         except Broken as err:
             raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
         if status != 200:
-            raise WorkerUnreachable(f"status {status} from /{path}")
+            raise (NotThere if status == 404 else WorkerUnreachable)(f"status {status} from /{path}")
         return text
 
     async def post(self, path: str, body: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:

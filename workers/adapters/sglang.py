@@ -5,12 +5,14 @@
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
 from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
 from workers.adapters import tokenizing
+from workers.adapters.http import NotThere
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.engine_loads import EngineLoad, Loads, of_ranks
 from workers.kv_events.source import EventSource, reachable
@@ -66,8 +68,9 @@ class SglangAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        await self.http.get_json("ready", None)
-        info: ServerInfo = await self.http.get_json("server_info", ServerInfo)
+        with suppress(NotThere):  # Older versions; whether it serves, its models say as well.
+            await self.http.get_json("ready", None)
+        info = await self._info()
         return WorkerReport(
             models=await self.models(),
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
@@ -90,6 +93,14 @@ class SglangAdapter(OpenAIAdapter):
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
         """See Tokenizes."""
         return await tokenizing.tokenize(self.http, fields, seconds_max)
+
+    async def _info(self) -> ServerInfo:
+        """Under its name, or its older one."""
+        for path in ("server_info", "get_server_info"):
+            with suppress(NotThere):
+                told: ServerInfo = await self.http.get_json(path, ServerInfo)
+                return told
+        return ServerInfo()
 
     async def _load(self) -> EngineLoad | None:
         """SGLang before 0.5.23 does not say."""
