@@ -122,13 +122,16 @@ class WorkerEncoder:
             async with asyncio.timeout(ASK_SECONDS_MAX):
                 tokens = await self._ask(self._model, asked)
         except (WorkerUnreachable, TimeoutError) as err:
+            # Said once, until it answers again.
+            level = logging.DEBUG if self._silent_until else logging.WARNING
             self._silent_until = self._clock() + AGAIN_SECONDS
-            log.warning(
-                "no tokens of %s from its workers, text stands in: %s", self._model, err or "too late"
+            log.log(
+                level, "no tokens of %s from its workers, text stands in: %s", self._model, err or "too late"
             )
             return None
         finally:
             self._asking -= 1
+        self._silent_until = 0.0
         if tokens is not None:
             self._remember(name, tokens)
         return tokens

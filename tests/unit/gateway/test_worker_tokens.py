@@ -145,6 +145,14 @@ async def test_an_engine_that_does_not_answer_is_left_alone_for_a_while(encoder,
     assert list((await encoded(encoder, chat())).tokens) == [4]
 
 
+async def test_an_outage_is_said_once_and_again_after_it_was_over(encoder, engine, clock, caplog):
+    for says in (WorkerUnreachable("no"), WorkerUnreachable("no"), array("I", [4]), WorkerUnreachable("no")):
+        engine.says = says
+        await encoded(encoder, chat(str(clock.now)))
+        clock.advance(AGAIN_SECONDS)
+    assert [record.levelname for record in caplog.records].count("WARNING") == 2
+
+
 async def test_an_engine_that_is_silent_costs_a_bounded_time(encoder, engine, monkeypatch):
     monkeypatch.setattr(module, "ASK_SECONDS_MAX", 0.01)
     engine.says = "silence"
