@@ -71,6 +71,7 @@ class Gateway:
     supervisor: Supervisor
     overview: Overview
     registry: CollectorRegistry
+    scripts: ScriptCaller
     quotas: Quotas
     index: SharedIndexParts
     feeds: Feeds
@@ -113,7 +114,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
 
-        quotas = Quotas.opened(settings.redis, scripts, stack)
+        records = Records.opened(settings, secret, stack)
+        spent = records.ledger.spent if records.ledger is not None else None
+        quotas = Quotas.opened(settings.redis, scripts, stack, spent)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         catalogue = Catalogue(
@@ -125,7 +128,6 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         )
         index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(index.close)
-        records = Records.opened(settings, secret, stack)
         if records.ledger is not None:
             quotas.events.on_alert.append(records.ledger.alert)
 
@@ -173,6 +175,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             supervisor=supervisor,
             overview=overview,
             registry=registry,
+            scripts=scripts,
             quotas=quotas,
             index=index,
             feeds=feeds,

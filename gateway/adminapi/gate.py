@@ -85,7 +85,7 @@ class Gate:
         scheme, _, token = http.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
         try:
-            asker = await self._asker(token) if token else self._without_token(http, page)
+            asker = await self._asker(token) if token else await self._without_token(http, page)
         except IssuerAway as err:
             raise Problem(503, "Tokens cannot be checked at present.", {"retry-after": "1"}) from err
         if asker is None:
@@ -118,11 +118,11 @@ class Gate:
             return None
         return Asker(name=f"operator:{found.id}", role=found.role)
 
-    def _without_token(self, http: web.Request, page: bool) -> Asker | None:
+    async def _without_token(self, http: web.Request, page: bool) -> Asker | None:
         given = http.query.get("token") or http.cookies.get(PAGE_COOKIE) if page else None
         if given and self.is_admin_token(given):
             return Asker(name="admin.token", role="owner")
-        session = self.sessions.find(http) if self.sessions is not None else None
+        session = await self.sessions.find(http) if self.sessions is not None else None
         if session is not None:
             return Asker(name=session.name, role=session.role)
         return Asker(name="loopback", role="viewer") if self.open else None

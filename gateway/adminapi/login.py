@@ -132,7 +132,7 @@ class Login:
     async def leave(self, http: web.Request) -> web.StreamResponse:
         """Ends the session. Tells the page where to go, so that the provider's own session ends too."""
         response = web.Response(content_type="application/json", headers=HEADERS)
-        session = self._sessions.end(http, response)
+        session = await self._sessions.end(http, response)
         url = HOME
         if session is not None:
             log.info("%s has logged out", session.name)

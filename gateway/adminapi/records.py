@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.adminapi.ended_sessions import EndedSessions
 from gateway.adminapi.gate import Gate, Operators
 from gateway.adminapi.route import Decode
 from gateway.adminapi.routes import Records
@@ -45,7 +46,10 @@ def office_of(gateway: Gateway, decode: Decode) -> Office:
 
     tokens = OperatorTokens(gateway.issuers)
     issuer = next((issuer for issuer in gateway.issuers if issuer.rules.login is not None), None)
-    sessions = Sessions(issuer.rules, Seals.of(secret)) if issuer is not None else None
+    sessions = None
+    if issuer is not None:
+        ended = EndedSessions(gateway.scripts, settings.redis.prefix)
+        sessions = Sessions(issuer.rules, Seals.of(secret), ended)
     return Office(
         gate=Gate(settings.admin, operators, penalties, tokens, sessions),
         records=records,
@@ -69,4 +73,5 @@ def _records(gateway: Gateway, secret: bytes, decode: Decode) -> Records | None:
         discovery=gateway.discovery,
         registry=gateway.discovery.registry,
         decode=decode,
+        plans_of_file=frozenset(plan.name for plan in gateway.settings.plans),
     )

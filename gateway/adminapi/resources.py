@@ -5,7 +5,7 @@ only to the state that was seen, with `If-None-Match: *` only where there is not
 tenant or an organisation is disabled.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,8 @@ KINDS = (
 )
 
 
-def operations() -> list[Operation]:
+def operations(plans_of_file: Collection[str]) -> list[Operation]:
+    """`plans_of_file`: plans of the settings file, which tenants may be on too."""
     found = []
     for kind in KINDS:
         path = f"/{kind.name}/{{{kind.identity}}}"
@@ -82,7 +83,7 @@ def operations() -> list[Operation]:
                 path=path,
                 role="operator",
                 does=f"Make or replace one {kind.one}.",
-                handle=_put(kind),
+                handle=_put(kind, plans_of_file),
                 gives=kind.type,
                 takes=kind.type,
                 conditional=True,
@@ -113,7 +114,7 @@ def _show(kind: Kind) -> Handle:
     return handle
 
 
-def _put(kind: Kind) -> Handle:
+def _put(kind: Kind, plans_of_file: Collection[str]) -> Handle:
     async def handle(call: Call) -> Answer:
         call.parameters()
         identity = call.part(kind.identity)
@@ -124,8 +125,10 @@ def _put(kind: Kind) -> Handle:
             before = await change.row(kind.name, identity)
             _check(call, before)
             plan = value.plan if isinstance(value, TenantSettings) else None
-            if plan is not None and await change.plan(plan) is None:
-                raise Problem(409, f"There is no plan {plan!r}.")
+            if plan is not None and not await change.has_plan(plan, plans_of_file):
+                raise Problem(
+                    409, f"There is no plan {plan!r}, neither in the database nor in the settings file."
+                )
             await kind.put(change, value)
             after = await change.row(kind.name, identity)
         assert after is not None

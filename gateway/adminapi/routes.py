@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 class Records:
     """What the API is about. `changed`: called after a change, so that this gateway looks at once.
 
-    `upgrades`: of tables of an older version. `decode`: of requests that are explained.
+    `upgrades`: of tables of an older version. `decode`: of requests that are explained. `plans_of_file`:
+    names of the settings file's plans.
     """
 
     store: TenantStore
@@ -44,6 +45,7 @@ class Records:
     discovery: Discovery
     registry: WorkerRegistry
     decode: Decode
+    plans_of_file: frozenset[str] = frozenset()
 
 
 def mount(app: web.Application, records: Records, gate: Gate) -> None:
@@ -69,7 +71,7 @@ def mount(app: web.Application, records: Records, gate: Gate) -> None:
 
 def all_operations(records: Records) -> list[Operation]:
     return [
-        *resources.operations(),
+        *resources.operations(records.plans_of_file),
         *keys.operations(),
         *reports.operations(records.usage, records.audit),
         *operators.operations(OperatorLife(records.store, records.pepper)),

@@ -1,4 +1,5 @@
-"""Sessions of operators who have logged in with a browser: a sealed cookie, good in every gateway until it ends.
+"""Sessions of operators who have logged in with a browser: a sealed cookie, good in every gateway until it ends, or
+until its operator logs out of any of them.
 
 It is sent by no page of somebody else's with a request that changes anything (SameSite=Lax), and what changes
 something has to come from a page of ours besides: a cookie goes wherever its host does, whoever asks for it.
@@ -6,13 +7,13 @@ something has to come from a page of ours besides: a cookie goes wherever its ho
 
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
+from gateway.adminapi.ended_sessions import EndedSessions
 from gateway.adminapi.seals import Seals
 from gateway.settings.tokens import OperatorIssuer, Role
 
@@ -20,7 +21,6 @@ SECURE_COOKIE = "__Host-radixgate_session"
 """Browsers take it over https only, from this host only, for all of it (RFC 6265bis, 4.1.3)."""
 COOKIE = "radixgate_session"
 
-ENDED_MAX = 10_000
 SAFE_METHODS = ("GET", "HEAD")
 
 
@@ -37,13 +37,19 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 class Sessions:
     """`rules`: of the issuer that people log in with. `wall`: Unix time in seconds."""
 
-    def __init__(self, rules: OperatorIssuer, seals: Seals, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        rules: OperatorIssuer,
+        seals: Seals,
+        ended: EndedSessions,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         assert rules.login is not None
         self.seals = seals
         self.wall = wall
         self._rules = rules
         self._login = rules.login
-        self._ended: OrderedDict[str, float] = OrderedDict()
+        self._ended = ended
 
     def base(self, http: web.BaseRequest) -> str:
         """Where the browser has found this listener, without a slash at the end."""
@@ -78,23 +84,21 @@ class Sessions:
         )
         return session
 
-    def find(self, http: web.BaseRequest) -> Session | None:
+    async def find(self, http: web.BaseRequest) -> Session | None:
         """The session that a request comes with, if it may be used for that request."""
         name = SECURE_COOKIE if self.secure(http) else COOKIE
         session = self.seals.open(Session, http.cookies.get(name, ""))
         if session is None or session.ends <= self.wall() or session.issuer != self._rules.issuer:
             return None
-        if session.id in self._ended or not (http.method in SAFE_METHODS or self._own_page(http)):
+        if not (http.method in SAFE_METHODS or self._own_page(http)):
             return None
-        return session
+        return session if not await self._ended.has(session.id) else None
 
-    def end(self, http: web.BaseRequest, response: web.StreamResponse) -> Session | None:
-        """The browser forgets it; and this gateway takes no copy of it any more."""
-        session = self.find(http)
+    async def end(self, http: web.BaseRequest, response: web.StreamResponse) -> Session | None:
+        """The browser forgets it; and no gateway takes a copy of it any more."""
+        session = await self.find(http)
         if session is not None:
-            self._ended[session.id] = session.ends
-            if len(self._ended) > ENDED_MAX:
-                self._ended.popitem(last=False)
+            await self._ended.add(session.id, session.ends)
         secure = self.secure(http)
         # A browser drops a cookie of this name only where it would have taken it.
         response.del_cookie(

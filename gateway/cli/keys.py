@@ -98,12 +98,23 @@ def create(
     address: Addresses = None,
     limit: Limits = None,
     concurrency: Concurrency = None,
+    class_: Annotated[
+        str | None,
+        typer.Option(
+            "--class",
+            metavar="CLASS",
+            help="Service class of its requests that name none: voice, code, chat or batch.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the key alone.")] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
     """Make a key of a tenant in the database. It is shown once."""
-    scopes: Any = {"scopes": tuple(scope)} if scope is not None else {}
+    more: Any = {"scopes": tuple(scope)} if scope is not None else {}
+    if class_ is not None:
+        more["service_class"] = class_
     rules = ApiKey(
         **UNMADE,
         name=name,
@@ -112,7 +123,7 @@ def create(
         addresses=networks_of(address or ()),
         limits=limits_of(limit or ()),
         concurrency=concurrency,
-        **scopes,
+        **more,
     )
     made = _living(config, set_, lambda life: life.create(tenant, checked(rules)))
     _show(made, quiet)

@@ -68,6 +68,15 @@ Weight = Annotated[
         help="Share in the fair queue: twice the weight, twice the work when all wait.", show_default=False
     ),
 ]
+Classes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--class",
+        metavar="CLASS",
+        help="Service classes it may have (voice, code, chat, batch), the first by default; may be repeated.",
+        show_default=False,
+    ),
+]
 CacheBlocksMax = Annotated[
     int | None, typer.Option(help="Blocks of the prefix index it may have.", min=1, show_default=False)
 ]

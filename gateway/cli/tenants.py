@@ -14,6 +14,7 @@ from gateway.cli.store_access import (
     Allow,
     AsJson,
     CacheBlocksMax,
+    Classes,
     Clear,
     Concurrency,
     ContextLengthMax,
@@ -87,6 +88,7 @@ def set_plan(
     limit: Limits = None,
     concurrency: Concurrency = None,
     weight: Weight = None,
+    class_: Classes = None,
     allow: Allow = None,
     deny: Deny = None,
     context_length_max: ContextLengthMax = None,
@@ -107,6 +109,7 @@ def set_plan(
                 limits=limit,
                 concurrency=concurrency,
                 weight=weight,
+                classes=class_,
                 models=models_of(now.models, allow, deny),
                 context_length_max=context_length_max,
                 context_lengths=context_length,
@@ -124,9 +127,17 @@ def list_plans(config: ConfigFile = None, set_: Assignments = None, json: AsJson
 
     found = _read(config, set_, TenantStore.all_plans)
     rows = [
-        (p.name, _limits(p.limits), p.concurrency or "-", f"{p.weight:g}", _models(p.models)) for p in found
+        (
+            p.name,
+            _limits(p.limits),
+            p.concurrency or "-",
+            f"{p.weight:g}",
+            " ".join(p.classes) or "-",
+            _models(p.models),
+        )
+        for p in found
     ]
-    _print(found, ("plan", "limits", "concurrency", "weight", "models"), rows, json)
+    _print(found, ("plan", "limits", "concurrency", "weight", "classes", "models"), rows, json)
 
 
 @tenants.command("set")
@@ -135,7 +146,9 @@ def set_tenant(
     organisation: Annotated[
         str | None, typer.Option(help="Who pays; by default itself.", show_default=False)
     ] = None,
-    plan: Annotated[str | None, typer.Option(help="Name of a plan.", show_default=False)] = None,
+    plan: Annotated[
+        str | None, typer.Option(help="Name of a plan, here or in the settings file.", show_default=False)
+    ] = None,
     isolation: Annotated[
         str | None,
         typer.Option(help="isolated, shared, or group:NAME.", show_default=False),
@@ -157,7 +170,9 @@ def set_tenant(
     """Make a tenant, or change what is given."""
 
     async def work() -> None:
-        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
+        settings = settings_of(config, set_)
+        of_file = {plan.name for plan in settings.plans}
+        async with opened_store(settings) as store, store.change() as change:
             now = await change.tenant(identity) or TenantSettings(id=identity)
             now = without(now, clear, kept=("id", "keys"))
             changed = _changed(
@@ -175,8 +190,10 @@ def set_tenant(
                 cache_blocks_max=cache_blocks_max,
                 without_redis=without_redis,
             )
-            if changed.plan is not None and await change.plan(changed.plan) is None:
-                raise Failure(f"there is no plan {changed.plan!r}")
+            if changed.plan is not None and not await change.has_plan(changed.plan, of_file):
+                raise Failure(
+                    f"there is no plan {changed.plan!r}, neither in the database nor in the settings file"
+                )
             await change.put_tenant(changed)
 
     run(work())
@@ -234,6 +251,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "limits": limits_of,
     "context_lengths": context_lengths_of,
     "addresses": networks_of,
+    "classes": tuple,
     "isolation": _isolation,
 }
 

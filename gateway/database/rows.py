@@ -18,10 +18,10 @@ Row = Mapping[str, Any]
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
 
-_NO_COLUMN = ("keys", "classes", "service_class")
-"""Keys have rows of their own; plans of the database have all service classes."""
+_NO_COLUMN = ("keys",)
+"""They have rows of their own."""
 
-_JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths")
+_JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths", "classes")
 
 
 KeyState = Literal["active", "ended", "revoked"]
@@ -118,10 +118,10 @@ def key_row_of(stored: StoredKey) -> dict[str, Any]:
 
 def _value(kind: type[Value], row: Row) -> Value:
     fields: dict[str, Any] = {}
-    for name in kind.__struct_fields__:
+    for name, written in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
         column = row.get(name)
         if column is not None:
-            fields[name] = msgspec.json.decode(column) if name in _JSON else column
+            fields[written] = msgspec.json.decode(column) if name in _JSON else column
     return msgspec.convert(fields, kind, dec_hook=lambda wanted, given: wanted(given))
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0008"
+REVISION = "0009"
 """Of the newest migration."""
 
 metadata = MetaData(
@@ -59,13 +59,17 @@ plans = Table(
     Column("limits", Text),
     Column("concurrency", BigInteger),
     Column("weight", Float),
+    Column("classes", Text),
     Column("models", Text),
     Column("context_length_max", BigInteger),
     Column("context_lengths", Text),
     Column("cache_blocks_max", BigInteger),
     Column("without_redis", String(16)),
+    Column("of_file", Boolean),
     Column("changed", BigInteger, nullable=False, index=True),
 )
+"""`of_file`: the settings file has it, and here is its name alone, for tenants to refer to. A gateway whose file
+does not have it allows them nothing."""
 
 tenants = Table(
     "tenants",
@@ -99,6 +103,7 @@ keys = Table(
     Column("addresses", Text),
     Column("limits", Text),
     Column("concurrency", BigInteger),
+    Column("service_class", String(16)),
     Column("disabled", Boolean, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger),

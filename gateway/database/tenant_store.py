@@ -3,11 +3,11 @@
 A change is one transaction, and raises the number. The audit log is written in it: who, what, before and after.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import Table, insert, select, update
+from sqlalchemy import ColumnElement, Table, insert, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import tables
@@ -62,7 +62,15 @@ class Change:
         await self._put(tables.organisations, "id", row_of(organisation))
 
     async def put_plan(self, plan: Plan) -> None:
-        await self._put(tables.plans, "name", row_of(plan))
+        await self._put(tables.plans, "name", {**row_of(plan), "of_file": None})
+
+    async def has_plan(self, name: str, of_file: Collection[str]) -> bool:
+        """May a tenant be on it? One `of_file`, of the settings, is noted by its name, for tenants to refer to."""
+        if await self.plan(name) is not None:
+            return True
+        if name in of_file:
+            await self._put(tables.plans, "name", {**row_of(Plan(name=name)), "of_file": True})
+        return name in of_file
 
     async def put_tenant(self, tenant: TenantSettings) -> None:
         """Its organisation is made if there is none. Its keys are put one by one."""
@@ -88,7 +96,8 @@ class Change:
     async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
         """The row of one of LISTED, as it is now; None if there is none of that name."""
         table, column = LISTED[kind]
-        return await self._row(table, column, identity)
+        row = await self._row(table, column, identity)
+        return row if row is None or not row.get("of_file") else None
 
     async def put_operator(self, operator: Operator) -> None:
         await self._put(operators, "id", operator_row_of(operator))
@@ -103,7 +112,7 @@ class Change:
         return organisation_of(row) if row is not None else None
 
     async def plan(self, name: str) -> Plan | None:
-        row = await self._row(tables.plans, "name", name)
+        row = await self.row("plans", name)
         return plan_of(row) if row is not None else None
 
     async def tenant(self, identity: str) -> TenantSettings | None:
@@ -211,7 +220,9 @@ class TenantStore:
         """One row; None if there is none of that name."""
         table, column = LISTED[kind]
         async with self.database.begin() as connection:
-            found = await connection.execute(select(table).where(table.c[column] == identity))
+            found = await connection.execute(
+                select(table).where(table.c[column] == identity, _is_here(table))
+            )
             row = found.mappings().first()
             return dict(row) if row is not None else None
 
@@ -221,7 +232,7 @@ class TenantStore:
         """Rows of `organisations`, `plans`, `tenants` or `keys`, in the order of their names, after that one."""
         table, identity = LISTED[kind]
         column = table.c[identity]
-        asked = select(table).where(column > after).order_by(column).limit(limit)
+        asked = select(table).where(column > after, _is_here(table)).order_by(column).limit(limit)
         for name, value in where.items():
             asked = asked.where(table.c[name] == value)
         async with self.database.begin() as connection:
@@ -231,7 +242,8 @@ class TenantStore:
         """Page by page, so that no transaction and no answer becomes large."""
         column, last = table.c[identity], ""
         while True:
-            asked = select(table).where(table.c.changed > since, column > last).order_by(column).limit(PAGE)
+            asked = select(table).where(table.c.changed > since, column > last, _is_here(table))
+            asked = asked.order_by(column).limit(PAGE)
             async with self.database.begin() as connection:
                 page = (await connection.execute(asked)).mappings().all()
             for row in page:
@@ -239,3 +251,8 @@ class TenantStore:
             if len(page) < PAGE:
                 return
             last = page[-1][identity]
+
+
+def _is_here(table: Table) -> ColumnElement[bool]:
+    """Not a plan's name alone."""
+    return table.c.of_file.is_(None) if table is tables.plans else true()

@@ -10,11 +10,13 @@ import msgspec
 from gateway.database.database import Database
 from gateway.database.outbox import Outbox
 from gateway.database.usage_query import UsageReader
+from gateway.database.usage_spent import SpentHours
 from gateway.database.usage_store import UsageStore
 from gateway.ledger.entry import Alert, entry_of
 from gateway.ledger.journal import DIRECTORY, Journal
 from gateway.ledger.keeper import USAGE_HOUR, Keeper
 from gateway.ledger.shipper import Shipper
+from gateway.ledger.spent import LedgerSpent
 from gateway.ledger.webhooks import Webhooks
 from gateway.quotas.events import Alert as QuotaAlert
 from gateway.settings.tree import Settings
@@ -38,6 +40,7 @@ class Ledger:
         store = UsageStore(database)
         self.webhooks = Webhooks(settings.webhooks, Outbox(database))
         self.shipper = Shipper(self.journal, store, hooks=self.webhooks.wanting, upgrades=upgrades)
+        self.spent = LedgerSpent(self.shipper, SpentHours(database), _families(settings))
         self._keeper = Keeper(settings.usage, store, self.webhooks.wanting(USAGE_HOUR))
 
     def observe(self, record: RequestRecord) -> None:
@@ -66,3 +69,13 @@ class Ledger:
         """Ships what can be shipped soon; the rest stays on the disk."""
         await self.shipper.close()
         self.journal.close()
+
+
+def _families(settings: Settings) -> dict[str, list[str]]:
+    """Keys of the settings file that count as another one, by that one."""
+    found: dict[str, list[str]] = {}
+    for tenant in settings.tenants:
+        for key in tenant.keys:
+            if key.family is not None:
+                found.setdefault(key.family, []).append(key.id)
+    return found

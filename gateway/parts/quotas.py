@@ -10,6 +10,7 @@ from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.quotas.restoring import Restorer, SpentReader
 from gateway.settings.stores import RedisServer
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -24,10 +25,22 @@ class Quotas:
     events: Events
 
     @classmethod
-    def opened(cls, redis: RedisServer, scripts: ScriptCaller, stack: AsyncExitStack) -> "Quotas":
-        """Nothing is asked yet. The stack gives back what is reserved."""
+    def opened(
+        cls,
+        redis: RedisServer,
+        scripts: ScriptCaller,
+        stack: AsyncExitStack,
+        spent: SpentReader | None = None,
+    ) -> "Quotas":
+        """Nothing is asked yet. The stack gives back what is reserved. `spent`: what is known of long windows."""
         events, gateways = Events(), Gateways(scripts, redis.prefix)
-        shared = RedisQuotaStore(scripts, redis.timeout_ms / 1000, prefix=redis.prefix, events=events)
+        shared = RedisQuotaStore(
+            scripts,
+            redis.timeout_ms / 1000,
+            prefix=redis.prefix,
+            events=events,
+            restorer=Restorer(spent) if spent is not None else None,
+        )
         store = GuardedQuotaStore(
             shared,
             LocalQuotaStore(time.monotonic, time.time, events),

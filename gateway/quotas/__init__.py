@@ -1,4 +1,4 @@
 """What a tenant may use: reserved before, settled after.
 
-Read in this order: limit, quota (the promise), redis_store, local_store, guarded_store.
+Read in this order: limit, quota (the promise), redis_store, restoring, local_store, guarded_store.
 """

@@ -172,7 +172,7 @@ class GuardedQuotaStore:
             )
             lease = Lease(reservation=forgotten)
         if self.away:
-            self._unsettled.append((lease, actual))
+            self._keep(lease, actual)
             return DONE
         return self._end_shared(lease, actual)
 
@@ -185,13 +185,19 @@ class GuardedQuotaStore:
 
         def keep_if_it_failed(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and isinstance(done.exception(), QuotaUnavailable):
-                self._unsettled.append((lease, actual))
+                self._keep(lease, actual)
                 self._failed(done.exception())
             if not settled.done():
                 settled.set_result(None)
 
         ending.add_done_callback(keep_if_it_failed)
         return settled
+
+    def _keep(self, lease: Lease, actual: Cost | None) -> None:
+        """For later. What it used is in the ledger long before the shared store hears of it."""
+        if lease.ended_at is None:
+            lease = msgspec.structs.replace(lease, ended_at=self._clock())
+        self._unsettled.append((lease, actual))
 
     def _failed(self, err: BaseException | None) -> None:
         self._failures += 1

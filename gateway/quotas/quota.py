@@ -140,12 +140,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `shadowed`: standings of limits that would have refused it, were they enforced. `settled`: what earlier attempts
     under the client's own key were settled to, the dearest of each of UNITS; the accounts have it already.
+    `ended_at`: when it ended, on the monotonic clock, for a store that is told of it late.
     """
 
     reservation: Reservation
     standings: tuple[Standing, ...] = ()
     shadowed: tuple[Standing, ...] = ()
     settled: Units | None = None
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,10 @@ Keys of one organisation share a hash tag, so that all its scopes are decided in
     rg:{acme}:once:<name>                  the same, for a request that its client may repeat
     rg:{acme}:used:<scope>                 hash: limit name -> what is used, since or until when
     rg:{acme}:running:<scope>[:<limit>]    sorted set: reservation id -> millisecond at which its lease ends
+    rg:{acme}:whole                        hash: key of what is used -> millisecond since which that is whole
+
+A Redis that was flushed has none of them. Where the last one is missing, what the usage ledger knows of long
+windows is put back before anything is decided (see restoring).
 """
 
 import asyncio
@@ -29,22 +33,33 @@ from gateway.quotas.quota import (
     Units,
     WhyNot,
 )
+from gateway.quotas.restoring import Restorer, is_long
 from gateway.within import within
+from policies.windows import Meter
 from radix_cache.redis.call import Answer, RedisDown, Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
 ONCE_MS = int(ONCE_SECONDS * 1000)
-GRANTED, TOO_LATE = 1, -1
+GRANTED, TOO_LATE, LOST = 1, -1, -5
 REPEATS: dict[int, WhyNot] = {-2: "running", -3: "different", -4: "used up"}
 CLOCK_FORGETTING = 0.01
+WHOLE_MS = 62 * 86_400_000
+"""Longer than any window. Being asked once more puts nothing back twice."""
+
 NOTHING = Cost(prompt_tokens=0, requests=0)
+
+FILES = ("windows", "leases", "reserve", "finish", "renew", "restore")
+VERBS = ("reserve", "finish", "renew", "restore")
 
 Argument = str | int | float
 
 
 class RedisQuotaStore:
-    """See QuotaStore. A decision that takes longer than `timeout_seconds` is QuotaUnavailable, and undone."""
+    """See QuotaStore. A decision that takes longer than `timeout_seconds` is QuotaUnavailable, and undone.
+
+    `restorer`: puts back what Redis has lost; None where nobody else keeps accounts.
+    """
 
     def __init__(
         self,
@@ -53,24 +68,37 @@ class RedisQuotaStore:
         clock: Callable[[], float] = time.monotonic,
         prefix: str = "rg",
         events: Events | None = None,
+        restorer: Restorer | None = None,
     ) -> None:
         self._scripts = scripts
+        self._restorer = restorer
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._prefix = prefix
         self._events = events or Events()
         self._server_ahead_ms: float | None = None
         self._check = Script.of("#!lua\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1")
-        body = lua("gateway.quotas", "windows", "leases", "reserve", "finish", "renew")
-        verbs = Script.library(body, ["reserve", "finish", "renew"])
+        verbs = Script.library(lua("gateway.quotas", *FILES), VERBS)
         self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
+        self._restore = verbs["restore"]
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+        restorer = self._restorer
+        asks = restorer is not None and restorer.ready
+        answer = await self._ask(reservation, asks)
+        if restorer is not None and isinstance(answer, list) and answer[0] == LOST:
+            await restorer.restore(reservation, self._put_back)
+            answer = await self._ask(reservation, asks=False)
+        return self._decision(reservation, answer)
+
+    async def _ask(self, reservation: Reservation, asks: bool) -> Answer:
+        """The decision of reserve. `asks`: it says LOST rather than decide on what is not whole."""
         once = reservation.once
         keys, limits = self._layout(reservation)
+        whole = self._whole(reservation, keys) if asks else 0
         arguments: list[Argument] = [reservation.id, LEASE_MS, self._latest_ms()]
         arguments += [once.fingerprint, once.attempts_max, ONCE_MS] if once is not None else ["", 0, 0]
-        arguments += reservation.cost.units
+        arguments += (*reservation.cost.units, whole)
         for key, limit in limits:
             arguments += (key, _text(limit))
         called = self._scripts.call(self._reserve, keys, arguments)
@@ -84,13 +112,13 @@ class RedisQuotaStore:
             if isinstance(err, TimeoutError):
                 raise QuotaUnavailable("no decision in time") from err
             raise
-        return self._decision(reservation, answer)
+        return answer
 
     def settle(self, lease: Lease, actual: Cost) -> "asyncio.Future[None]":
-        return self._end(lease.reservation, actual)
+        return self._end(lease, actual)
 
     def release(self, lease: Lease) -> "asyncio.Future[None]":
-        return self._end(lease.reservation, None)
+        return self._end(lease, None)
 
     async def check(self) -> bool:
         """Raises RedisDown unless a decision could be written down now. Would it have come in time?"""
@@ -151,7 +179,8 @@ class RedisQuotaStore:
             standings=standings,
         )
 
-    def _end(self, reservation: Reservation, actual: Cost | None) -> "asyncio.Future[None]":
+    def _end(self, lease: Lease, actual: Cost | None) -> "asyncio.Future[None]":
+        reservation = lease.reservation
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(answer: "asyncio.Future[Answer]") -> None:
@@ -166,16 +195,20 @@ class RedisQuotaStore:
                 ended.set_exception(QuotaUnavailable(str(failure)))
                 ended.exception()  # Whoever does not wait for it does not ask either.
 
-        self._ending(reservation, actual).add_done_callback(done)
+        self._ending(reservation, actual, lease.ended_at).add_done_callback(done)
         return ended
 
-    def _ending(self, reservation: Reservation, actual: Cost | None) -> "asyncio.Future[Answer]":
+    def _ending(
+        self, reservation: Reservation, actual: Cost | None, ended_at: float | None = None
+    ) -> "asyncio.Future[Answer]":
         keys, limits = self._layout(reservation)
         once = reservation.once
+        ago_ms = max(1, round((self._clock() - ended_at) * 1000)) if ended_at is not None else 0
+        whole = self._whole(reservation, keys) if ago_ms and self._restorer is not None else 0
         arguments: list[Argument] = [reservation.id, LEASE_MS, 0 if actual is None else 1]
         arguments += [once.fingerprint if once is not None else "", ONCE_MS]
         arguments += reservation.cost.units
-        arguments += (actual or NOTHING).units
+        arguments += (*(actual or NOTHING).units, whole, ago_ms)
         for key, limit in limits:
             arguments += (key, _text(limit))
         return self._scripts.call(self._finish, keys, arguments)
@@ -189,6 +222,26 @@ class RedisQuotaStore:
     def _give_back(self, reservation: Reservation) -> None:
         """Sends a release that nobody waits for. It is sent after the reserve, and leaves a tombstone."""
         self._ending(reservation, None).add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _put_back(self, organisation: str, scope: str, found: Sequence[tuple[Limit, Meter]]) -> bool:
+        """What is used of these limits, all of one scope. False: nothing was to be done, or not with these windows.
+
+        Raises RedisDown.
+        """
+        tag = f"{self._prefix}:{{{organisation}}}"
+        arguments: list[Argument] = [WHOLE_MS]
+        for limit, meter in found:
+            arguments += (_text(limit), meter.used, round(meter.mark * 1e6))
+        return (
+            await self._scripts.call(self._restore, [f"{tag}:whole", f"{tag}:used:{scope}"], arguments) == 1
+        )
+
+    def _whole(self, reservation: Reservation, keys: list[str]) -> int:
+        """The number of one more key, that of what was put back; 0 where there is no long window."""
+        if not any(is_long(limit) for scope in reservation.scopes for limit in scope.limits):
+            return 0
+        keys.append(f"{self._prefix}:{{{reservation.organisation}}}:whole")
+        return len(keys)
 
     def _layout(self, reservation: Reservation) -> tuple[list[str], list[tuple[int, Limit]]]:
         """Keys, and for every limit the number of its key (from 1, as Lua counts)."""

@@ -122,7 +122,7 @@ class Plan(Branch, frozen=True, kw_only=True):
         tuple[ClassName, ...],
         Meta(
             description="Service classes that may be asked for, the first where nobody says otherwise; none: all, "
-            "and `chat`. A database's plans have all."
+            "and `chat`."
         ),
     ] = ()
     models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
@@ -206,7 +206,7 @@ class ApiKey(Branch, frozen=True, kw_only=True):
     ] = None
     service_class: Annotated[
         ClassName | None,
-        Meta(description="Service class of its requests that name none; for keys of this file."),
+        Meta(description="Service class of its requests that name none."),
     ] = field(default=None, name="class")
     disabled: Annotated[bool, Meta(description="Refuse it, as if it did not exist.")] = False
 

@@ -92,7 +92,7 @@ def admin_app(gateway: Gateway, one: OneOf | None = None) -> web.Application:
 
     async def session(http: web.Request) -> web.Response:
         asker = await gate.admit(http, "viewer", page=True)
-        has_one = gate.sessions is not None and gate.sessions.find(http) is not None
+        has_one = gate.sessions is not None and await gate.sessions.find(http) is not None
         return _json({"name": asker.name, "role": asker.role, "login": has_one})
 
     async def no_records(http: web.Request) -> web.Response:

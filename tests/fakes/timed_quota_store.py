@@ -3,13 +3,12 @@
 import redis
 
 from gateway.quotas.events import Events
-from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.quotas.redis_store import FILES, VERBS, RedisQuotaStore
 from radix_cache.redis.call import Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 
 TIME = "test-time-us"
-FILES = ("windows", "leases", "reserve", "finish", "renew")
 ITS_OWN = """  local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 """
@@ -28,7 +27,7 @@ class TimedQuotaStore(RedisQuotaStore):
         assert ITS_OWN in text
         assert FORGETTING in text
         body = text.replace(ITS_OWN, THE_TESTS).replace(FORGETTING, "local _ = ms")
-        verbs = Script.library(body, ["reserve", "finish", "renew"])
+        verbs = Script.library(body, VERBS)
         self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
         self._client = client
         self._its_clock = clock

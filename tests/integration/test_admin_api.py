@@ -58,11 +58,12 @@ def api(gateway, tmp_path):
 
 async def test_a_tenant_with_its_plan_and_key_is_made_used_and_ended(api):
     async with api() as call:
-        limits = {"limits": [{"requests": 60, "per": "minute"}], "weight": 2.5}
+        limits = {"limits": [{"requests": 60, "per": "minute"}], "weight": 2.5, "classes": ["code", "chat"]}
         assert (await call("PUT", "/plans/free", limits, role="operator"))[0] == 201
-        assert (await call("GET", "/plans/free", role="viewer"))[1]["weight"] == 2.5
+        shown = (await call("GET", "/plans/free", role="viewer"))[1]
+        assert (shown["weight"], shown["classes"]) == (2.5, ["code", "chat"])
         assert (await call("PUT", "/tenants/new", {"plan": "free"}, role="operator"))[0] == 201
-        asked = {"tenant": "new", "rules": {"name": "robot"}}
+        asked = {"tenant": "new", "rules": {"name": "robot", "class": "code"}}
         status, made, _ = await call("POST", "/keys", asked, role="operator")
         assert status == 201
         running = call.running
@@ -79,6 +80,7 @@ async def test_a_tenant_with_its_plan_and_key_is_made_used_and_ended(api):
         status, page, _ = await call("GET", "/keys", role="viewer", tenant="new")
         (shown,) = page["data"]
         assert (shown["id"], shown["state"], shown["rules"]["name"]) == (made["id"], "active", "robot")
+        assert shown["rules"]["class"] == "code"
         assert made["key"] not in json.dumps(page)
         status, shown, _ = await call("POST", f"/keys/{made['id']}/revoke", role="operator")
         assert (status, shown["state"]) == (200, "revoked")
@@ -219,7 +221,7 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
             ("DELETE", "/plans", None, 405, "This address answers GET only."),
             ("PUT", "/plans/p", {"concurency": 1}, 400, "$.concurency: unknown setting (did you mean"),
             ("PUT", "/plans/p", {"name": "q"}, 400, "$.name: the address says 'p'."),
-            ("PUT", "/tenants/a", {"plan": "none"}, 409, "There is no plan 'none'."),
+            ("PUT", "/tenants/a", {"plan": "none"}, 409, "There is no plan 'none', neither in the"),
             (
                 "PUT",
                 "/tenants/a",

@@ -124,6 +124,23 @@ async def test_a_logout_ends_the_session_also_for_a_copy_of_its_cookie(office, p
         assert (await browser.get("/admin/v1/overview", Cookie=copied))[0] == 401
 
 
+async def test_a_logout_ends_the_session_in_all_gateways(office):
+    async with office() as browser, office() as elsewhere:
+        await browser.get("/ui/")
+        copied = f"{COOKIE}={browser.cookie(COOKIE).value}"
+        assert (await elsewhere.get("/admin/v1/overview", Cookie=copied))[0] == 200
+        await browser.log_out()
+        assert (await elsewhere.get("/admin/v1/overview", Cookie=copied))[0] == 401
+
+
+async def test_who_logs_out_leaves_sessions_of_others_alone(office):
+    async with office() as browser, office() as elsewhere:
+        await browser.get("/ui/")
+        await elsewhere.get("/ui/")
+        await browser.log_out()
+        assert (await elsewhere.get("/admin/v1/overview"))[0] == 200
+
+
 async def test_behind_tls_the_cookie_is_for_https_and_this_host_alone(office, provider):
     async with office(login={"url": "https://operators.example.com/"}) as browser:
         status, _, headers = await browser.get("/ui/login", follow=False)

@@ -59,13 +59,50 @@ def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
 
 def test_a_plan_has_its_share_of_the_queue(radixgate):
     assert radixgate("plans", "set", "gold", "--weight", "2.5") == (0, "", "")
-    assert radixgate("plans", "list")[1].splitlines()[1].split() == ["gold", "-", "-", "2.5", "*"]
+    assert radixgate("plans", "list")[1].splitlines()[1].split() == ["gold", "-", "-", "2.5", "-", "*"]
     assert radixgate("plans", "set", "gold", "--concurrency", "3") == (0, "", "")
     assert json.loads(radixgate("plans", "list", "--json")[1])["weight"] == 2.5
     assert radixgate("plans", "set", "gold", "--clear", "weight") == (0, "", "")
     assert json.loads(radixgate("plans", "list", "--json")[1])["weight"] == 1.0
     code, _, said = radixgate("plans", "set", "gold", "--weight", "0")
     assert (code, said) == (2, "radixgate: $.weight: expected a number, at least 1e-06\n")
+
+
+def test_plans_and_keys_have_service_classes(radixgate):
+    assert radixgate("plans", "set", "gold", "--class", "code", "--class", "batch") == (0, "", "")
+    assert radixgate("plans", "list")[1].splitlines()[1].split() == [
+        "gold",
+        "-",
+        "-",
+        "1",
+        "code",
+        "batch",
+        "*",
+    ]
+    assert radixgate("plans", "set", "gold", "--weight", "2") == (0, "", "")
+    assert json.loads(radixgate("plans", "list", "--json")[1])["classes"] == ["code", "batch"]
+    assert radixgate("tenants", "set", "acme", "--plan", "gold") == (0, "", "")
+    key = radixgate("keys", "create", "acme", "--class", "batch", "--quiet")[1]
+    radixgate("keys", "rotate", key.split("-")[1])
+    listed = [json.loads(line) for line in radixgate("keys", "list", "--json")[1].splitlines()]
+    assert [each["key"]["class"] for each in listed] == ["batch", "batch"]
+    assert radixgate("plans", "set", "gold", "--clear", "classes") == (0, "", "")
+    assert json.loads(radixgate("plans", "list", "--json")[1])["classes"] == []
+    code, _, said = radixgate("plans", "set", "gold", "--class", "nope")
+    assert (code, said.splitlines()[0].startswith("radixgate: $.classes[0]")) == (2, True)
+
+
+def test_a_tenant_of_the_database_may_be_on_a_plan_of_the_settings_file(radixgate, tmp_path):
+    file = tmp_path / "radixgate.yaml"
+    file.write_text("plans: [{name: gold, concurrency: 3}]\n")
+    assert radixgate("tenants", "set", "acme", "--plan", "gold", "--config", str(file)) == (0, "", "")
+    assert json.loads(radixgate("tenants", "list", "--json")[1])["plan"] == "gold"
+    # It is the file's, and no plan of the database.
+    assert len(radixgate("plans", "list")[1].splitlines()) == 1
+    neither = "radixgate: there is no plan 'gold', neither in the database nor in the settings file\n"
+    assert radixgate("tenants", "set", "other", "--plan", "gold") == (1, "", neither)
+    assert radixgate("plans", "set", "gold", "--weight", "2") == (0, "", "")
+    assert radixgate("tenants", "set", "other", "--plan", "gold") == (0, "", "")
 
 
 def test_limits_of_every_kind_are_set_shown_and_cleared(radixgate):

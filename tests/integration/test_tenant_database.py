@@ -50,7 +50,9 @@ async def with_key(store, key, **more):
 
 
 def following(store, register=None, **more):
-    return SqlDirectory(register or Register(PEPPER), store, **{"known_seconds_max": 60.0, **more})
+    # One without keys is empty, and so is as good as none to `or`.
+    register = register if register is not None else Register(PEPPER)
+    return SqlDirectory(register, store, **{"known_seconds_max": 60.0, **more})
 
 
 async def test_migrations_make_what_the_tables_say(database):
@@ -74,6 +76,40 @@ async def test_a_plan_has_its_share_of_the_queue_also_one_that_is_older_than_tha
     async with database.begin() as connection:
         await connection.execute(text("UPDATE plans SET weight = NULL"))
     assert [plan.weight for plan in await store.all_plans()] == [1.0]
+
+
+async def test_plans_and_keys_have_service_classes(store):
+    key = new_key(PEPPER)
+    async with store.change() as change:
+        await change.put_plan(Plan(name="gold", classes=("code", "batch")))
+        await change.put_tenant(TenantSettings(id="acme", plan="gold"))
+        await change.put_key(stored(key, service_class="batch"))
+    directory = following(store)
+    await directory.refresh()
+    tenant = directory.by_key(key.text)
+    assert (tenant.plan.classes, tenant.service_class) == (("code", "batch"), "batch")
+
+
+async def test_a_tenant_may_be_on_a_plan_of_the_file_and_on_none_where_the_file_has_it_not(store):
+    key = new_key(PEPPER)
+    async with store.change() as change:
+        assert not await change.has_plan("gold", ())
+        assert await change.has_plan("gold", ("gold",))
+        await change.put_tenant(TenantSettings(id="acme", plan="gold"))
+        await change.put_key(stored(key))
+    assert await store.all_plans() == []
+    register = Register(PEPPER)
+    register.put_plan(Plan(name="gold", weight=3.0))
+    with_the_file, without_it = following(store, register), following(store)
+    await with_the_file.refresh()
+    await without_it.refresh()
+    found = with_the_file.by_key(key.text)
+    assert (found.plan.weight, found.allows("m")) == (3.0, True)
+    assert not without_it.by_key(key.text).allows("m")
+    async with store.change() as change:
+        await change.put_plan(Plan(name="gold", weight=2.0))
+    await without_it.refresh()
+    assert without_it.by_key(key.text).plan.weight == 2.0
 
 
 async def test_upgrades_at_the_same_time_are_one_upgrade(database_url):

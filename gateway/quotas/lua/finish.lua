@@ -3,22 +3,24 @@
 -- keys  as of reserve
 -- args  1: reservation id  2: ms for which it is known that it has ended  3: 1 settles, 0 releases
 --       4: fingerprint under a client's own key  5: ms for which that is known
---       6 to 11: reserved cost by unit  12 to 17: actual cost; then the limits, as of reserve
+--       6 to 11: reserved cost by unit  12 to 17: actual cost  18: number of the key of restore, 0 for none
+--       19: ms since it ended; then the limits, as of reserve
 -- Gives {1, limit, whole units used of it, ...} of those of which somebody is to be told now; {0} if it had ended.
 --
 -- A lease that is gone was not renewed in time: settling still charges what was used beyond the reserved cost,
--- releasing gives nothing back.
+-- releasing gives nothing back. What ended before a long window was put back from the ledger is in there.
 verbs.finish = function(keys, args)
   local now = now_us()
   local id, settles, fingerprint = args[1], args[3] == '1', args[4]
   local cost, actual = numbers(args, 6, UNITS), numbers(args, 12, UNITS)
-  local limits, where = limits_of(keys, args, 18)
+  local limits, where = limits_of(keys, args, 20)
   local lease, told = lease_of(keys[1]), {1}
   if lease and (lease.owner ~= id or lease.ends == 0) then
     return {0}
   end
   local total, paid = settles and actual or NOTHING, lease and lease.paid or NOTHING
   local meters, changed = meters_of(limits, where, now), {}
+  local age, restored = tonumber(args[19]), keys[tonumber(args[18])]
 
   for at, limit in ipairs(limits) do
     local charged = lease and lease.charges[2 * at - 1]
@@ -29,7 +31,8 @@ verbs.finish = function(keys, args)
       if charged then
         local due = math.max(0, total[limit.unit] - paid[limit.unit])
         changed[at] = settle(meter, limit, now, charged, due, lease.charges[2 * at])
-      elseif settles and total[limit.unit] > cost[limit.unit] then
+      elseif settles and total[limit.unit] > cost[limit.unit]
+        and not (age > 0 and is_counted(restored, limit, where[at], math.floor(now / 1000) - age)) then
         charge(meter, limit, now, total[limit.unit] - cost[limit.unit])
         changed[at] = true
       end

@@ -4,18 +4,20 @@
 --       limits of concurrency (zset: reservation id -> ms at which its lease ends)
 -- args  1: reservation id  2: lease ms  3: latest server time in ms, 0 for any
 --       4: fingerprint under a client's own key, empty without one  5: attempts under it  6: ms for which it is known
---       7 to 12: cost by unit; then for every limit the number of its key, and its text: unit (0: concurrency),
+--       7 to 12: cost by unit  13: number of the key of restore, 0: nobody could put anything back
+--       then for every limit the number of its key, and its text: unit (0: concurrency),
 --       reset, period, length in us, amount, mode, the use at which somebody is told (0: never), and name
 -- Gives {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
 --        remaining of limit 1, its reset in us, ..., and of a repeat what earlier attempts were settled to, by unit}
 --       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;
+--       -5 what was used in long windows is lost, and is to be put back first
 --       under a client's key -2 another attempt runs, -3 it was for another request, -4 all attempts are made
 verbs.reserve = function(keys, args)
   local now = now_us()
   local now_ms = math.floor(now / 1000)
   local id, lease_ms, latest_ms, fingerprint = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
   local known_ms = fingerprint ~= '' and tonumber(args[6]) or lease_ms
-  local cost, limits, where = numbers(args, 7, UNITS), limits_of(keys, args, 13)
+  local cost, limits, where = numbers(args, 7, UNITS), limits_of(keys, args, 14)
 
   local lease, again, attempt, paid, settled = lease_of(keys[1]), false, 1, NOTHING, NOTHING
   if lease and lease.owner == id then
@@ -36,6 +38,10 @@ verbs.reserve = function(keys, args)
     -- Nobody can say what an attempt has used that was never settled: it stays charged.
     attempt, paid = lease.attempt + 1, lease.ends == 0 and lease.paid or larger(lease.paid, lease.cost)
     settled = lease.settled
+  end
+
+  if not again and is_lost(keys[tonumber(args[13])], limits, where) then
+    return {-5, now_ms}
   end
 
   -- Read and decide. Nothing is written before everything is known.

@@ -193,6 +193,33 @@ local function limits_of(keys, args, first)
   return limits, where
 end
 
+-- Windows that are longer lose more in a flush than an hour's use, and are put back (see restore).
+local LONG_US = 3600000000
+
+local function is_long(limit)
+  return limit.unit ~= 0 and limit.length > LONG_US
+end
+
+-- Is a long window among these limits that nobody has put back since Redis lost what it knew?
+local function is_lost(restored, limits, where)
+  local last
+  for at, limit in ipairs(limits) do
+    if restored and is_long(limit) and where[at] ~= last then
+      last = where[at]
+      if redis.call('HEXISTS', restored, last) == 0 then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- Was it put back after this millisecond, and so has what had ended by then?
+local function is_counted(restored, limit, key, ended_ms)
+  local at_ms = restored and is_long(limit) and redis.call('HGET', restored, key)
+  return at_ms and tonumber(at_ms) > ended_ms
+end
+
 local function numbers(args, first, count)
   local found = {}
   for at = 1, count do

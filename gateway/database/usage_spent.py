@@ -1,0 +1,68 @@
+"""What accounts have used, by the hour, for quotas whose own count is lost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, or_, select
+
+from gateway.database.database import Database
+from gateway.database.tables import keys
+from gateway.database.usage_store import HOUR_MS
+from gateway.database.usage_tables import usage_hours
+from gateway.quotas.quota import Units
+
+HOURS_MAX = 20_000
+"""Hours and models in one answer: the latest."""
+
+Spent = tuple[int, str, Units]
+"""Hour in ms since 1970, model, what was used."""
+
+
+class SpentHours:
+    """Raises DatabaseDown."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def of(self, kind: str, name: str, since_ms: int, also: Sequence[str] = ()) -> list[Spent]:
+        """Of an organisation, a tenant, or a key with all that came of it by rotation; the oldest first.
+
+        `also`: more keys that count as this one.
+        """
+        if not self._database.exists:
+            return []
+        hours = usage_hours.c
+        sums = (
+            func.sum(hours.requests - hours.failed),
+            func.sum(hours.prompt_tokens - hours.cached_tokens),
+            func.sum(hours.cached_tokens),
+            func.sum(hours.output_tokens),
+            func.sum(hours.prompt_tokens + hours.output_tokens),
+            func.sum(hours.cost),
+        )
+        asked = (
+            select(hours.start_ms, hours.model, *sums)
+            .where(_whose(kind, name, also), hours.start_ms >= since_ms // HOUR_MS * HOUR_MS)
+            .group_by(hours.start_ms, hours.model)
+            .order_by(hours.start_ms.desc(), hours.model)
+            .limit(HOURS_MAX)
+        )
+        async with self._database.begin() as connection:
+            found = (await connection.execute(asked)).all()
+        return [_spent(tuple(row)) for row in reversed(found)]
+
+
+def _whose(kind: str, name: str, also: Sequence[str]) -> ColumnElement[bool]:
+    if kind == "organisation":
+        return usage_hours.c.organisation == name
+    if kind == "tenant":
+        return usage_hours.c.tenant == name
+    heirs = select(keys.c.id).where(keys.c.family == name)
+    return or_(usage_hours.c.key_id.in_([name, *also]), usage_hours.c.key_id.in_(heirs))
+
+
+def _spent(row: tuple[Any, ...]) -> Spent:
+    # PostgreSQL sums into numbers that are no integers of Python.
+    start, model, *sums = row
+    requests, uncached, cached, output, total, cost = (int(value) for value in sums)
+    return int(start), str(model), (requests, uncached, cached, output, total, cost)

@@ -1,0 +1,356 @@
+"""A Redis that has lost everything: long windows go on from what the usage ledger knows. SQLite and PostgreSQL."""
+
+import asyncio
+import itertools
+import random
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from gateway.database import schema
+from gateway.database.database import Database
+from gateway.database.tenant_store import TenantStore
+from gateway.database.usage_spent import SpentHours
+from gateway.database.usage_store import UsageStore
+from gateway.ledger.entry import UsageEntry
+from gateway.ledger.journal import Journal
+from gateway.ledger.shipper import Shipper
+from gateway.ledger.spent import LedgerSpent
+from gateway.quotas import restoring
+from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.quotas.limit import Limit, Scope
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.redis_store import RedisQuotaStore
+from gateway.quotas.restoring import Restorer, SpentUnknown
+from gateway.settings.tenants import TenantSettings
+from gateway.tenants.key_life import KeyLife
+from policies.windows import Meter, Window
+from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.scripted_worker import ScriptedWorker
+
+numbers = itertools.count()
+
+MONTH = Limit(unit="total_tokens", amount=1000, window=Window.of("month", "calendar"))
+SPEND = Limit(unit="spend", amount=10_000, window=Window.of("week", "rolling"))
+DAY = Limit(unit="total_tokens", amount=1000, window=Window.of("day"))
+MINUTE = Limit(unit="total_tokens", amount=1000, window=Window.of("minute"))
+
+
+class House:
+    """A ledger, and gateways that count in one Redis, which can lose it all. `organisation`: of this test alone."""
+
+    def __init__(self, url, valkey, directory):
+        self.organisation = f"org{next(numbers)}-{time.time_ns()}"
+        self.database = Database(url, Path())
+        self.journal = Journal(directory, bytes_max=10**7)
+        self.shipper = Shipper(self.journal, UsageStore(self.database))
+        self.scripts = ScriptCaller(valkey.url)
+        self.spent = LedgerSpent(self.shipper, SpentHours(self.database))
+        self.valkey = valkey
+
+    def store(self, ledger=None):
+        """Another gateway's."""
+        return RedisQuotaStore(self.scripts, 5.0, restorer=Restorer(ledger or self.spent))
+
+    def asked(self, *limits, tokens=100, scope="tenant:t"):
+        return Reservation(
+            id=f"r{next(numbers)}",
+            organisation=self.organisation,
+            scopes=(Scope(name=scope, limits=limits),),
+            cost=Cost(prompt_tokens=tokens, spend=10 * tokens),
+            model="m",
+        )
+
+    async def uses(self, store, *limits, tokens=100, scope="tenant:t", key_id="k"):
+        """One request, from its reservation to its row."""
+        lease = await store.reserve(self.asked(*limits, tokens=tokens, scope=scope))
+        assert isinstance(lease, Lease)
+        await store.settle(lease, Cost(prompt_tokens=tokens, spend=10 * tokens))
+        self.note(tokens, key_id=key_id)
+
+    def note(self, tokens, key_id="k", ago=0.0, status=200):
+        """A row of the ledger."""
+        entry = UsageEntry(
+            request_id=f"q{next(numbers)}",
+            attempt=1,
+            at_ms=round((time.time() - ago) * 1000),
+            organisation=self.organisation,
+            tenant="t",
+            key_id=key_id,
+            asked="m",
+            model="m",
+            worker="w",
+            surface="chat/completions",
+            prompt_tokens=tokens,
+            cached_tokens=0,
+            output_tokens=0,
+            cost=10 * tokens,
+            ttft_ms=1,
+            duration_ms=1,
+            status=status,
+            code="ok" if status == 200 else "rate_limit_exceeded",
+        )
+        self.journal.append(entry)
+
+    def lose(self):
+        with redis.from_url(self.valkey.url) as client:
+            for key in client.scan_iter(f"rg:{{{self.organisation}}}:*"):
+                client.delete(key)
+
+    async def left(self, store, *limits, scope="tenant:t"):
+        nothing = self.asked(*limits, tokens=0, scope=scope)
+        lease = await store.reserve(nothing)
+        await store.release(lease)
+        return [standing.remaining for standing in lease.standings]
+
+    async def close(self):
+        await self.scripts.close()
+        self.journal.close()
+        await self.database.close()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Requests wait for the ledger on a busy machine too."""
+    monkeypatch.setattr(restoring, "WAIT_SECONDS_MAX", 60.0)
+
+
+@pytest.fixture
+async def house(database_url, valkey, tmp_path):
+    made = House(database_url, valkey, tmp_path / "journal")
+    await schema.upgrade(made.database)
+    yield made
+    await made.close()
+
+
+async def test_long_windows_go_on_after_a_loss_and_short_ones_begin_anew(house):
+    store, limits = house.store(), (MONTH, SPEND, DAY, MINUTE)
+    await house.uses(store, *limits, tokens=300)
+    house.lose()
+    left = await house.left(store, *limits)
+    assert left == [700, 7000, pytest.approx(700, abs=2), 1000]
+
+
+async def test_nothing_is_put_back_twice_however_many_gateways_find_the_loss(house):
+    first = house.store()
+    await house.uses(first, MONTH, tokens=300)
+    house.lose()
+    stores = [first, house.store(), house.store()]
+    requests = [house.uses(store, MONTH, tokens=10) for store in stores * 5]
+    await asyncio.gather(*requests)
+    assert await house.left(first, MONTH) == [1000 - 300 - 150]
+    assert await house.left(house.store(), MONTH) == [550]
+
+
+async def test_an_exhausted_budget_stays_exhausted(house):
+    store = house.store()
+    await house.uses(store, MONTH, tokens=1000)
+    house.lose()
+    assert isinstance(await store.reserve(house.asked(MONTH, tokens=1)), Refusal)
+
+
+async def test_what_was_under_way_at_the_loss_is_never_charged_twice(house):
+    store = house.store()
+    await house.uses(store, MONTH, tokens=300)
+    lease = await store.reserve(house.asked(MONTH, tokens=100))
+    house.lose()
+    house.note(100)
+    assert await house.left(store, MONTH) == [600]
+    await store.settle(lease, Cost(prompt_tokens=100))
+    assert await house.left(store, MONTH) == [600]
+
+
+async def test_a_key_has_what_those_before_it_have_used(house):
+    tenants = TenantStore(house.database)
+    store, life = house.store(), KeyLife(tenants, b"pepper")
+    async with tenants.change() as change:
+        await change.put_tenant(TenantSettings(id="t"))
+    old = await life.create("t")
+    new = await life.rotate(old.id)
+    house.note(200, key_id=old.id)
+    house.note(50, key_id=new.id)
+    house.note(7, key_id="another")
+    assert await house.left(store, MONTH, scope=f"key:{old.id}") == [750]
+
+
+async def test_a_key_of_the_settings_file_has_what_was_used_under_its_family(house):
+    ledger = LedgerSpent(house.shipper, SpentHours(house.database), {"first": ["second"]})
+    house.note(200, key_id="first")
+    house.note(50, key_id="second")
+    house.note(7, key_id="another")
+    assert await house.left(house.store(ledger), MONTH, scope="key:first") == [750]
+
+
+async def test_of_requests_failed_ones_do_not_count(house):
+    requests = Limit(unit="requests", amount=10, window=Window.of("day", "calendar"))
+    house.note(5)
+    house.note(0, status=429)
+    # One, and the one that asks.
+    assert await house.left(house.store(), requests) == [8]
+
+
+async def test_an_organisation_has_what_all_its_tenants_have_used(house):
+    house.note(40)
+    house.note(60, key_id="other")
+    assert await house.left(house.store(), MONTH, scope=f"organisation:{house.organisation}") == [900]
+
+
+async def test_what_was_used_before_the_window_does_not_count(house):
+    house.note(500, ago=40 * 86_400)
+    house.note(20)
+    assert await house.left(house.store(), MONTH) == [980]
+
+
+class Away:
+    """A ledger that cannot be read at first."""
+
+    def __init__(self, inner):
+        self.inner, self.away = inner, True
+
+    async def hours(self, scope, since):
+        if self.away:
+            raise SpentUnknown("away")
+        return await self.inner.hours(scope, since)
+
+
+async def test_without_the_database_requests_go_on_and_the_ledger_counts_later(house):
+    ledger = Away(house.spent)
+    store = RedisQuotaStore(house.scripts, 5.0, restorer=Restorer(ledger))
+    house.note(300)
+    await house.uses(store, MONTH, tokens=100)
+    assert await house.left(store, MONTH) == [900]
+    ledger.away = False
+    # Another gateway that has not just been refused; it puts back what both have used.
+    assert await house.left(house.store(), MONTH) == [600]
+    assert await house.left(store, MONTH) == [600]
+
+
+class Cut:
+    """A shared store that can be out of reach."""
+
+    def __init__(self, inner):
+        self.inner, self.away = inner, False
+
+    async def reserve(self, reservation):
+        if self.away:
+            raise QuotaUnavailable("away")
+        return await self.inner.reserve(reservation)
+
+    def settle(self, lease, actual):
+        return self.inner.settle(lease, actual)
+
+    def release(self, lease):
+        return self.inner.release(lease)
+
+    async def renew(self, leases):
+        await self.inner.renew(leases)
+
+
+async def test_local_grants_that_the_ledger_has_are_not_charged_again_when_redis_comes_back_empty(house):
+    cut = Cut(house.store())
+
+    async def ping():
+        return not cut.away
+
+    store = GuardedQuotaStore(cut, LocalQuotaStore(time.monotonic), ping, time.monotonic)
+    await house.uses(store, MONTH, tokens=300)
+    cut.away = True
+    for _ in range(4):
+        await house.uses(store, MONTH, tokens=50)
+    assert store.away
+    house.lose()
+    cut.away = False
+    # Another gateway is back first.
+    await asyncio.sleep(0.01)
+    assert await house.left(house.store(), MONTH) == [500]
+    await store._settle_left_over()
+    assert await house.left(house.store(), MONTH) == [500]
+
+
+async def test_local_grants_that_nobody_has_put_back_are_charged(house):
+    cut = Cut(house.store())
+
+    async def ping():
+        return not cut.away
+
+    store = GuardedQuotaStore(cut, LocalQuotaStore(time.monotonic), ping, time.monotonic)
+    await house.uses(store, MONTH, tokens=300)
+    cut.away = True
+    for _ in range(4):
+        await house.uses(store, MONTH, tokens=50)
+    cut.away = False
+    await store._settle_left_over()
+    assert await house.left(house.store(), MONTH) == [500]
+
+
+async def test_in_a_cluster_too(cluster, tmp_path):
+    house = House(f"sqlite:///{tmp_path}/usage.db", cluster, tmp_path / "journal")
+    await schema.upgrade(house.database)
+    house.note(300)
+    assert await house.left(house.store(), MONTH, SPEND, MINUTE) == [700, 7000, 1000]
+    await house.close()
+
+
+async def test_a_gateway_goes_on_from_its_ledger_after_a_flush(gateway, own_valkey, tmp_path):
+    limits = [{"total_tokens": 10_000, "per": "day", "reset": "calendar"}]
+    settings = {"redis.url": own_valkey.url, "database.url": f"sqlite:///{tmp_path}/usage.db"}
+
+    async with ScriptedWorker() as worker, gateway(worker, limits=limits, **settings) as running:
+
+        async def remaining():
+            worker.then(tokens=4, prompt_tokens=10)
+            async with running.chat(max_tokens=4) as response:
+                await response.read()
+                assert response.status == 200
+            await running.until(lambda: running.idle)
+            return int(response.headers["x-ratelimit-remaining-tokens"])
+
+        before = [await remaining(), await remaining()]
+        with redis.from_url(own_valkey.url) as client:
+            client.flushall()
+        assert await remaining() == before[1] - 14
+
+
+async def test_a_window_of_the_calendar_that_has_ended_meanwhile_is_asked_for_again(house):
+    store, last_month = house.store(), Meter(500.0, time.time() - 86_400)
+    assert not await store._put_back(house.organisation, "tenant:t", [(MONTH, last_month)])
+    house.note(20)
+    assert await house.left(store, MONTH) == [980]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_is_lost_whenever_nothing_counts_twice_and_only_what_was_under_way_is_missing(
+    valkey, tmp_path, seed
+):
+    chance = random.Random(seed)
+    house = House(f"sqlite:///{tmp_path}/usage.db", valkey, tmp_path / "journal")
+    await schema.upgrade(house.database)
+    budget = Limit(unit="total_tokens", amount=10**9, window=Window.of("month", "calendar"))
+    stores, under_way, used, lost = [house.store(), house.store()], [], 0, 0
+    for _ in range(60):
+        what = chance.random()
+        if what < 0.5:
+            tokens = chance.randint(1, 1000)
+            lease = await chance.choice(stores).reserve(house.asked(budget, tokens=tokens))
+            under_way.append((lease, tokens))
+        elif what < 0.9 and under_way:
+            lease, tokens = under_way.pop(chance.randrange(len(under_way)))
+            actual = chance.randint(0, tokens)
+            await chance.choice(stores).settle(lease, Cost(prompt_tokens=actual))
+            house.note(actual)
+            used += actual
+        elif what >= 0.9:
+            lost += sum(tokens for _, tokens in under_way)
+            house.lose()
+    for lease, tokens in under_way:
+        await stores[0].settle(lease, Cost(prompt_tokens=tokens))
+        house.note(tokens)
+        used += tokens
+    (left,) = await house.left(stores[1], budget)
+    assert used - lost <= budget.amount - left <= used
+    house.lose()
+    assert await house.left(stores[0], budget) == [budget.amount - used]
+    await house.close()
