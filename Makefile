@@ -12,7 +12,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 	test_shared_turns.py test_index_keeper.py test_index_reader.py test_index_namespaces.py test_index_commands.py test_feed_leases.py test_feed_takeover.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
+.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -63,6 +63,9 @@ bench-overhead: .venv/.dev ## Added latency and throughput, side by side with sm
 
 bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's tree and a hash per block
 	$(BIN)/python -m tests.benchmarks.index $(BENCH_ARGS)
+
+bench-tokenize: .venv/.dev ## What a thousand tokens of a prompt cost, cold and turn by turn, beside the tokenizer alone
+	$(BIN)/python -m tests.benchmarks.tokenise $(BENCH_ARGS)
 
 bench-routing: .venv/.dev ## Routing policies on a public trace and generated ones, in simulated fleets, beside the limits
 	$(BIN)/python -m tests.benchmarks.routing $(BENCH_ARGS)

@@ -28,6 +28,7 @@ from gateway.dispatch.prefixes import Prefixes
 from gateway.dispatch.queue_report import AllQueues
 from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.spaces import Salts, Spaces
+from gateway.dispatch.worker_tokens import TokensOfWorkers
 from gateway.doors import Doors
 from gateway.embedded_valkey import EmbeddedValkey
 from gateway.entrance import Entrance
@@ -123,7 +124,13 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         quotas = Quotas.opened(settings.redis, scripts, stack, spent)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-        catalogue = Catalogue(settings.models, executor, random.getrandbits(64), int(time.time()))
+        catalogue = Catalogue(
+            settings.models,
+            executor,
+            random.getrandbits(64),
+            int(time.time()),
+            TokensOfWorkers(lambda model: reservations.fleet.serving(model)),
+        )
         index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(index.close)
         if records.ledger is not None:

@@ -6,27 +6,35 @@ from typing import Protocol
 import msgspec
 
 from gateway.quotas.prices import Prices
-from gateway.request import InferenceRequest
+from gateway.request import InferenceRequest, Surface
 from gateway.tenants.tenant import Tenant
 from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
+
+TEXT_MARK, CHAT_MARK = b"\xff\xff\xff\xff", b"\xfe\xff\xff\xff"
+"""What canonical text is hashed after: bytes that no text has, and as a token id none that exists. So neither
+tokens nor the prompt of a completion can look like a chat."""
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One prompt: token ids, or canonical text where there is no tokenizer.
 
     `counted`: the number of tokens is the worker's own, where the encoder is exact; not so with media in it.
+    `mark`: what kind of text it is.
     """
 
     tokens: Tokens | None
     text: bytes = b""
     counted: bool = True
+    mark: bytes = TEXT_MARK
 
     def __len__(self) -> int:
         """Tokens; estimated for text."""
         return len(self.tokens) if self.tokens is not None else -(-len(self.text) // TOKEN_BYTES)
 
     def hashes(self, hasher: BlockHasher) -> Hashes:
-        return hasher.of_tokens(self.tokens) if self.tokens is not None else hasher.of_text(self.text)
+        if self.tokens is not None:
+            return hasher.of_tokens(self.tokens)
+        return hasher.of_text(self.mark + self.text)
 
 
 class PromptEncoder(Protocol):
@@ -53,7 +61,7 @@ class Model:
     `name`: what workers call it. `block_size`: tokens per index block. `context_length`: None where the worker
     decides. `created`: seconds since 1970, as clients are told. `prices`: None where it costs nothing. `splits`:
     names and weights of the models that its requests are divided among; `fallbacks`: names of those that answer
-    where nobody serves it (dispatch/choices).
+    where nobody serves it (dispatch/choices). `hands_tokens`: surfaces of which the prompts go to workers as ids.
     """
 
     name: str
@@ -64,3 +72,4 @@ class Model:
     prices: Prices | None = None
     splits: tuple[tuple[str, float], ...] = ()
     fallbacks: tuple[str, ...] = ()
+    hands_tokens: frozenset[Surface] = frozenset()

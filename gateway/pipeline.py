@@ -20,8 +20,8 @@ from gateway.database.usage_query import UsageReader
 from gateway.dispatch.assembly import has_faithful_stream
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.choices import Choices
-from gateway.dispatch.fleet import Worker
 from gateway.dispatch.media_rules import MediaRules
+from gateway.dispatch.placed import Placed
 from gateway.dispatch.preemption import Preempted
 from gateway.dispatch.prefixes import Prefixes, PromptBlocks
 from gateway.dispatch.relay import relay
@@ -197,10 +197,12 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
 
 
 def call(
-    ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress, worker: Worker
+    ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress, placed: Placed
 ) -> WorkerCall:
     """The request as this worker gets it."""
-    fields, stream = ctx.request.fields, ctx.request.stream
+    fields, stream, worker = ctx.request.fields, ctx.request.stream, placed.worker
+    # Of a pair the room that it meets in says which rank computes, and who answers chooses by itself.
+    rank = placed.rank if placed.computes is worker and ctx.request.generates else None
     if not stream and at.assembles and worker.adapter.streams_whole and has_faithful_stream(ctx.request):
         fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
     if prompt.output_tokens_max is not None:
@@ -216,6 +218,8 @@ def call(
         first_byte_seconds_max=at.first_byte_seconds_max,
         idle_seconds_max=at.idle_seconds_max,
         priority=ctx.service_class.level if worker.priority else None,
+        rank=rank.number if rank is not None else None,
+        ids=prompt.ids,
     )
 
 

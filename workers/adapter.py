@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from radix_cache.blocks import Tokens
 from radix_cache.match import WorkerId
 from workers.engine_loads import EngineLoad
 from workers.kv_events.source import EventSource
@@ -69,7 +70,9 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
     as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
-    Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none.
+    Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none. `rank`:
+    the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's tokens, for
+    adapters that know how to send them in its place.
     """
 
     id: str
@@ -80,6 +83,8 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cache_salt: str = ""
     traceparent: str | None = None
     priority: int | None = None
+    rank: int | None = None
+    ids: Tokens | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
 
@@ -106,7 +111,7 @@ class WorkerReport:
     budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
     publishes what its cache holds, one source for each data-parallel rank. `role`: which half of a pair it was
     started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks.
-    `load`: how busy it is.
+    `load`: how busy it is. `asleep`: it has given its memory away, its cache with it, and answers nobody.
     """
 
     models: tuple[str, ...] = ()
@@ -118,6 +123,7 @@ class WorkerReport:
     handoff: tuple[str, int | None] | None = None
     ranks: int = 1
     load: EngineLoad | None = None
+    asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +144,25 @@ class WorkerTarget:
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: TlsFiles | None = None
+
+
+@runtime_checkable
+class Tokenizes(Protocol):
+    """A WorkerAdapter whose engine says what the tokens of a prompt are."""
+
+    async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
+        """`fields`: of /tokenize, each as raw JSON. None if it refuses these. Raises WorkerUnreachable."""
+        ...
+
+
+@runtime_checkable
+class Sleeps(Protocol):
+    """A WorkerAdapter whose engine can give its memory away for a while. Raises WorkerUnreachable, also where the
+    engine was not started so that it could."""
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
 
 
 class WorkerAdapter(Protocol):

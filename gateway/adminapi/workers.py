@@ -21,8 +21,9 @@ from workers.worker import Health
 class WorkerShown(msgspec.Struct, kw_only=True):
     """One worker, as this gateway knows it.
 
-    `found`: in the settings, or in which source. `state`: up, suspect, down, draining; `circuit`: open where its
-    requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe failed.
+    `found`: in the settings, or in which source. `state`: up, suspect, down, draining, asleep; `circuit`: open
+    where its requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe
+    failed.
     `streams`, `tokens_queued`, `kv_tokens`: of all gateways.
     """
 
@@ -171,7 +172,7 @@ def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
         url=settings.url if settings is not None else None,
         found=discovery.found_in(worker.id),
         models=sorted(worker.models),
-        state=worker.health.health.value,
+        state="asleep" if worker.report.asleep else worker.health.health.value,
         circuit="open" if worker.health.open else "trial" if worker.health.trial else "closed",
         trouble=worker.trouble,
         streams=load.streams + load.others.streams,

@@ -1,7 +1,8 @@
 """`radixgate workers`: who serves; who joins, leaves, and gets no new requests, in all gateways at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -14,10 +15,12 @@ from gateway.cli.options import Assignments, ConfigFile
 from gateway.discovery.file import workers_of
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
+from gateway.parts.dispatch import worker_of
 from gateway.settings.sources import load
 from gateway.settings.tree import Settings
 from gateway.settings.workers import Worker
 from gateway.urls import url_problem
+from workers.adapter import Sleeps, WorkerUnreachable
 from workers.adapters.registry import adapters
 
 app = typer.Typer(
@@ -99,6 +102,57 @@ def drain(workers: Workers, config: ConfigFile = None, set_: Assignments = None)
 def resume(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
     """Take draining back."""
     _with(_settings(config, set_), lambda registry: registry.resume(workers))
+
+
+@app.command()
+def sleep(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Drain a worker and have its engine give its memory away (vLLM, SGLang), until it is woken."""
+    settings = _settings(config, set_)
+
+    async def do(registry: WorkerRegistry) -> None:
+        async with _sleeper(settings, registry, worker) as engine:
+            await registry.drain([worker])
+            await engine.sleep()
+
+    _with(settings, do)
+
+
+@app.command()
+def wake(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Have a sleeping worker's engine take its memory back, and send requests there again."""
+    settings = _settings(config, set_)
+
+    async def do(registry: WorkerRegistry) -> None:
+        async with _sleeper(settings, registry, worker) as engine:
+            await engine.wake()
+            await registry.resume([worker])
+
+    _with(settings, do)
+
+
+@asynccontextmanager
+async def _sleeper(settings: Settings, registry: WorkerRegistry, worker: str) -> AsyncIterator[Sleeps]:
+    """The engine of a worker. Raises Failure where there is none, or it does not do as it is told."""
+    known = {one.id: one for one in (*workers_of(await registry.registered()), *settings.workers)}
+    if worker not in known:
+        raise Failure(f"there is no worker {worker} in the settings or in Redis")
+    adapter = worker_of(known[worker]).adapter
+    try:
+        if not isinstance(adapter, Sleeps):
+            raise Failure(f"worker {worker} is of a kind that does not sleep: {known[worker].kind}")
+        yield adapter
+    except WorkerUnreachable as err:
+        raise Failure(f"worker {worker}: {err}") from err
+    finally:
+        adapter.close()
 
 
 def _settings(config: Path | None, set_: list[str] | None) -> Settings:

@@ -10,6 +10,9 @@ would hold it until the last token.
             {"choices": [], "usage": {...}}
     whole   {"choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}], "usage": {...}}
 
+Not every server says why an answer ended. One that ends its stream with `[DONE]` has said all that it has to say:
+`finish_reason` is null then, as it is for a client that streams. A stream without either has broken off.
+
 Fields that nobody here knows are treated by the same rules. Only requests whose every field is known to leave a
 stream complete are asked for so (FAITHFUL), of workers whose streams are.
 """
@@ -123,11 +126,13 @@ class Assembly:
                 raise StreamInterrupted
             _merge(self._choices.setdefault(choice.get("index", 0), {}), choice, DEPTH_MAX)
 
-    def body(self) -> bytes:
-        """All of it. Raises StreamInterrupted if a choice has not come to its end."""
+    def body(self, *, done: bool) -> bytes:
+        """All of it. `done`: the stream said that it ends. Raises StreamInterrupted if a choice has not ended."""
         choices = [_finished(self._choices[index], chat=self._chat) for index in sorted(self._choices)]
-        if not choices or any(choice.get("finish_reason") is None for choice in choices):
+        if not choices or not (done or all(choice.get("finish_reason") for choice in choices)):
             raise StreamInterrupted
+        for choice in choices:
+            choice.setdefault("finish_reason", None)
         usage = {"usage": self._head.pop("usage")} if "usage" in self._head else {}
         whole = {**self._head, "choices": choices, **usage}
         if self._chat:

@@ -11,9 +11,11 @@ from typing import Any
 
 from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
+from gateway.dispatch.worker_tokens import Ask, WorkerEncoder
 from gateway.errors import ModelNotFound
 from gateway.model import Model, PromptEncoder
 from gateway.quotas.prices import Prices
+from gateway.request import Surface
 from gateway.settings.models import Model as ModelSettings
 from gateway.settings.types import SettingsProblem
 
@@ -33,12 +35,31 @@ class Stated:
     late: tuple[str, ...]
 
 
-class Catalogue:
-    """`key`: secret seed for the encoders' memory. Raises SettingsProblem for a tokenizer that cannot be read."""
+HANDED: Mapping[str, frozenset[Surface]] = {
+    "off": frozenset(),
+    "completions": frozenset({Surface.COMPLETIONS}),
+    "all": frozenset({Surface.COMPLETIONS, Surface.CHAT}),
+}
+"""By `models[].prompt_ids`."""
 
-    def __init__(self, models: Iterable[ModelSettings], executor: Executor, key: int, created: int) -> None:
+
+class Catalogue:
+    """`key`: secret seed for the encoders' memory. `ask`: workers, for models whose tokens they tell.
+
+    Raises SettingsProblem for a tokenizer that cannot be read.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[ModelSettings],
+        executor: Executor,
+        key: int,
+        created: int,
+        ask: Ask | None = None,
+    ) -> None:
         self._created = created
         self._key = key
+        self._ask = ask
         self._threads = EncoderThreads(executor)
         self._by_name: dict[str, Model] = {}
         self._aliases: dict[str, str] = {}
@@ -72,6 +93,7 @@ class Catalogue:
                 prices=_prices(settings),
                 splits=tuple(settings.splits.items()),
                 fallbacks=settings.fallbacks,
+                hands_tokens=HANDED[settings.prompt_ids],
             )
             aliases.update(dict.fromkeys(settings.aliases, settings.name))
         return Stated(by_name=by_name, aliases=aliases, encodings=encodings, late=tuple(late))
@@ -119,11 +141,14 @@ class Catalogue:
 
     def _encoder(self, at: int, settings: ModelSettings) -> PromptEncoder:
         """Raises SettingsProblem."""
-        if settings.tokenizer == "text":
+        memory_bytes_max = settings.tokenizer_memory_bytes_max
+        if settings.tokenizer == "worker" and self._ask is not None:
+            return WorkerEncoder(settings.name, self._ask, self._key, memory_bytes_max)
+        if settings.tokenizer in ("text", "worker"):
             return TextEncoder()
         try:
             return TokenizerEncoder.from_directory(
-                Path(settings.tokenizer), self._threads, self._key, settings.tokenizer_memory_bytes_max
+                Path(settings.tokenizer), self._threads, self._key, memory_bytes_max
             )
         except (OSError, ValueError) as err:
             raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err

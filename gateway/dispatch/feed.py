@@ -27,13 +27,15 @@ import zmq.asyncio
 
 from gateway.dispatch.feed_roles import Stand
 from gateway.dispatch.feed_telling import Telling
+from gateway.dispatch.ranks import Ranks
 from radix_cache.events import EventBatch
-from radix_cache.follower import Change, Emptied, Follower, Held, Room
+from radix_cache.follower import Change, Emptied, Follower, Gone, Held, Room
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.feed_leases import Known
 from radix_cache.shared.index import SharedIndex
+from radix_cache.tiers import Tier
 from workers.kv_events.source import EventSource
 from workers.kv_events.subscriber import Subscriber, Turn
 
@@ -54,6 +56,7 @@ class Feed:
 
     subscriber: Subscriber
     follower: Follower
+    rank: int = 0
     task: "asyncio.Task[None] | None" = None
     caught_up: bool = False
     complete: bool = False
@@ -86,6 +89,7 @@ class Surroundings:
     may_write: Callable[[], bool]
     room: Room
     context: zmq.asyncio.Context
+    ranks: Ranks
 
 
 @dataclass(slots=True, eq=False)
@@ -147,16 +151,17 @@ class WorkerFeeds:
 
     def start(self) -> None:
         self._teller = asyncio.create_task(self._tell_when_asked(), name=f"index of {self.worker}")
-        for source in self.sources:
-            self._begin(source)
+        for rank, source in enumerate(self.sources):
+            self._begin(source, rank)
 
-    def _begin(self, source: EventSource) -> None:
+    def _begin(self, source: EventSource, rank: int) -> None:
         feed = Feed(
             subscriber=Subscriber(source, self.around.context),
             follower=Follower(
                 lambda salt, adapter, page_size: self.around.space(self.worker, salt, adapter, page_size),
                 self.around.room,
             ),
+            rank=rank,
         )
         self.feeds.append(feed)
         feed.task = asyncio.create_task(self._listen(feed), name=f"events of {self.worker}")
@@ -210,7 +215,7 @@ class WorkerFeeds:
                 feed.follower.clear()
                 if feed.task is not None:
                     feed.task.cancel()
-                self._begin(feed.subscriber.source)
+                self._begin(feed.subscriber.source, feed.rank)
         self.tell_anew()
         self.around.hurry()
 
@@ -271,6 +276,7 @@ class WorkerFeeds:
 
     def _change(self, feed: Feed, change: Change) -> None:
         index = self.around.index
+        self._tell_ranks(feed, change)
         if isinstance(change, Emptied):
             self._emptied(feed)
         elif not self.writes or self.told is None or self.told != self._tenure:
@@ -282,9 +288,17 @@ class WorkerFeeds:
         else:
             index.shorten(change.namespace, change.hashes, self.worker, change.blocks, change.tier)
 
+    def _tell_ranks(self, feed: Feed, change: Change) -> None:
+        """Each gateway that follows knows for itself what is where."""
+        if isinstance(change, Held):
+            self.around.ranks.held(self.worker, feed.rank, change.hashes, len(self.sources))
+        elif isinstance(change, Gone) and change.tier is Tier.DISK:
+            self.around.ranks.gone(self.worker, feed.rank, change.hashes[change.blocks :])
+
     def _emptied(self, feed: Feed) -> None:
         feed.follower.clear()
         feed.complete = True
+        self.around.ranks.emptied(self.worker, feed.rank)
         if feed.caught_up and self.writes:
             self.told = None
             self.around.index.forget(self.worker)

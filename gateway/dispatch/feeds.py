@@ -21,6 +21,7 @@ from gateway.dispatch.feed import Feed, Surroundings, WorkerFeeds
 from gateway.dispatch.feed_credit import Credits
 from gateway.dispatch.feed_leases import FeedLeases
 from gateway.dispatch.feed_roles import Stand
+from gateway.dispatch.ranks import Ranks
 from radix_cache.blocks import Hashes
 from radix_cache.follower import Room
 from radix_cache.match import WorkerId
@@ -50,6 +51,7 @@ class Feeds:
     up: Callable[[], bool] = lambda: True
     wall: Callable[[], float] = time.time
     credits: Credits = field(default_factory=Credits)
+    ranks: Ranks = field(default_factory=Ranks)
     leases: FeedLeases = field(init=False)
     _sources: dict[WorkerId, tuple[EventSource, ...]] = field(default_factory=dict)
     _followed: dict[WorkerId, WorkerFeeds] = field(default_factory=dict)
@@ -171,7 +173,14 @@ class Feeds:
             # One for all: each has threads, and ends the process when it gets no descriptors.
             context = zmq.asyncio.Context()
             self._around = Surroundings(
-                self.index, self.space, self.wall, self.leases.hurry, self._may_write, self.room, context
+                self.index,
+                self.space,
+                self.wall,
+                self.leases.hurry,
+                self._may_write,
+                self.room,
+                context,
+                self.ranks,
             )
         return self._around
 

@@ -31,8 +31,8 @@ class Worker:
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
     `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
     itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
-    settings have it; with `both`, as it says itself. `priority`: its engine
-    orders requests by it.
+    settings have it; with `both`, as it says itself. `priority`: its engine orders requests by it. `names_rank`: of
+    several data-parallel ranks it is told which is to answer.
     """
 
     id: WorkerId
@@ -43,6 +43,7 @@ class Worker:
     role: Role = Role.BOTH
     told: tuple[EventSource, ...] | None = None
     priority: bool = False
+    names_rank: bool = True
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
@@ -63,8 +64,15 @@ class Worker:
         return half_of(self.kind, self.report.role if self.role is Role.BOTH else self.role)
 
     @property
+    def ranks(self) -> int:
+        """Data-parallel ranks to choose from."""
+        return self.report.ranks if self.names_rank else 1
+
+    @property
     def able(self) -> bool:
         """May it get a new request? On trial it has one at a time."""
+        if self.report.asleep:
+            return False
         return self.health.routable and not (self.health.trial and self.load.streams)
 
     def snapshot(self, now: float) -> WorkerSnapshot:
@@ -136,7 +144,9 @@ class Fleet:
         """
         able = [w for w in self._workers.values() if model in w.models and w.able]
         return able or [
-            w for w in self._workers.values() if model in w.models and (w.health.open or w.health.trial)
+            w
+            for w in self._workers.values()
+            if model in w.models and (w.health.open or w.health.trial) and not w.report.asleep
         ]
 
     def answered(self, worker: Worker) -> None:
@@ -247,12 +257,22 @@ class Fleet:
         if worker.report.instance not in (None, report.instance):
             log.warning("worker %s has restarted, or emptied its cache", worker.id)
             worker.began_at = self._clock()
+        slept = worker.report.asleep
         worker.report, worker.reported = report, True
+        if slept != report.asleep:
+            self._slept_or_woke(worker)
         worker.load.reported(report.load)
         if not worker.models_fixed:
             worker.models = frozenset(report.models)
         self._speeds.joined(worker.models, worker.learnt)
         self._events.reported(worker)
+
+    def _slept_or_woke(self, worker: Worker) -> None:
+        """Its cache is gone with its memory; awake, it begins as one that has just joined."""
+        log.info("worker %s %s", worker.id, "sleeps" if worker.report.asleep else "is awake again")
+        worker.began_at = self._clock()
+        self._events.emptied(worker.id)
+        self._events.room()
 
     def _in_trouble(self, worker: Worker, trouble: str) -> None:
         """A probe failed. What is still the same is not said again."""

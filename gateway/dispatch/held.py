@@ -127,13 +127,13 @@ class Held:
             self._legs.leave(self._leg)
 
     @asynccontextmanager
-    async def answer(self, call: Callable[[Worker], WorkerCall]) -> AsyncIterator[WorkerAnswer]:
+    async def answer(self, call: Callable[[Placed], WorkerCall]) -> AsyncIterator[WorkerAnswer]:
         """The worker's answer, once its first bytes are there; of two workers, where that takes too long.
 
         Raises WorkerUnreachable, Preempted.
         """
         assert self._leg is not None
-        placed, asked = self._leg.placed, call(self._leg.placed.worker)
+        placed, asked = self._leg.placed, call(self._leg.placed)
         seconds = self._patience_seconds(placed) if asked.stream else None
         if seconds is not None:
             async with self._of_two(self._leg, asked, seconds, call) as answer:
@@ -145,14 +145,14 @@ class Held:
 
     @asynccontextmanager
     async def _of_two(
-        self, leg: Leg, asked: WorkerCall, seconds: float, call: Callable[[Worker], WorkerCall]
+        self, leg: Leg, asked: WorkerCall, seconds: float, call: Callable[[Placed], WorkerCall]
     ) -> AsyncIterator[WorkerAnswer]:
         legs, outcome = dict[Opening, Leg](), "left"
 
         def another() -> Opening | None:
             if (second := self._second(leg)) is None:
                 return None
-            opening = Opening(second.placed.through.stream(call(second.placed.worker)))
+            opening = Opening(second.placed.through.stream(call(second.placed)))
             legs[opening] = second
             return opening
 
@@ -305,6 +305,8 @@ class Held:
             progress.worker_ttft_seconds = now - placed.since
             progress.first_token_seconds = now - self._ctx.received_at
         placed.place.first_token()
+        if placed.rank is not None:
+            placed.rank.first_token()
         by.queue.first_token(placed.shared)
         by.room_made()
 

@@ -7,6 +7,7 @@ import msgspec
 from gateway.dispatch.fleet import Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.pairs import Through
+from gateway.dispatch.ranks import RankPlace
 from gateway.queue.store import SharedTicket
 from gateway.telemetry.record import PromptDetails, Usage
 from policies.queueing.cost import CostWeights
@@ -20,7 +21,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A place that was given: where, why, and since when. `shared`: its name among all gateways' places.
 
     `worker`: who answers; `computes`: who computes the prompt, mostly the same, and else `answering` is the name of
-    the answer's own place there. `through`: whom to call.
+    the answer's own place there. `through`: whom to call. `rank`: whose cache it is to find, among several at who
+    computes.
     """
 
     worker: Worker
@@ -30,6 +32,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     place: Place
     shared: SharedTicket
     answering: SharedTicket | None = None
+    rank: RankPlace | None = None
     tokens_ahead: int
     since: float
 

@@ -7,11 +7,14 @@ import msgspec
 from gateway.context import RequestContext
 from gateway.errors import PromptTooLong
 from gateway.model import Model
-from radix_cache.blocks import Hashes
+from radix_cache.blocks import Hashes, Tokens
 from radix_cache.namespace import Namespace, Space, hasher_for
 
 SPACES_MAX = 100_000
 NO_HASHES: Hashes = array("Q")
+
+TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
+"""Fields by which the text itself comes back, or is changed before it is read."""
 
 
 class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -19,7 +22,7 @@ class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `exact`: these tokens
     are the worker's own. `output_tokens_max`: what the tenant's plan leaves for each answer, where it has a bound
-    and the client set none.
+    and the client set none. `ids`: its tokens, where they are to go to the worker in place of the text.
     """
 
     namespace: Namespace
@@ -27,6 +30,7 @@ class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_tokens: int
     exact: bool
     output_tokens_max: int | None = None
+    ids: Tokens | None = None
 
     def matched_tokens(self, blocks: int) -> int:
         """Prompt tokens that need no prefill where so many leading blocks are held.
@@ -59,6 +63,7 @@ class Prefixes:
             prompt_tokens=sum(lengths),
             exact=exact,
             output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
+            ids=prompts[0].tokens if exact and len(prompts) == 1 and _hands_tokens(ctx) else None,
         )
 
     def space(self, model: Model, group: str) -> Space:
@@ -70,6 +75,11 @@ class Prefixes:
             namespace = Namespace(model=model.name, block_size=model.block_size, group=group)
             space = self._spaces[model.name, group] = Space(namespace, hasher_for(namespace, self._secret))
         return space
+
+
+def _hands_tokens(ctx: RequestContext) -> bool:
+    """Would the answer to its tokens be the very same?"""
+    return ctx.request.surface in ctx.model.hands_tokens and not TEXT_FIELDS & ctx.request.fields.keys()
 
 
 def _length_max(ctx: RequestContext) -> int | None:

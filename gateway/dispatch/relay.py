@@ -98,7 +98,9 @@ async def _assembled(answer: WorkerAnswer, request: InferenceRequest, progress: 
             for payload in payloads.feed(chunk):
                 assembly.add(payload)
                 progress.frames += 1
-        return assembly.body()
+        for payload in payloads.end():
+            assembly.add(payload)
+        return assembly.body(done=payloads.done)
     except StreamBroken as err:
         raise WorkerUnreachable(str(err)) from err
     except StreamInterrupted as err:

@@ -23,6 +23,7 @@ from gateway.dispatch.held import Held
 from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.preemption import Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.ranks import Ranks
 from gateway.dispatch.refusals import refused
 from gateway.dispatch.rooms import Rooms
 from gateway.dispatch.router import Router
@@ -69,6 +70,7 @@ class Reservations:
         queue: SharedQueue,
         rules: RoomRules,
         favours: Favours,
+        ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.leases = leases
@@ -83,6 +85,7 @@ class Reservations:
         self.hedging = hedging
         self.queue = queue
         self.favours = favours
+        self.ranks = ranks
         self.clock = clock
         self.preemptible = Preemptible()
         self._rooms = Rooms(
@@ -166,6 +169,8 @@ class Reservations:
     def leave(self, placed: Placed, cost_change: float) -> bool:
         """Gives a place back. False if nobody else has to know what it cost: see SharedQueue.leave."""
         placed.place.leave()
+        if placed.rank is not None:
+            placed.rank.leave()
         told = self.queue.leave(placed.shared, cost_change)
         if placed.answering is not None:
             self.queue.leave(placed.answering, 0.0)

@@ -10,9 +10,10 @@ _END = re.compile(rb"\r?\n\r?\n")
 
 
 class Payloads:
-    """What the data lines of whole events say, less `[DONE]`."""
+    """What the data lines of whole events say, less `[DONE]`. `done`: that has come."""
 
     def __init__(self) -> None:
+        self.done = False
         self._pieces: list[bytes] = []
         self._size = 0
         self._last = b""
@@ -28,7 +29,18 @@ class Payloads:
         *events, rest = _END.split(data)
         if rest:
             self._keep(rest)
-        return [payload for event in events if (payload := _payload(event)) not in (b"", b"[DONE]")]
+        return self._said(events)
+
+    def end(self) -> list[bytes]:
+        """What came last, where the blank line that ends an event is missing."""
+        last = b"".join(self._pieces)
+        self._pieces, self._size = [], 0
+        return self._said([last])
+
+    def _said(self, events: list[bytes]) -> list[bytes]:
+        payloads = [payload for event in events if (payload := _payload(event))]
+        self.done = self.done or b"[DONE]" in payloads
+        return [payload for payload in payloads if payload != b"[DONE]"]
 
     def _keep(self, data: bytes) -> None:
         self._pieces.append(data)

@@ -20,6 +20,7 @@ from gateway.dispatch.loads import Place
 from gateway.dispatch.pairs import PairPlace, pair
 from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.ranks import Ranks
 from gateway.dispatch.router import Decision, Router
 from gateway.dispatch.target import Demoted, Target, uncached_tokens
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
@@ -44,6 +45,7 @@ class Parts(Protocol):
     router: Router
     queue: SharedQueue
     bounds: Bounds
+    ranks: Ranks
     clock: Callable[[], float]
 
     def room(self, queue: str) -> WaitingRoom[Placed]: ...
@@ -278,6 +280,8 @@ class Turn:
         by, worker, computes = self._by, self._by.fleet[route.worker], self._by.fleet[_computes(route)]
         ahead = computes.load.all_tokens_queued - computes.load.computed(computes.speed)
         since, tokens_ahead = by.clock(), ahead + uncached
+        session = session_of(self._ctx.request, self._ctx.tenant)
+        rank = by.ranks.enter(computes.id, computes.ranks, self._prompt, session)
         if computes is worker:
             return Placed(
                 worker=worker,
@@ -288,6 +292,7 @@ class Turn:
                 since=since,
                 place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
                 shared=shared,
+                rank=rank,
             )
         assert self._ticket is not None
         answering = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
@@ -295,7 +300,7 @@ class Turn:
         return Placed(
             worker=worker,
             computes=computes,
-            through=pair(computes, worker, self._ctx, session_of(self._ctx.request, self._ctx.tenant)),
+            through=pair(computes, worker, self._ctx, rank.number if rank is not None else session),
             route=route,
             tokens_ahead=tokens_ahead,
             since=since,
@@ -308,6 +313,7 @@ class Turn:
             ),
             shared=shared,
             answering=answering,
+            rank=rank,
         )
 
     def _waits(self, decision: Decision) -> None:

@@ -95,6 +95,7 @@ def reservations_of(
         rules=_rules(settings.queueing),
         retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
         hedging=_hedging(settings.requests.hedging),
+        ranks=feeds.ranks,
     )
     return reservations
 
@@ -118,6 +119,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         role=Role(settings.role),
         told=event_sources(settings),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
+        names_rank=settings.dp_rank == "auto",
     )
 
 
@@ -145,11 +147,15 @@ def _fleet_events(
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
-    def gone(worker: WorkerId) -> None:
-        feeds.follow(worker, ())
+    def emptied(worker: WorkerId) -> None:
+        feeds.ranks.forget(worker)
         index.forget(worker)
 
-    return FleetEvents(room=room, emptied=index.forget, reported=reported, gone=gone)
+    def gone(worker: WorkerId) -> None:
+        feeds.follow(worker, ())
+        emptied(worker)
+
+    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone)
 
 
 def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:

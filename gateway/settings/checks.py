@@ -11,6 +11,7 @@ from gateway.database_address import NONE, database_url_problem, sqlite_file
 from gateway.redis_address import redis_url_problem
 from gateway.settings.listeners import is_loopback
 from gateway.settings.messages import explained, names
+from gateway.settings.models import WORDS_FOR_TOKENIZERS
 from gateway.settings.tokens import IssuerRules
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
@@ -283,9 +284,9 @@ def _routing_policy(name: str, options: dict[str, Any], path: str) -> Iterator[s
 
 def _tokenizers(settings: Settings) -> Iterator[str]:
     for at, model in enumerate(settings.models):
-        if model.tokenizer == "worker":
-            yield f"$.models[{at}].tokenizer: asking the worker to tokenise is not built yet"
-        elif model.tokenizer != "text" and not (Path(model.tokenizer) / "tokenizer.json").is_file():
+        if model.tokenizer in WORDS_FOR_TOKENIZERS:
+            continue
+        if not (Path(model.tokenizer) / "tokenizer.json").is_file():
             yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
 
 

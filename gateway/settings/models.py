@@ -1,6 +1,6 @@
 """What tenants can ask for."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
@@ -11,6 +11,9 @@ from gateway.settings.types import (
     Name,
     Positive,
 )
+
+WORDS_FOR_TOKENIZERS = ("text", "worker")
+"""All else is a directory."""
 
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
@@ -35,13 +38,22 @@ class Model(Branch, frozen=True, kw_only=True):
         FilePath,
         Meta(
             description="Directory with tokenizer.json (and chat template), or `text`: no tokenizer, "
-            "four bytes of canonical text count as a token, and bounds by tokens are estimates."
+            "four bytes of canonical text count as a token, and bounds by tokens are estimates; or `worker`: its "
+            "engine is asked for the tokens of each new prompt (vLLM, SGLang, embedded)."
         ),
     ] = "text"
     block_size: Annotated[
         Annotated[int, Meta(ge=1, le=4096)],
         Meta(description="Tokens per index block; a multiple of each worker's page size."),
     ] = 64
+    prompt_ids: Annotated[
+        Literal["off", "completions", "all"],
+        Meta(
+            description="Prompts go to vLLM, SGLang and embedded workers as token ids, to be tokenised once: those "
+            "of `completions`; `all`: also SGLang's chats (`input_ids`). Only with the very tokenizer and chat "
+            "template that the engine has."
+        ),
+    ] = "off"
     context_length: Annotated[
         Positive | None,
         Meta(description="Longest prompt and answer together; by default the worker decides."),

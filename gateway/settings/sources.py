@@ -21,13 +21,13 @@ import msgspec
 
 from gateway.settings.checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
 from gateway.settings.messages import explained, not_text, type_at
+from gateway.settings.models import WORDS_FOR_TOKENIZERS
 from gateway.settings.references import References
 from gateway.settings.tree import UNBUILT, Settings
 from gateway.settings.types import MediaHost, Moment, Network, Secret, SettingsProblem
 from gateway.settings.yaml import Location, parse, path
 
 DEFAULT = "default"
-WORDS_FOR_TOKENIZERS = ("text", "worker")
 
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 

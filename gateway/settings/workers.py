@@ -85,6 +85,13 @@ class Worker(Branch, frozen=True, kw_only=True):
             "vLLM: --scheduling-policy priority) and gets that of the service class. `auto`: the embedded one does."
         ),
     ] = "auto"
+    dp_rank: Annotated[
+        Literal["auto", "off"],
+        Meta(
+            description="`auto`: of several data-parallel ranks the gateway names the one that is to answer, by "
+            "what each has cached and under way; `off`: the engine chooses."
+        ),
+    ] = "auto"
     headers: Annotated[
         Headers, Meta(description="Sent to it with every request, as {x-team: llm}.", max_length=32)
     ] = field(default_factory=dict)
@@ -128,6 +135,9 @@ class Discovery(Branch, frozen=True, kw_only=True):
     priority: Annotated[
         Literal["auto", "on", "off"], Meta(description="As `workers[].priority` (dns, kubernetes).")
     ] = "auto"
+    dp_rank: Annotated[
+        Literal["auto", "off"], Meta(description="As `workers[].dp_rank` (dns, kubernetes).")
+    ] = "auto"
     headers: Annotated[
         Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
     ] = field(default_factory=dict)
@@ -149,6 +159,7 @@ class Discovery(Branch, frozen=True, kw_only=True):
             role=self.role,
             api_key=self.api_key,
             priority=self.priority,
+            dp_rank=self.dp_rank,
             headers=self.headers,
             tls=self.tls,
         )

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from array import array
 
 import msgspec
 import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers.adapter import Failure, StreamBroken, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import Failure, StreamBroken, Tokenizes, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.registry import BUILT_IN
 
 pytestmark = pytest.mark.any_loop
@@ -80,6 +81,81 @@ async def test_the_body_is_the_clients_and_the_gateways_own_fields(adapter, work
 async def test_a_kind_that_keeps_caches_apart_sends_the_salt(adapter, worker):
     await read(adapter, call(cache_salt="salt"))
     assert adapter.isolates is ("cache_salt" in worker.seen[0].body)
+
+
+@pytest.mark.parametrize("rank", [None, 0, 3])
+async def test_a_rank_is_named_as_the_kind_has_it(adapter, worker, kind, rank):
+    await read(adapter, call(rank=rank))
+    body, headers = worker.seen[0].body, worker.seen[0].headers
+    in_body, in_header = (
+        rank if kind in ("sglang", "embedded") else None,
+        str(rank) if kind == "vllm" else None,
+    )
+    assert (body.get("routed_dp_rank"), headers.get("X-data-parallel-rank")) == (
+        in_body,
+        in_header if rank is not None else None,
+    )
+    assert "data_parallel_rank" not in body
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions"])
+async def test_tokens_stand_for_a_prompt_where_the_engine_takes_them(adapter, worker, kind, path):
+    fields = dict(call().fields, prompt=msgspec.Raw(b'"hi"'))
+    await read(adapter, call(path=path, fields=fields, ids=array("I", [5, 2**32 - 1])))
+    body = worker.seen[0].body
+    ids = [5, 2**32 - 1] if kind != "openai" else "hi"
+    assert body["prompt"] == (ids if path == "v1/completions" else "hi")
+    assert body.get("input_ids") == (
+        [5, 2**32 - 1] if (path, kind) == ("v1/chat/completions", "sglang") else None
+    )
+    assert body["messages"][0]["content"] == "hi"
+
+
+def tokenized(worker, answer, status=200):
+    worker.others["/tokenize"] = ("application/json", answer)
+    worker.other_status = status
+
+
+TOKENIZES = ("embedded", "sglang", "vllm")
+FIELDS = {"model": msgspec.Raw(b'"m"'), "prompt": msgspec.Raw(b'"hi"')}
+
+
+@pytest.fixture(params=TOKENIZES)
+async def tokenizing(request, worker):
+    await worker.stop()
+    tokenized(worker, b'{"tokens": [1, 2, 70000], "count": 3, "max_model_len": 9}')
+    await worker.start()
+    made = BUILT_IN[request.param](WorkerTarget(id=WorkerId("w"), url=worker.url))
+    assert isinstance(made, Tokenizes)
+    yield made
+    made.close()
+
+
+async def test_an_engine_is_asked_for_tokens(tokenizing, worker):
+    assert list(await tokenizing.tokenize(FIELDS, 5.0)) == [1, 2, 70000]
+    assert worker.seen[0].body == {"model": "m", "prompt": "hi"}
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_what_it_refuses_to_tokenise_it_may_refuse_to_answer(tokenizing, worker, status):
+    tokenized(worker, b"{}", status)
+    assert await tokenizing.tokenize(FIELDS, 5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [(b"{}", 404), (b"{}", 500), (b"no", 200), (b'{"tokens": [-1]}', 200), (b'{"tokens": [[1]]}', 200)],
+)
+async def test_an_engine_that_gives_no_tokens_is_no_source_of_them(tokenizing, worker, answer, status):
+    tokenized(worker, answer, status)
+    with pytest.raises(WorkerUnreachable):
+        await tokenizing.tokenize(FIELDS, 5.0)
+
+
+async def test_a_kind_that_is_not_known_to_tokenise_is_not_asked(worker):
+    made = BUILT_IN["openai"](WorkerTarget(id=WorkerId("w"), url=worker.url))
+    assert not isinstance(made, Tokenizes)
+    made.close()
 
 
 async def test_an_empty_salt_is_not_sent(adapter, worker):

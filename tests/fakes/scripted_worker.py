@@ -20,7 +20,8 @@ class Script:
     `status`: other than 200 it refuses with `body` (`{}`: an empty one) and `headers`. `tokens`: words of the
     answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
     is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
-    `until`: it waits for this before anything else. `more`: fields of an answer that is no stream.
+    `until`: it waits for this before anything else. `more`: fields of an answer that is no stream. `finish_reason`:
+    of its last choice; None: it says none. `last_frame`: with which its streams end.
     """
 
     status: int = 200
@@ -36,6 +37,8 @@ class Script:
     cached_tokens: int | None = 0
     prompt_tokens: int = 10
     usage_in_last_frame: bool = False
+    finish_reason: str | None = "length"
+    last_frame: bytes = b"data: [DONE]\n\n"
 
 
 @dataclass(slots=True)
@@ -57,10 +60,12 @@ class ScriptedWorker:
         self.script = script or Script()
         self.seen: list[Seen] = []
         self.others: dict[str, tuple[str, bytes]] = {}  # more paths: what each answers, and of which type
+        self.other_status = 200
         self.ready = True
         self.instance: str | None = "first"
         self.listed: bytes | None = None  # instead of the list of models
         self.kv_tokens_max: int | None = 100_000
+        self.ranks = 1
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -106,12 +111,17 @@ class ScriptedWorker:
         )
 
     async def _server_info(self, http: web.Request) -> web.Response:
-        return web.json_response({"max_total_num_tokens": self.kv_tokens_max, "instance_id": self.instance})
+        told = {
+            "max_total_num_tokens": self.kv_tokens_max,
+            "instance_id": self.instance,
+            "dp_size": self.ranks,
+        }
+        return web.json_response(told)
 
     async def _other(self, http: web.Request) -> web.Response:
         self.seen.append(Seen(body=await http.json(), headers=http.headers.copy(), ended="finished"))
         kind, body = self.others[http.path]
-        return web.Response(body=body, content_type=kind)
+        return web.Response(status=self.other_status, body=body, content_type=kind)
 
     async def _infer(self, http: web.Request) -> web.StreamResponse:
         script, body = self.script, await http.json()
@@ -153,7 +163,7 @@ class ScriptedWorker:
             if seen.frames == script.break_after:
                 return self._cut(http, seen)
             await asyncio.sleep(script.gap)
-        await response.write(b"data: [DONE]\n\n")
+        await response.write(script.last_frame)
         await response.write_eof()
         seen.ended = "finished"
         return response
@@ -172,7 +182,7 @@ class ScriptedWorker:
             choice: dict[str, Any] = {
                 "index": 0,
                 "logprobs": None,
-                "finish_reason": "length" if last else None,
+                "finish_reason": script.finish_reason if last else None,
             }
             choice |= {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
             usage = self._usage(script) if last and script.usage_in_last_frame else None

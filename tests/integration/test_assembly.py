@@ -112,3 +112,30 @@ async def test_an_answer_that_breaks_off_is_had_from_another_worker_while_its_cl
         )
         await running.until(lambda: running.idle)
     assert sorted(seen.ended for worker in (one, other) for seen in worker.seen) == ["broken", "finished"]
+
+
+@pytest.mark.parametrize(
+    "last", [b"data: [DONE]\n\n", b"data: [DONE]"], ids=["a blank line", "no blank line"]
+)
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+async def test_a_worker_that_ends_its_stream_and_does_not_say_why_has_answered(gateway, path, last):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(finish_reason=None, last_frame=last)
+        body = {"model": "m", **(CHAT if path.startswith("chat") else TEXT)}
+        url = f"{running.url}/v1/{path}"
+        async with running.http.post(url, json=body, headers=running.headers()) as answer:
+            assert answer.status == 200, await answer.text()
+            choice = (await answer.json())["choices"][0]
+    assert worker.seen[0].body["stream"] is True
+    assert (choice["finish_reason"], choice.get("text") or choice["message"]["content"]) == (
+        None,
+        "w0 w1 w2 w3 ",
+    )
+
+
+@pytest.mark.parametrize(("reason", "status"), [(None, 502), ("stop", 200)])
+async def test_a_stream_without_an_end_has_one_only_if_its_choices_say_so(gateway, reason, status):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(finish_reason=reason, last_frame=b"")
+        async with running.chat() as answer:
+            assert answer.status == status, await answer.text()

@@ -76,6 +76,28 @@ async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_
         await running.until(lambda: up(running, "w1"), 20)
 
 
+async def test_a_worker_is_drained_put_to_sleep_and_woken(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        await two.stop()
+        for path in ("/release_memory_occupation", "/resume_memory_occupation"):
+            two.others[path] = ("application/json", b"{}")
+        await two.start()
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            assert (await workers(running, "add", "w1", two.url, "--kind", "sglang"))[0] == 0
+            fleet = running.here.gateway.fleet
+            await running.until(lambda: up(running, "w1"), 20)
+            assert (await workers(running, "sleep", "w1"))[0] == 0
+            assert len(two.seen) == 1
+            await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
+            assert (await workers(running, "wake", "w1"))[0] == 0
+            assert len(two.seen) == 2
+            await running.until(lambda: up(running, "w1"), 20)
+            two.other_status = 500
+            status, _, said = await workers(running, "sleep", "w1")
+            assert (status, "status 500 from /release_memory_occupation" in said) == (1, True)
+            assert (await workers(running, "wake", "nobody"))[0] == 1
+
+
 async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         async with gateway(one, discovery="[{kind: redis}]") as running:

@@ -28,6 +28,10 @@ ANSWERS = frozenset({400, 404, 413, 422})
 """Refusals that are the client's doing: another worker would say the same."""
 
 
+class NotThere(WorkerUnreachable):
+    """It has no such path: an older version, or another kind."""
+
+
 class HttpWorker:
     """A worker's address, its credentials, and the connections to it."""
 
@@ -41,14 +45,18 @@ class HttpWorker:
         self._headers += "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
 
     @asynccontextmanager
-    async def stream(self, call: WorkerCall, body: bytes) -> AsyncIterator[WorkerAnswer]:
-        """POSTs the body and yields the answer once its first bytes are there. See WorkerAdapter.stream."""
+    async def stream(self, call: WorkerCall, body: bytes, headers: str = "") -> AsyncIterator[WorkerAnswer]:
+        """POSTs the body and yields the answer once its first bytes are there. See WorkerAdapter.stream.
+
+        `headers`: further ones, each a line with its end.
+        """
         head = self._head("POST", call.path)
         head += (
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nx-request-id: {call.id}\r\n"
         )
         if call.traceparent is not None:
             head += f"traceparent: {call.traceparent}\r\n"
+        head += headers
         request = head.encode("latin-1") + b"\r\n" + body
         try:
             connection, first = await self._pool.send(request, call.first_byte_seconds_max)
@@ -80,7 +88,7 @@ class HttpWorker:
         request = (self._head("GET", path) + "\r\n").encode("latin-1")
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
-                status, text = await self._get(request)
+                status, text = await self._whole(request, PROBE_SECONDS_MAX, PROBE_BYTES_MAX)
         except TimeoutError as err:
             raise WorkerUnreachable(
                 f"/{path}: no answer within {PROBE_SECONDS_MAX:g} seconds", timed_out=True
@@ -88,8 +96,31 @@ class HttpWorker:
         except Broken as err:
             raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
         if status != 200:
-            raise WorkerUnreachable(f"status {status} from /{path}")
+            raise (NotThere if status == 404 else WorkerUnreachable)(f"status {status} from /{path}")
         return text
+
+    async def post(self, path: str, body: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
+        """One POST of JSON, and all of its answer: status and body. Raises WorkerUnreachable."""
+        head = self._head("POST", path)
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        try:
+            async with asyncio.timeout(seconds_max):
+                status, text = await self._whole(head.encode("latin-1") + body, seconds_max, bytes_max)
+        except TimeoutError as err:
+            raise WorkerUnreachable(
+                f"/{path}: no answer within {seconds_max:g} seconds", timed_out=True
+            ) from err
+        except Broken as err:
+            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
+        if len(text) > bytes_max:
+            raise WorkerUnreachable(f"/{path}: the answer is too large")
+        return status, text
+
+    async def tell(self, path: str, seconds_max: float) -> None:
+        """One POST without a body that has something done. WorkerUnreachable for anything but a 200."""
+        status, _ = await self.post(path, b"{}", seconds_max, PROBE_BYTES_MAX)
+        if status != 200:
+            raise WorkerUnreachable(f"status {status} from /{path}")
 
     def abandon(self) -> None:
         """Hangs up on whoever has not answered."""
@@ -103,12 +134,14 @@ class HttpWorker:
         """The lines that every request begins with."""
         return f"{method} {self._pool.base}/{path} HTTP/1.1\r\n{self._headers}"
 
-    async def _get(self, request: bytes) -> tuple[int, bytes]:
-        connection, text = await self._pool.send(request, PROBE_SECONDS_MAX)
+    async def _whole(self, request: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
+        connection, text = await self._pool.send(request, seconds_max)
         try:
-            while len(text) < PROBE_BYTES_MAX and (more := await connection.read()):
-                text += more
-            return connection.status, text
+            pieces, size = [text], len(text)
+            while size < bytes_max and (more := await connection.read()):
+                pieces.append(more)
+                size += len(more)
+            return connection.status, b"".join(pieces)
         finally:
             connection.release()
 

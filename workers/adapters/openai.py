@@ -39,7 +39,11 @@ class OpenAIAdapter:
         self.http = HttpWorker(target)
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
-        return self.http.stream(call, msgspec.json.encode(self.body(call)))
+        return self.http.stream(call, msgspec.json.encode(self.body(call)), self.headers(call))
+
+    def headers(self, call: WorkerCall) -> str:
+        """Header lines of its own that a call goes with."""
+        return ""
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
         """The client's fields, and those that the gateway owns."""

@@ -4,11 +4,15 @@
 `/v1/loads` how busy it is. Cached tokens are reported with `--enable-cache-report`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
+from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
+from workers.adapters import tokenizing
+from workers.adapters.http import NotThere
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.engine_loads import EngineLoad, Loads, of_ranks
 from workers.kv_events.source import EventSource, reachable
@@ -38,6 +42,9 @@ class ServerInfo(msgspec.Struct):
     dp_size: int | None = None
 
 
+SLEEP_SECONDS_MAX = 120.0
+"""Weights are copied to host memory, or back."""
+
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
 
@@ -46,20 +53,24 @@ class SglangAdapter(OpenAIAdapter):
 
     isolates = True
     lowest_first = False
+    chat_ids: str | None = "input_ids"
     streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = super().body(call)
+        fields = tokenizing.with_ids(super().body(call), call, self.chat_ids)
         fields["rid"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
         if call.priority is not None:
             fields["priority"] = raw(call.priority if self.lowest_first else -call.priority)
+        if call.rank is not None:
+            fields["routed_dp_rank"] = raw(call.rank)
         return fields
 
     async def probe(self) -> WorkerReport:
-        await self.http.get_json("ready", None)
-        info: ServerInfo = await self.http.get_json("server_info", ServerInfo)
+        with suppress(NotThere):  # Older versions; whether it serves, its models say as well.
+            await self.http.get_json("ready", None)
+        info = await self._info()
         return WorkerReport(
             models=await self.models(),
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
@@ -71,6 +82,25 @@ class SglangAdapter(OpenAIAdapter):
             ranks=max(1, info.dp_size or 1),
             load=await self._load(),
         )
+
+    async def sleep(self) -> None:
+        """Needs --enable-memory-saver, and that nothing runs. It does not say later that it sleeps."""
+        await self.http.tell("release_memory_occupation", SLEEP_SECONDS_MAX)
+
+    async def wake(self) -> None:
+        await self.http.tell("resume_memory_occupation", SLEEP_SECONDS_MAX)
+
+    async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
+        """See Tokenizes."""
+        return await tokenizing.tokenize(self.http, fields, seconds_max)
+
+    async def _info(self) -> ServerInfo:
+        """Under its name, or its older one."""
+        for path in ("server_info", "get_server_info"):
+            with suppress(NotThere):
+                told: ServerInfo = await self.http.get_json(path, ServerInfo)
+                return told
+        return ServerInfo()
 
     async def _load(self) -> EngineLoad | None:
         """SGLang before 0.5.23 does not say."""
@@ -85,6 +115,7 @@ class EmbeddedAdapter(SglangAdapter):
     """The embedded engine, which lets the lowest `priority` go first, as vLLM does."""
 
     lowest_first = True
+    chat_ids = None
 
 
 def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:

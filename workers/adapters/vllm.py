@@ -5,15 +5,20 @@ Cached tokens are reported with `--enable-prompt-tokens-details`. The size of th
 """
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
+from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapters import tokenizing
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.engine_loads import EngineLoad, in_metrics
 from workers.kv_events.source import EventSource, reachable
 
 PROBES_A_LOAD = 3
+SLEEP_SECONDS_MAX = 120.0
+"""Weights are copied to host memory, or back."""
 
 
 class VllmAdapter(OpenAIAdapter):
@@ -25,11 +30,13 @@ class VllmAdapter(OpenAIAdapter):
     def __init__(self, target: WorkerTarget) -> None:
         super().__init__(target)
         self._kv_tokens_max: int | None = None
+        self._ranks = 1
         self._load: EngineLoad | None = None
         self._probes = 0
+        self._tells_sleep = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = super().body(call)
+        fields = tokenizing.with_ids(super().body(call), call)
         fields["request_id"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
@@ -37,11 +44,15 @@ class VllmAdapter(OpenAIAdapter):
             fields["priority"] = raw(call.priority)
         return fields
 
+    def headers(self, call: WorkerCall) -> str:
+        return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
+
     async def probe(self) -> WorkerReport:
         try:
             await self.http.get_json("health", None)
         except WorkerUnreachable:
-            self._kv_tokens_max = None  # Whoever comes back may have another size.
+            # Whoever comes back may have another size, and other routes.
+            self._kv_tokens_max, self._tells_sleep = None, True
             raise
         if self._kv_tokens_max is None or self._probes % PROBES_A_LOAD == 0:
             await self._look_at_metrics()
@@ -50,8 +61,32 @@ class VllmAdapter(OpenAIAdapter):
             models=await self.models(),
             kv_tokens_max=self._kv_tokens_max,
             events=await self._events(),
+            ranks=self._ranks,
             load=self._load,
+            asleep=await self._asleep(),
         )
+
+    async def sleep(self) -> None:
+        """Needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1."""
+        await self.http.tell("sleep?level=1", SLEEP_SECONDS_MAX)
+
+    async def wake(self) -> None:
+        await self.http.tell("wake_up", SLEEP_SECONDS_MAX)
+
+    async def _asleep(self) -> bool:
+        """Most servers do not have this, and are asked once."""
+        if not self._tells_sleep:
+            return False
+        try:
+            told: Sleep = await self.http.get_json("is_sleeping", Sleep)
+        except WorkerUnreachable as err:
+            self._tells_sleep = err.timed_out
+            return False
+        return told.is_sleeping
+
+    async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
+        """See Tokenizes."""
+        return await tokenizing.tokenize(self.http, fields, seconds_max)
 
     async def _look_at_metrics(self) -> None:
         """Of all engines behind this server; None where metrics are not to be had."""
@@ -60,7 +95,7 @@ class VllmAdapter(OpenAIAdapter):
         except WorkerUnreachable:
             self._load = None
             return
-        self._kv_tokens_max = kv_tokens_in(metrics)
+        self._kv_tokens_max, self._ranks = kv_tokens_in(metrics), ranks_in(metrics)
         self._load = in_metrics(metrics, self._kv_tokens_max)
 
     async def _events(self) -> tuple[EventSource, ...]:
@@ -80,6 +115,12 @@ class VllmAdapter(OpenAIAdapter):
         )
 
 
+class Sleep(msgspec.Struct):
+    """/is_sleeping."""
+
+    is_sleeping: bool
+
+
 class EventRank(msgspec.Struct):
     """One rank of /kv_event_sources."""
 
@@ -95,3 +136,13 @@ def kv_tokens_in(metrics: bytes) -> int | None:
         told = dict(re.findall(rb'(\w+)="(\d+)"', labels))
         tokens += int(told.get(b"block_size", 0)) * int(told.get(b"num_gpu_blocks", 0))
     return tokens or None
+
+
+def ranks_in(metrics: bytes) -> int:
+    """Data-parallel ranks that one server has: the engines of vllm:cache_config_info, if they are numbered from 0.
+
+    Where they are not, others of them stand behind other servers, and how ranks are counted here is not told.
+    """
+    engines = re.findall(rb'^vllm:cache_config_info\{[^\n]*\bengine="(\d+)"', metrics, re.M)
+    numbers = set(map(int, engines))
+    return len(numbers) if numbers == set(range(len(numbers))) and numbers else 1

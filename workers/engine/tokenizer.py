@@ -43,6 +43,6 @@ class Tokenizer:
         """The whole tokenizer, as tokenizer.json has it."""
         return self._tokenizer.to_str()
 
-    def decode(self, tokens: list[int]) -> str:
-        """The text of a whole sequence, without special tokens."""
-        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+    def decode(self, tokens: list[int], *, special: bool = False) -> str:
+        """The text of a whole sequence; `special`: with the special tokens in it."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=not special)

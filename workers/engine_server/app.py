@@ -26,6 +26,7 @@ def build_app(worker: Worker) -> web.Application:
             web.get("/v1/loads", control.loads),
             web.get("/metrics", control.metrics),
             web.post("/tokenize", control.tokenize),
+            web.post("/detokenize", control.detokenize),
             web.post("/abort_request", control.abort_request),
             web.post("/flush_cache", control.flush_cache),
         ]

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.metrics import CONTENT_TYPE, exposition
-from workers.engine_server.requests import AbortBody, TokenizeBody, read
+from workers.engine_server.requests import AbortBody, DetokenizeBody, TokenizeBody, read
 from workers.engine_server.worker import WORKER, Worker
 
 
@@ -100,6 +100,17 @@ async def tokenize(request: web.Request) -> web.Response:
         special = body.add_special_tokens is not False
         tokens = await worker.prompts.of_text(body.prompt or "", add_special_tokens=special, param="prompt")
     return _json({"tokens": tokens, "count": len(tokens), "max_model_len": worker.engine.info.context_length})
+
+
+async def detokenize(request: web.Request) -> web.Response:
+    """POST /detokenize: what tokens say; `prompt` is vLLM's name for it, `text` SGLang's."""
+    worker = request.app[WORKER]
+    body = await read(request, DetokenizeBody)
+    vocab_size = worker.engine.limits.vocab_size
+    if not all(0 <= token < vocab_size for token in body.tokens):
+        raise bad_request(f"Token ids must be between 0 and {vocab_size - 1}.", param="tokens")
+    text = await worker.prompts.text_of(body.tokens, special=body.skip_special_tokens is False)
+    return _json({"prompt": text, "text": text})
 
 
 async def abort_request(request: web.Request) -> web.Response:

@@ -15,14 +15,15 @@ from aiohttp import web
 from workers.engine.aio import OutputStream
 from workers.engine.errors import RequestRefused
 from workers.engine.grammar.matcher import Matcher
-from workers.engine.request import Request
+from workers.engine.request import Output, Request
+from workers.engine.sched.sequence import FinishReason
 from workers.engine_server.answers import Answer, ChatAnswer, Head, TextAnswer
 from workers.engine_server.bootstrap import bootstraps
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.requests import ChatBody, CompletionBody, Sampling, read_generation
 from workers.engine_server.said import Choice
 from workers.engine_server.sampling import sampling_params
-from workers.engine_server.sending import as_they_come, send_stream, send_whole
+from workers.engine_server.sending import Outputs, as_they_come, send_stream, send_whole
 from workers.engine_server.structured import Asked, grammar_of
 from workers.engine_server.tools.plan import TEXT_ONLY, ToolPlan, tool_plan
 from workers.engine_server.worker import WORKER, Worker, request_name
@@ -97,9 +98,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
             # What can never run is not read either: a token that does not exist has no text.
             worker.engine.limits.check(prompt, max_tokens)
         echoes = _texts(worker, body, prompts)
-    return await _generate(
-        request, Job(body=body, prompts=prompts, max_tokens=max_tokens, kind=TextAnswer, echoes=echoes)
-    )
+    job = Job(body=body, prompts=prompts, max_tokens=max_tokens, kind=TextAnswer, echoes=echoes)
+    return await (_generate if max_tokens or not body.echo else _echo)(request, job)
 
 
 def _variables(body: ChatBody) -> dict[str, object]:
@@ -127,21 +127,53 @@ def _must_be_served(worker: Worker, body: Sampling) -> None:
         raise bad_request(f"cache_salt has at most {CACHE_SALT_CHARS_MAX} characters.", param="cache_salt")
 
 
-async def _generate(request: web.Request, job: Job) -> web.StreamResponse:
+def _head(request: web.Request, job: Job, *, rid: str, each: int, logprobs: bool) -> Head:
     worker, body = request.app[WORKER], job.body
-    rid = request_name(request, body.rid)
-    params = sampling_params(body, job.max_tokens)
-    each = _choices_of_each(worker, body, len(job.prompts))
-    head = Head(
+    return Head(
         rid=rid,
         model=worker.options.model_name,
         created=int(time.time()),
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
         per_prompt=each,
         pieces=worker.engine.tokenizer.pieces,
-        logprobs=params.logprobs is not None,
+        logprobs=logprobs,
         echoes=[echo for echo in job.echoes for _ in range(each)],
     )
+
+
+async def _echo(request: web.Request, job: Job) -> web.StreamResponse:
+    """The prompts and nothing else: no token is wanted, so none is computed."""
+    each = _choices_of_each(request.app[WORKER], job.body, len(job.prompts))
+    rid = request_name(request, job.body.rid)
+    head = _head(request, job, rid=rid, each=each, logprobs=False)
+
+    async def nothing() -> Outputs:
+        for index in range(len(job.prompts) * each):
+            yield (
+                index,
+                Output(
+                    id=rid,
+                    text="",
+                    tokens=(),
+                    finish=FinishReason.LENGTH,
+                    prompt_tokens=len(job.prompts[index // each]),
+                    cached_tokens=0,
+                    completion_tokens=0,
+                ),
+            )
+
+    send = send_stream if job.body.stream else send_whole
+    async with aclosing(nothing()) as outputs:
+        choices = [Choice() for _ in range(len(job.prompts) * each)]
+        return await send(request, outputs, choices, job.kind(head), head)
+
+
+async def _generate(request: web.Request, job: Job) -> web.StreamResponse:
+    worker, body = request.app[WORKER], job.body
+    rid = request_name(request, body.rid)
+    params = sampling_params(body, job.max_tokens)
+    each = _choices_of_each(worker, body, len(job.prompts))
+    head = _head(request, job, rid=rid, each=each, logprobs=params.logprobs is not None)
     asked = _grammar(job)
     meeting = bootstraps(body, len(job.prompts) * each)
     # Left on every ending: a client that goes away cancels this handler, and that aborts the sequences.

@@ -67,6 +67,12 @@ class Prompts:
         except UnicodeEncodeError as err:
             raise bad_request("The text holds half of a surrogate pair.", param=param) from err
 
+    async def text_of(self, tokens: list[int], *, special: bool) -> str:
+        """What tokens say, with special ones or without; of many in a thread."""
+        if len(tokens) <= LONG_TEXT_CHARS:
+            return self._tokenizer.decode(tokens, special=special)
+        return await asyncio.to_thread(self._tokenizer.decode, tokens, special=special)
+
 
 def _are_tokens(prompt: list[Any]) -> bool:
     return all(type(token) is int for token in prompt)

@@ -124,6 +124,13 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
 
 
+class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    skip_special_tokens: bool | None = None
+
+
 class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /abort_request: one request by its `rid`, or all."""
 

@@ -179,3 +179,16 @@ async def test_a_failure_that_was_the_workers_after_all_counts():
     await fleet.probe(one)
     fleet.at_fault(one, WorkerUnreachable("status 500", failure=Failure.UNCLEAR))
     assert one.health.health is Health.SUSPECT
+
+
+async def test_a_worker_that_sleeps_is_not_asked_and_has_lost_its_cache():
+    emptied, one = [], worker("w", Adapter())
+    fleet = fleet_of(one, emptied=emptied)
+    await fleet.probe(one)
+    assert fleet.serving("m") == [one]
+    one.adapter.says = WorkerReport(models=("m",), asleep=True)
+    await fleet.probe(one)
+    assert (fleet.serving("m"), emptied) == ([], ["w"])
+    one.adapter.says = WorkerReport(models=("m",))
+    await fleet.probe(one)
+    assert fleet.serving("m") == [one]

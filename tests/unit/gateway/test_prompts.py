@@ -20,6 +20,7 @@ from gateway.errors import BadRequest, PromptTooLong, TenantQueueFull
 from gateway.request import Surface
 from gateway.tenants.tenant import Plan, Tenant
 from gateway.web.openai import decode
+from radix_cache.namespace import Namespace, hasher_for
 from workers.chat_template import ChatTemplate
 from workers.engine import tiny_checkpoint
 
@@ -284,6 +285,31 @@ def test_without_a_tokenizer_spelling_of_json_does_not_matter_but_tools_do():
     )
     assert blocks(TextEncoder(), spaced) == plain
     assert blocks(TextEncoder(), chat(said("x" * 100), tools=[{"type": "function"}])) != plain
+
+
+def hashes(request):
+    namespace = Namespace(model="m", block_size=16, group="g")
+    (prompt,) = asyncio.run(TextEncoder().encode(request, ACME, None))
+    return list(prompt.hashes(hasher_for(namespace, b"secret")))
+
+
+LONG = "one and the other " * 30
+AS_JSON = json.dumps([{"content": LONG, "role": "system"}], separators=(",", ":"))
+DIFFERENT = [
+    chat(said(LONG)),
+    chat(said(LONG), tools=[{"type": "function"}]),
+    chat(said(LONG), documents=[{"type": "function"}]),
+    chat(said(LONG), reasoning_effort="low"),
+    chat(said(LONG), chat_template_kwargs={"enable_thinking": False}),
+    complete(AS_JSON),
+    complete(list(memoryview(AS_JSON[: len(AS_JSON) // 4 * 4].encode()).cast("I"))),
+]
+
+
+def test_without_a_tokenizer_prompts_that_differ_have_no_hash_in_common():
+    every = [block for request in DIFFERENT for block in hashes(request)]
+    assert len(every) > 7 * len(DIFFERENT)
+    assert len(set(every)) == len(every)
 
 
 def test_without_a_tokenizer_four_bytes_are_a_token():

@@ -5,7 +5,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from workers.adapter import WorkerTarget, WorkerUnreachable
-from workers.adapters.vllm import VllmAdapter, kv_tokens_in
+from workers.adapters.vllm import VllmAdapter, kv_tokens_in, ranks_in
 
 METRICS = """\
 # HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
@@ -21,6 +21,10 @@ class Vllm:
         self.app.router.add_get("/health", self._health)
         self.app.router.add_get("/metrics", self._metrics)
         self.app.router.add_get("/v1/models", _models)
+        self.app.router.add_get("/is_sleeping", self._is_sleeping)
+        for path in ("/sleep", "/wake_up"):
+            self.app.router.add_post(path, self._told)
+        self.sleeping, self.asked_for_sleep, self.told = False, 0, []
 
     async def _health(self, request):
         return web.Response(status=200 if self.healthy else 503)
@@ -28,6 +32,17 @@ class Vllm:
     async def _metrics(self, request):
         self.asked += 1
         return web.Response(text=self.metrics) if self.metrics else web.Response(status=404)
+
+    async def _is_sleeping(self, request):
+        self.asked_for_sleep += 1
+        if self.sleeping is None:
+            return web.Response(status=404)
+        return web.json_response({"is_sleeping": self.sleeping})
+
+    async def _told(self, request):
+        self.told.append(request.path_qs)
+        self.sleeping = request.path == "/sleep"
+        return web.Response()
 
 
 async def _models(request):
@@ -72,3 +87,35 @@ def test_caches_of_several_engines_add_up():
 @pytest.mark.parametrize("text", ["", "vllm:cache_config_info{} 1.0", METRICS.replace('"100"', '"None"')])
 def test_a_cache_of_no_told_size_is_unknown(text):
     assert kv_tokens_in(text.encode()) is None
+
+
+@pytest.mark.parametrize(("engines", "ranks"), [("", 1), ("0", 1), ("01", 2), ("1", 1), ("23", 1)])
+def test_ranks_are_the_engines_of_a_server_that_has_them_all(engines, ranks):
+    metrics = "".join(METRICS.replace('engine="0"', f'engine="{engine}"') for engine in engines)
+    assert ranks_in(metrics.encode()) == ranks
+
+
+async def test_a_server_with_several_engines_reports_them(vllm):
+    vllm.metrics = METRICS + METRICS.replace('engine="0"', 'engine="1"')
+    assert (await vllm.adapter.probe()).ranks == 2
+
+
+async def test_a_server_that_is_told_to_sleep_says_that_it_does(vllm):
+    assert not (await vllm.adapter.probe()).asleep
+    await vllm.adapter.sleep()
+    assert (await vllm.adapter.probe()).asleep
+    await vllm.adapter.wake()
+    assert not (await vllm.adapter.probe()).asleep
+    assert vllm.told == ["/sleep?level=1", "/wake_up"]
+
+
+async def test_a_server_that_knows_no_sleep_is_asked_once_until_it_comes_back(vllm):
+    vllm.sleeping = None
+    for _ in range(3):
+        assert not (await vllm.adapter.probe()).asleep
+    assert vllm.asked_for_sleep == 1
+    vllm.healthy = False
+    with pytest.raises(WorkerUnreachable):
+        await vllm.adapter.probe()
+    vllm.healthy, vllm.sleeping = True, True
+    assert (await vllm.adapter.probe()).asleep

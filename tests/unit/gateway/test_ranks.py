@@ -1,0 +1,107 @@
+"""Ranks of a worker: who holds what, what was sent there, and what is forgotten."""
+
+from array import array
+
+import pytest
+
+from gateway.dispatch import ranks as module
+from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.ranks import Ranks
+from radix_cache.match import WorkerId
+from radix_cache.namespace import Namespace
+
+WORKER = WorkerId("w")
+
+
+def prompt(*blocks):
+    return PromptBlocks(
+        namespace=Namespace(model="m", block_size=64),
+        hashes=array("Q", blocks),
+        prompt_tokens=64 * len(blocks) + 1,
+        exact=True,
+    )
+
+
+def path(start, blocks=8):
+    return range(start, start + blocks)
+
+
+@pytest.fixture
+def ranks():
+    return Ranks()
+
+
+def sent(ranks, *blocks, of=4, session=None):
+    """The rank that a prompt goes to; it has had its answer by now."""
+    place = ranks.enter(WORKER, of, prompt(*blocks), session)
+    place.leave()
+    return place.number
+
+
+def test_a_worker_of_one_rank_has_nothing_to_choose(ranks):
+    assert ranks.enter(WORKER, 1, prompt(*path(1))) is None
+
+
+def test_what_continues_a_prompt_follows_it(ranks):
+    first = ranks.enter(WORKER, 4, prompt(*path(100)))
+    ahead = ranks.enter(WORKER, 4, prompt(*path(200)))
+    for place in (first, ahead):
+        place.first_token()
+    assert first.number != ahead.number
+    assert sent(ranks, *path(100, 12)) == first.number
+    assert sent(ranks, *path(200, 12)) == ahead.number
+
+
+def test_a_burst_of_new_prompts_is_spread(ranks):
+    places = [ranks.enter(WORKER, 4, prompt(*path(100 * n + 4))) for n in range(1, 9)]
+    assert sorted(place.number for place in places) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_two_gateways_that_know_nothing_agree(ranks):
+    assert {sent(Ranks(), *path(77)) for _ in range(5)} == {77 % 4}
+    assert {sent(Ranks(), *path(start), session=6) for start in (1, 2, 3, 4)} == {2}
+
+
+def test_leaving_twice_is_leaving_once(ranks):
+    one, other = (ranks.enter(WORKER, 2, prompt(*path(2))) for _ in range(2))
+    one.leave()
+    one.leave()
+    other.leave()
+    assert all(vars_of(load) == (0, 0) for load in ranks._workers[WORKER].loads)
+
+
+def vars_of(load):
+    return load.tokens_queued, load.streams
+
+
+def test_a_rank_says_itself_what_it_holds_before_anything_is_sent(ranks):
+    ranks.held(WORKER, 3, array("Q", path(40)), 4)
+    assert sent(ranks, *path(40)) == 3
+
+
+def test_a_path_that_is_evicted_from_its_end_is_as_long_as_what_is_left(ranks):
+    ranks.held(WORKER, 3, array("Q", path(40)), 4)
+    ranks.held(WORKER, 1, array("Q", path(40, 6)), 4)
+    ranks.gone(WORKER, 3, array("Q", path(42, 6)))
+    assert sent(ranks, *path(40)) == 1
+
+
+def test_a_rank_that_is_emptied_holds_nothing_and_the_others_what_they_held(ranks):
+    for rank in (1, 3):
+        ranks.held(WORKER, rank, array("Q", path(40)), 4)
+    ranks.emptied(WORKER, 3)
+    assert ranks._workers[WORKER].matched(array("Q", path(40))) == [0, 8, 0, 0]
+
+
+def test_a_worker_that_lost_its_caches_is_begun_anew(ranks):
+    ranks.held(WORKER, 3, array("Q", path(40)), 4)
+    ranks.forget(WORKER)
+    assert sent(ranks, *path(40)) == 0
+
+
+def test_ends_of_paths_are_forgotten_before_their_beginnings(ranks, monkeypatch):
+    monkeypatch.setattr(module, "BLOCKS_MAX", 10)
+    sent(ranks, *path(40))
+    sent(ranks, *path(80))
+    held = ranks._workers[WORKER].matched
+    assert (max(held(array("Q", path(40)))), max(held(array("Q", path(80))))) == (2, 8)

@@ -1,0 +1,56 @@
+"""SGLang of several versions, as a probe meets them."""
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from workers.adapter import WorkerTarget, WorkerUnreachable
+from workers.adapters.sglang import SglangAdapter
+
+INFO = {"max_total_num_tokens": 1000, "dp_size": 2}
+LOADS = {"loads": [{"num_running_reqs": 3, "num_used_tokens": 70}]}
+
+
+def says(told, status=200):
+    async def handle(request):
+        return web.json_response(told, status=status)
+
+    return handle
+
+
+async def probed(**paths):
+    """What it tells of itself; `loads` is /v1/loads."""
+    app = web.Application()
+    app.router.add_get("/v1/models", says({"data": [{"id": "m"}]}))
+    for name, handle in paths.items():
+        app.router.add_get("/v1/loads" if name == "loads" else f"/{name}", handle)
+    async with TestServer(app) as server:
+        adapter = SglangAdapter(WorkerTarget(id="w", url=str(server.make_url("")).rstrip("/")))
+        try:
+            report = await adapter.probe()
+        finally:
+            adapter.close()
+    return report.models, report.kv_tokens_max, report.ranks, report.load and report.load.streams
+
+
+async def test_a_new_one_tells_all():
+    new = {"ready": says({}), "server_info": says(INFO), "loads": says(LOADS)}
+    assert await probed(**new) == (("m",), 1000, 2, 3)
+
+
+async def test_an_older_one_tells_under_older_names_and_no_load():
+    assert await probed(get_server_info=says(INFO)) == (("m",), 1000, 2, None)
+
+
+async def test_the_oldest_serves_and_tells_nothing_else():
+    assert await probed() == (("m",), None, 1, None)
+
+
+async def test_one_that_is_not_ready_is_not_there():
+    with pytest.raises(WorkerUnreachable, match="status 503 from /ready"):
+        await probed(ready=says({}, 503), server_info=says(INFO))
+
+
+async def test_one_that_cannot_tell_what_it_is_is_not_there():
+    with pytest.raises(WorkerUnreachable, match="status 500 from /server_info"):
+        await probed(ready=says({}), server_info=says({}, 500))
