@@ -98,8 +98,9 @@ async def test_where_a_stream_may_say_less_none_is_asked_for(gateway, kind, sett
 
 async def test_an_answer_that_breaks_off_is_had_from_another_worker_while_its_client_has_nothing(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
-        one.then(break_after=2)
-        other.then(break_after=2)
+        # Slowly, so that what the other one does can be said meanwhile.
+        for worker in (one, other):
+            worker.then(break_after=2, gap=0.1)
         task = asyncio.ensure_future(running.chat(max_tokens=8).__aenter__())
         await running.until(lambda: one.seen or other.seen)
         for worker in (one, other):

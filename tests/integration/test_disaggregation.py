@@ -170,7 +170,7 @@ async def test_concurrent_prompts_spread_over_the_prefill_workers(gateway):
             worker.then(until=until)
         async with gateway(one, two, decode, roles=("prefill", "prefill", "decode")) as running:
             asked = [asyncio.create_task(running.chat(f"{at} {LONG}").__aenter__()) for at in range(4)]
-            await running.until(lambda: len(decode.seen) == 4)
+            await running.until(lambda: len(decode.seen) + len(one.seen) + len(two.seen) == 8)
             assert (len(one.seen), len(two.seen)) == (2, 2)
             until.set()
             for response in await asyncio.gather(*asked):

@@ -29,7 +29,7 @@ def test_every_setting_of_a_worker_may_be_given():
 @pytest.mark.parametrize(
     "more",
     [
-        {"priority": "on", "role": "prefill", "models": ["m"]},
+        {"priority": "on", "dp_rank": "off", "role": "prefill", "models": ["m"]},
         {"kv_events": {"endpoint": "tcp://*:5557", "ranks": 2}, "headers": {"x-team": "llm"}},
         {"kv_events": "off", "url": "https://10.0.0.1", "tls": {"ca": "/etc/ca.crt"}},
     ],

@@ -24,7 +24,9 @@ def asked(adapter_class, monkeypatch, **answers):
 
 async def test_vllm_that_listens_everywhere_is_reached_where_its_http_is(monkeypatch):
     rank = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv", "hwm": 100_000}
-    adapter = asked(VllmAdapter, monkeypatch, kv_event_sources={"0": rank})
+    adapter = asked(
+        VllmAdapter, monkeypatch, kv_event_sources={"0": rank}, is_sleeping={"is_sleeping": False}
+    )
     report = await adapter.probe()
     assert report.events == (EventSource(endpoint="tcp://gpu-7:5557", replay="tcp://gpu-7:5558", topic="kv"),)
 
