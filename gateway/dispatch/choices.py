@@ -5,6 +5,7 @@ what the client names (`prompt_cache_key`, `user`), else its first words. A mode
 part, nor does one that the tenant may not use.
 """
 
+from array import array
 from collections.abc import Iterator
 
 import msgspec
@@ -86,4 +87,4 @@ def _first_words(request: InferenceRequest) -> bytes:
         (one for one in request.prompt if isinstance(one, dict) and one.get("role") == "user"),
         request.prompt[0] if request.prompt else None,
     )
-    return msgspec.json.encode(first)
+    return first.tobytes() if isinstance(first, array) else msgspec.json.encode(first)

@@ -1,16 +1,18 @@
 """A request's prompt as blocks in its tenant's namespace."""
 
+import asyncio
 from array import array
 
 import msgspec
 
 from gateway.context import RequestContext
 from gateway.errors import PromptTooLong
-from gateway.model import Model
-from radix_cache.blocks import Hashes, Tokens
+from gateway.model import EncodedPrompt, Model
+from radix_cache.blocks import BlockHasher, Hashes, Tokens
 from radix_cache.namespace import Namespace, Space, hasher_for
 
 SPACES_MAX = 100_000
+INLINE_TOKENS_MAX = 1 << 16
 NO_HASHES: Hashes = array("Q")
 
 TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
@@ -59,7 +61,7 @@ class Prefixes:
         space = self.space(ctx.model, ctx.tenant.group)
         return PromptBlocks(
             namespace=space.namespace,
-            hashes=prompts[0].hashes(space.hasher) if ctx.request.generates else NO_HASHES,
+            hashes=await _hashes(prompts[0], space.hasher) if ctx.request.generates else NO_HASHES,
             prompt_tokens=sum(lengths),
             exact=exact,
             output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
@@ -75,6 +77,13 @@ class Prefixes:
             namespace = Namespace(model=model.name, block_size=model.block_size, group=group)
             space = self._spaces[model.name, group] = Space(namespace, hasher_for(namespace, self._secret))
         return space
+
+
+async def _hashes(prompt: EncodedPrompt, hasher: BlockHasher) -> Hashes:
+    """Of what is long, in a thread: a million tokens are 20 ms, in which other streams go on."""
+    if len(prompt) <= INLINE_TOKENS_MAX:
+        return prompt.hashes(hasher)
+    return await asyncio.to_thread(prompt.hashes, hasher)
 
 
 def _hands_tokens(ctx: RequestContext) -> bool:

@@ -8,12 +8,14 @@ One is made for each exchange. OpenAI's own passes bytes on as they are.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.request import InferenceRequest, Surface
 from gateway.tenants.tenant import Tenant
 from gateway.web import openai
+from gateway.web.reading import unhurried
 
 
 class Dialect(Protocol):
@@ -66,7 +68,7 @@ class OpenAIDialect:
         self.surface = surface
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        return openai.decode(self.surface, body)
+        return await unhurried(body, partial(openai.decode, self.surface))
 
     def counted(self, prompt_tokens: int) -> None:
         pass

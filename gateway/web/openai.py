@@ -8,14 +8,16 @@ something else.
 """
 
 import re
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from gateway.errors import BadRequest
 from gateway.request import GENERATING, InferenceRequest, Surface
 from gateway.web import passed_media
+from gateway.web.reading import TokenId, token_ids
 from gateway.web.shape import check_depth, check_size
 
 CHOICES_MAX = 128
@@ -70,8 +72,10 @@ GATEWAY_OWNED = frozenset(
 NO_VARIABLES = ("chat_template", "tokenize")
 """In `chat_template_kwargs` engines take these for arguments of their own: another template after all."""
 
-TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NULL = msgspec.Raw(b"null")
+_PROMPTS = msgspec.json.Decoder(str | list[str | list[TokenId]] | None)
+_OF_NUMBERS = re.compile(rb"\s*\[\s*-?[0-9]")
 _AT = re.compile(r" - at `\$\.?(?P<field>[A-Za-z_]*)[^`]*`$")
 
 
@@ -100,11 +104,11 @@ class ChatBody(CommonBody):
 
 
 class CompletionBody(CommonBody):
-    prompt: str | list[Any] | None = None
+    prompt: msgspec.Raw = _NULL
 
 
 class EmbeddingBody(CommonBody):
-    input: str | list[Any] | None = None
+    input: msgspec.Raw = _NULL
     messages: list[Any] | None = None
 
 
@@ -187,7 +191,7 @@ def _prompt(surface: Surface, read: Any) -> list[Any]:
             return _messages(read)
         case Surface.COMPLETIONS:
             return _prompts(read.prompt, "prompt")
-        case Surface.EMBEDDINGS if read.input is not None or not read.messages:
+        case Surface.EMBEDDINGS if bytes(read.input) != b"null" or not read.messages:
             return _prompts(read.input, "input")
         case Surface.TOKENIZE | Surface.DETOKENIZE:
             return [NO_TOKENS]
@@ -226,17 +230,16 @@ def _messages(read: ChatBody) -> list[dict[str, Any]]:
     return read.messages
 
 
-def _prompts(prompt: Any, field: str) -> list[str | list[int]]:
+def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]]":
     """One or many prompts, each a text or token ids."""
-    prompts: list[str | list[TokenId]]
+    prompts: list[str | list[int] | array[int]]
     try:
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-            prompts = [msgspec.convert(prompt, list[TokenId])]
+        if _OF_NUMBERS.match(raw):
+            prompts = [token_ids(bytes(raw))]
         else:
-            prompts = msgspec.convert(
-                [prompt] if isinstance(prompt, str) else prompt or [], list[str | list[TokenId]]
-            )
-    except msgspec.ValidationError as err:
+            read = _PROMPTS.decode(raw)
+            prompts = [read] if isinstance(read, str) else [*(read or ())]
+    except msgspec.DecodeError as err:
         said = str(err).replace(" - at `$", f" - at `{field}")
         raise BadRequest(f"{field}: {said}.", param=field) from err
     if not 1 <= len(prompts) <= PROMPTS_MAX:

@@ -12,6 +12,7 @@ from gateway.web import chat_answers
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents, error_event
 from gateway.web.anthropic.requests import read_counted, read_message
+from gateway.web.reading import unhurried
 
 _STOPS = msgspec.json.Decoder(list[str])
 
@@ -30,7 +31,7 @@ class AnthropicDialect:
         self._events: MessageEvents | None = None
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        read = read_message(body)
+        read = await unhurried(body, read_message)
         self._model = read.model
         self._stops = frozenset(_STOPS.decode(read.fields.get("stop", b"[]")))
         return read
@@ -67,7 +68,7 @@ class CountingDialect(AnthropicDialect):
     """POST /v1/messages/count_tokens: only the prompt is there."""
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        return read_counted(body)
+        return await unhurried(body, read_counted)
 
     async def whole(self, body: bytes) -> bytes:
         return body

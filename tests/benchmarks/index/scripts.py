@@ -41,7 +41,7 @@ class _Gateway:
         self._workers = workers
 
     async def catch_up(self) -> None:
-        await self._reader._compare()
+        await self._reader._compare(at_once=True)
         for number in range(self._workers):
             self._copy.enrol(build.worker(number), build.FIRST_TENURE + number, "")
 

@@ -1,0 +1,69 @@
+"""Bodies that are long: lists of token ids in slices, and other work in between."""
+
+import asyncio
+import json
+from array import array
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import BadRequest
+from gateway.request import Surface
+from gateway.web import openai, reading
+from gateway.web.reading import token_ids, unhurried
+
+
+@given(
+    ids=st.lists(st.integers(0, 2**32 - 1), min_size=1),
+    size=st.integers(1, 40),
+    blank=st.sampled_from(["", " ", "\n"]),
+)
+def test_ids_are_the_same_wherever_they_are_cut(ids, size, blank):
+    raw = f"{blank}[{blank}" + f"{blank},{blank}".join(map(str, ids)) + f"{blank}]{blank}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "SLICE_BYTES", size)
+        assert token_ids(raw.encode()) == array("I", ids)
+
+
+@pytest.mark.parametrize("wrong", ["-1", "4294967296", "1.5", '"a"', "null", "[2]", "[2, 3]", "{}"])
+def test_what_is_no_id_is_named_by_its_place_wherever_the_list_is_cut(wrong, monkeypatch):
+    monkeypatch.setattr(reading, "SLICE_BYTES", 2)
+    with pytest.raises(msgspec.ValidationError, match=r"\$\[3\]"):
+        token_ids(f"[10, 20, 30, {wrong}, 40]".encode())
+
+
+@pytest.mark.parametrize("prompt", [[7, -1], [7, "a"], [[7], 7], ["a", 7], [[[7]]], 7, {}], ids=str)
+@pytest.mark.parametrize(
+    ("surface", "field"), [(Surface.COMPLETIONS, "prompt"), (Surface.EMBEDDINGS, "input")], ids=str
+)
+def test_a_prompt_that_is_none_is_refused_by_its_field(surface, field, prompt):
+    with pytest.raises(BadRequest) as raised:
+        openai.decode(surface, json.dumps({"model": "m", field: prompt}).encode())
+    assert raised.value.param == field
+    assert field in raised.value.message
+
+
+async def test_other_work_goes_on_while_a_long_body_is_read():
+    body = json.dumps({"model": "m", "prompt": list(range(1_000_000))}).encode()
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    going = asyncio.create_task(others())
+    request = await unhurried(body, lambda body: openai.decode(Surface.COMPLETIONS, body))
+    going.cancel()
+    assert turns > 1
+    assert request.prompt == [array("I", range(1_000_000))]
+
+
+async def test_what_a_long_body_is_refused_for_is_said():
+    body = json.dumps({"prompt": list(range(100_000))}).encode()
+    assert len(body) > reading.LONG_BYTES
+    with pytest.raises(BadRequest, match="must name a model"):
+        await unhurried(body, lambda body: openai.decode(Surface.COMPLETIONS, body))
