@@ -104,11 +104,11 @@ class ChatBody(CommonBody):
 
 
 class CompletionBody(CommonBody):
-    prompt: msgspec.Raw = _NULL
+    prompt: str | list[Any] | None = None
 
 
 class EmbeddingBody(CommonBody):
-    input: msgspec.Raw = _NULL
+    input: str | list[Any] | None = None
     messages: list[Any] | None = None
 
 
@@ -138,8 +138,21 @@ def body_type(surface: Surface) -> type[CommonBody]:
     return _BODIES.get(surface, TextsBody)
 
 
+class _RawPrompt(CompletionBody):
+    """May be a million token ids, which are read by themselves."""
+
+    prompt: msgspec.Raw = _NULL  # type: ignore[assignment]
+
+
+class _RawInput(EmbeddingBody):
+    """The same."""
+
+    input: msgspec.Raw = _NULL  # type: ignore[assignment]
+
+
+_READ: Mapping[Surface, type[CommonBody]] = {Surface.COMPLETIONS: _RawPrompt, Surface.EMBEDDINGS: _RawInput}
 _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
-    surface: msgspec.json.Decoder(body_type(surface)) for surface in Surface
+    surface: msgspec.json.Decoder(_READ.get(surface, body_type(surface))) for surface in Surface
 }
 
 
