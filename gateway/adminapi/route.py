@@ -13,6 +13,7 @@ from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.context import RequestContext
 from gateway.dispatch.fleet import Worker
+from gateway.dispatch.overflow import Overflow
 from gateway.dispatch.router import Decision
 from gateway.errors import GatewayError
 from gateway.pipeline import Services
@@ -123,7 +124,12 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
         for rank, route in enumerate(decision.routes, start=1)
     ]
     taking_part = {route.worker for route in decision.routes}
-    others = [_out(worker, model.name) for worker in by.fleet if worker.id not in taking_part]
+    overflow = Overflow(ctx, by.fleet, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens)
+    waits = overflow.after_seconds(ctx.service_class.ttft_seconds)
+    for route in overflow.routes(f"asked where nobody here takes it within {(waits or 0) * 1000:.0f} ms"):
+        taking_part.add(route.worker)
+        ranked.append(_provider(len(ranked) + 1, by.fleet[route.worker], route))
+    others = [_out(worker, ctx) for worker in by.fleet if worker.id not in taking_part]
     return RouteExplained(
         tenant=tenant.id,
         asked=request.model,
@@ -165,11 +171,25 @@ def _ranked(
     )
 
 
-def _out(worker: Worker, model: str) -> WorkerRanked:
+def _provider(rank: int, worker: Worker, route: Route) -> WorkerRanked:
+    """One that is asked after all others. What it costs there in time, nobody knows."""
+    return WorkerRanked(
+        worker=worker.id,
+        rank=rank,
+        state=worker.health.health.value,
+        reason=route.reason,
+        streams=worker.load.streams,
+        has_window=True,
+    )
+
+
+def _out(worker: Worker, ctx: RequestContext) -> WorkerRanked:
     """One that takes no part."""
     state = worker.health.health.value
-    if model not in worker.models:
-        reason = f"it does not serve {model}"
+    if ctx.model.name not in worker.models:
+        reason = f"it does not serve {ctx.model.name}"
+    elif worker.provider is not None and not ctx.tenant.overflows:
+        reason = f"it is a provider, and {ctx.tenant.id} has not consented (overflow: deny)"
     elif worker.health.trial:
         reason = "it is on trial, and has its one request"
     elif worker.health.open:

@@ -84,6 +84,13 @@ WithoutRedis = Annotated[
     str | None,
     typer.Option(help="While Redis is away: open (each gateway's share) or closed.", show_default=False),
 ]
+Overflow = Annotated[
+    str | None,
+    typer.Option(
+        help="Prompts may go to providers outside where no worker takes them: allow or deny.",
+        show_default=False,
+    ),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(

@@ -22,6 +22,7 @@ from gateway.cli.store_access import (
     Deny,
     Disabled,
     Limits,
+    Overflow,
     Weight,
     WithoutRedis,
     checked,
@@ -95,6 +96,7 @@ def set_plan(
     context_length: ContextLengths = None,
     cache_blocks_max: CacheBlocksMax = None,
     without_redis: WithoutRedis = None,
+    overflow: Overflow = None,
     clear: Clear = None,
     config: ConfigFile = None,
     set_: Assignments = None,
@@ -115,6 +117,7 @@ def set_plan(
                 context_lengths=context_length,
                 cache_blocks_max=cache_blocks_max,
                 without_redis=without_redis,
+                overflow=overflow,
             )
             await change.put_plan(changed)
 
@@ -163,6 +166,7 @@ def set_tenant(
     context_length: ContextLengths = None,
     cache_blocks_max: CacheBlocksMax = None,
     without_redis: WithoutRedis = None,
+    overflow: Overflow = None,
     clear: Clear = None,
     config: ConfigFile = None,
     set_: Assignments = None,
@@ -189,6 +193,7 @@ def set_tenant(
                 context_lengths=context_length,
                 cache_blocks_max=cache_blocks_max,
                 without_redis=without_redis,
+                overflow=overflow,
             )
             if changed.plan is not None and not await change.has_plan(changed.plan, of_file):
                 raise Failure(

@@ -23,7 +23,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0009"
+REVISION = "0010"
 """Of the newest migration."""
 
 metadata = MetaData(
@@ -65,6 +65,7 @@ plans = Table(
     Column("context_lengths", Text),
     Column("cache_blocks_max", BigInteger),
     Column("without_redis", String(16)),
+    Column("overflow", String(16)),
     Column("of_file", Boolean),
     Column("changed", BigInteger, nullable=False, index=True),
 )
@@ -83,6 +84,7 @@ tenants = Table(
     Column("context_lengths", Text),
     Column("cache_blocks_max", BigInteger),
     Column("without_redis", String(16)),
+    Column("overflow", String(16)),
     Column("isolation", Text),
     Column("models", Text),
     Column("addresses", Text),

@@ -17,6 +17,7 @@ from gateway.model import Model, PromptEncoder
 from gateway.quotas.prices import Prices
 from gateway.request import Surface
 from gateway.settings.models import Model as ModelSettings
+from gateway.settings.prices import Prices as PriceSettings
 from gateway.settings.types import SettingsProblem
 
 MODELS_FOUND_MAX = 1000
@@ -90,7 +91,7 @@ class Catalogue:
                 by.block_size,
                 encoder,
                 context_length=settings.context_length,
-                prices=_prices(settings),
+                prices=prices_of(settings.prices),
                 splits=tuple(settings.splits.items()),
                 fallbacks=settings.fallbacks,
                 hands_tokens=HANDED[settings.prompt_ids],
@@ -154,8 +155,8 @@ class Catalogue:
             raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
 
 
-def _prices(settings: ModelSettings) -> Prices | None:
-    given = settings.prices
+def prices_of(given: PriceSettings | None) -> Prices | None:
+    """None where it costs nothing."""
     if given is None:
         return None
     return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)

@@ -1,6 +1,7 @@
 """What a request costs: at most, when quota is reserved for it; and what it did cost, when that is settled."""
 
 from gateway.context import RequestContext
+from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Cost, Units
 from gateway.telemetry.record import Progress, Used
 
@@ -36,12 +37,15 @@ def not_yet_settled(found: Used | None, cost: Cost | None, earlier: Units | None
     ), max(0, cost.spend - spend)
 
 
-def used(ctx: RequestContext, progress: Progress) -> Cost | None:
-    """As the worker reports it, else as it was seen; None if nothing was computed for it."""
+def used(progress: Progress, prices: Prices | None) -> Cost | None:
+    """As the worker reports it, else as it was seen; None if nothing was computed for it.
+
+    `prices`: of who did.
+    """
     found = progress.used()
     if found is None:
         return None
-    prices, cached_tokens = ctx.model.prices, found.cached_tokens or 0
+    cached_tokens = found.cached_tokens or 0
     spend = 0
     if prices is not None:
         spend = prices.cost(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.dispatch.loads import WorkerLoad
+from gateway.dispatch.provider import Provider
 from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
 from gateway.queue.store import NOTHING
 from radix_cache.match import WorkerId
@@ -32,7 +33,7 @@ class Worker:
     `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
     itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
     settings have it; with `both`, as it says itself. `priority`: its engine orders requests by it. `names_rank`: of
-    several data-parallel ranks it is told which is to answer.
+    several data-parallel ranks it is told which is to answer. `provider`: None where it is one of our own.
     """
 
     id: WorkerId
@@ -44,6 +45,7 @@ class Worker:
     told: tuple[EventSource, ...] | None = None
     priority: bool = False
     names_rank: bool = True
+    provider: Provider | None = None
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
@@ -138,16 +140,18 @@ class Fleet:
         return all(worker.models_fixed or worker.reported for worker in self._workers.values())
 
     def serving(self, model: str) -> list[Worker]:
-        """Workers that may get a new request for this model.
+        """Workers of our own that may get a new request for this model.
 
         A circuit leaves nobody without a worker: if no other is there, those serve whose probes are answered.
         """
-        able = [w for w in self._workers.values() if model in w.models and w.able]
-        return able or [
-            w
-            for w in self._workers.values()
-            if model in w.models and (w.health.open or w.health.trial) and not w.report.asleep
+        there = [w for w in self._workers.values() if model in w.models and w.provider is None]
+        return [w for w in there if w.able] or [
+            w for w in there if (w.health.open or w.health.trial) and not w.report.asleep
         ]
+
+    def providers(self, model: str) -> list[Worker]:
+        """Those that may get a new request for this model, where its tenant consents."""
+        return [w for w in self._workers.values() if w.provider is not None and model in w.models and w.able]
 
     def answered(self, worker: Worker) -> None:
         """It gave an answer of any kind."""

@@ -28,6 +28,7 @@ from gateway.dispatch.target import SAMPLES_MIN
 from gateway.dispatch.turn import Turn
 from gateway.errors import StreamInterrupted, WorkerTimeout
 from gateway.quotas.headers import openai_headers
+from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
 from gateway.telemetry.record import Progress
 from policies.latency_model import predicted_ttft_p95_ms
@@ -93,6 +94,12 @@ class Held:
         assert self._leg is not None
         return self._leg.placed.worker
 
+    @property
+    def prices(self) -> Prices | None:
+        """Of who answers, or was to."""
+        provider = self._leg.placed.worker.provider if self._leg is not None else None
+        return provider.prices_of(self._ctx.model) if provider is not None else self._ctx.model.prices
+
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """A place on the best worker that was not tried yet, once there is one with room for it.
@@ -100,14 +107,16 @@ class Held:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
         Overloaded, WorkerError.
         """
-        placed = self._next() if self._tried else await self._first()
+        placed = self._next() if self._turn.over else await self._first()
         if placed is None:
             raise nobody_left(self._tried.values())
         progress = self._progress
         progress.mark("queue" if progress.queued_at is not None else "route")
         self._leg = self._legs.sent(placed)
         self._legs.told(self._leg)
-        self._recorded = self._by.shares.take(self._ctx.tenant, self._new_blocks(self._by.index))
+        self._recorded = not placed.outside and self._by.shares.take(
+            self._ctx.tenant, self._new_blocks(self._by.index)
+        )
         if self._recorded:
             # Not where it is only handed over: whoever comes next would have to compute it there.
             self._by.index.record(
@@ -213,7 +222,10 @@ class Held:
         """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
         self._tried.clear()
 
-    async def _first(self) -> Placed:
+    async def _first(self) -> Placed | None:
+        """In its turn; also again, after providers alone have failed at it."""
+        if self._tried and not self._by.retries.spend(self._by.clock()):
+            return None
         async with self._comments():
             placed = await self._turn.come()
         if not self._progress.attempts:
@@ -222,10 +234,13 @@ class Held:
 
     def _next(self) -> Placed | None:
         """After a failure; None if nobody is left, or too many requests are sent again."""
+        turn, why = self._turn, "workers here failed"
+        # Of the attempts that it may have, the last is a provider's: another like those may fail alike.
+        is_last = len(self._tried) + 1 >= self._by.bounds.attempts_max
         if not self._by.retries.left(self._by.clock()):
             self._by.retries.refuse()
             return None
-        placed = self._turn.seat()
+        placed = (turn.outside(why) if is_last else None) or turn.seat() or turn.outside(why)
         if placed is not None:
             self._by.retries.spend(self._by.clock())
         return placed
@@ -246,6 +261,7 @@ class Held:
         by, rules, prompt = self._by, self._by.hedging, self._prompt
         if (
             not rules.enabled
+            or placed.outside
             or self._hedged
             or self._turn.background
             or prompt.prompt_tokens > rules.prompt_tokens_max
@@ -302,7 +318,8 @@ class Held:
                 by.index.confirm(self._prompt.namespace, self._prompt.hashes, holder, self._ctx.id)
         if answer.content_type == "text/event-stream":
             now = by.clock()
-            progress.worker_ttft_seconds = now - placed.since
+            if not placed.outside:  # Nothing was predicted of it.
+                progress.worker_ttft_seconds = now - placed.since
             progress.first_token_seconds = now - self._ctx.received_at
         placed.place.first_token()
         if placed.rank is not None:

@@ -29,7 +29,8 @@ class QueueHousehold:
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
         model = model_of(beside) if beside is not None else None
-        serving = (worker for worker in self._fleet if model is None or model in worker.models)
+        ours = (worker for worker in self._fleet if worker.provider is None)
+        serving = (worker for worker in ours if model is None or model in worker.models)
         models = sorted({model for worker in serving for model in worker.models})[:MODELS_MAX]
         return [*models, *(queue_of(model, background=True) for model in models)]
 

@@ -9,11 +9,13 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from gateway.context import RequestContext
 from gateway.dispatch import costs
 from gateway.dispatch.feedback import Expectation, Feedback
 from gateway.dispatch.placed import Placed
-from gateway.dispatch.prefixes import PromptBlocks
+from gateway.dispatch.prefixes import NO_HASHES, PromptBlocks
 from gateway.dispatch.turn import Parts, Turn
 from gateway.telemetry.record import Progress
 from policies.latency_model import predicted_ttft_ms
@@ -64,7 +66,12 @@ class Legs:
         """It gets the request now; call it before the index is told."""
         if log.isEnabledFor(logging.DEBUG):
             log.debug("request %s goes to %s: %s", self._ctx.id, placed.worker.id, placed.route.reason)
-        return Leg(placed, self._by.feedback.sent(placed.computes.id, self._prompt))
+        prompt = self._prompt
+        if placed.outside:
+            prompt = msgspec.structs.replace(
+                prompt, hashes=NO_HASHES
+            )  # Nothing is known of its cache, nor learnt.
+        return Leg(placed, self._by.feedback.sent(placed.computes.id, prompt))
 
     def told(self, leg: Leg) -> None:
         """The account of the request names the worker that answers, or is to."""
@@ -85,8 +92,12 @@ class Legs:
         progress.usage = placed.cached(progress.usage)
         if progress.usage is not None and self._prompt.exact:
             self._by.feedback.reported(leg.expected, self._ctx.id, progress.usage.cached_tokens)
-        self._learn(placed)
-        change = self._turn.cost_change(costs.used(self._ctx, progress))
+        used = None
+        if not placed.outside:
+            self._learn(placed)
+            used = costs.used(progress, self._ctx.model.prices)
+        # What a provider has computed, nobody waited for here: it is no part of a share in the queue.
+        change = self._turn.cost_change(used)
         if not self.drop(leg, change):
             self._turn.settle(change)
 

@@ -37,6 +37,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     since: float
 
     @property
+    def outside(self) -> bool:
+        """Is it a provider that has the request?"""
+        return self.worker.provider is not None
+
+    @property
     def holders(self) -> tuple[WorkerId, ...]:
         """Who has the prompt's KV in a prefix cache once it is computed."""
         if self.computes is self.worker:

@@ -118,7 +118,7 @@ class Reservations:
             yield held
         finally:
             held.close()
-            cost = costs.used(ctx, progress)
+            cost = costs.used(progress, held.prices)
             progress.charge(*costs.not_yet_settled(progress.used(), cost, lease.settled))
             self.leases.end(lease, cost)
             if progress.usage is not None:

@@ -76,7 +76,8 @@ class Rooms:
 
     def _nobody_waits_beside(self, model: str) -> bool:
         """For no model of its workers, batch work apart."""
-        beside = {other for worker in self._fleet if model in worker.models for other in worker.models}
+        ours = (worker for worker in self._fleet if worker.provider is None)
+        beside = {other for worker in ours if model in worker.models for other in worker.models}
         return not any(len(room) for queue, room in self._rooms.items() if queue in beside)
 
 

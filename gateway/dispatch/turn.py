@@ -17,13 +17,14 @@ from gateway.context import RequestContext
 from gateway.dispatch.choices import session_of
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.loads import Place
+from gateway.dispatch.overflow import REFUSALS, GoesOver, Overflow
 from gateway.dispatch.pairs import PairPlace, pair
 from gateway.dispatch.placed import Bounds, Placed
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.ranks import Ranks
 from gateway.dispatch.router import Decision, Router
 from gateway.dispatch.target import Demoted, Target, uncached_tokens
-from gateway.dispatch.waiting_room import Asked, NowhereToGo, WaitingRoom
+from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
 from gateway.errors import GatewayError, NoWorker
 from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
@@ -78,6 +79,10 @@ class Turn:
         self._output_tokens = output_tokens
         self._by_shadow = by_shadow
         self._tried = tried
+        self._overflow = Overflow(
+            ctx, by.fleet, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
+        )
+        self._outside: set[WorkerId] = set()
         self._target = Target(ctx, by.fleet, prompt.prompt_tokens, by.clock)
         self._ticket: Ticket | None = None
         self._charged = 0.0
@@ -87,8 +92,13 @@ class Turn:
         """Does everybody else go before it?"""
         return self._target.kind.background and self._bounds.background
 
+    @property
+    def over(self) -> bool:
+        """Has it had its turn, and workers here failed at it?"""
+        return not self._tried.keys() <= self._outside
+
     async def come(self) -> Placed:
-        """A place in its turn.
+        """A place in its turn; at a provider, where its tenant consents and no worker here takes it.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed.
         """
@@ -97,7 +107,17 @@ class Turn:
                 return await self._come()
             except AskAnew:
                 continue
+            except GoesOver:
+                if (placed := self.outside("no worker here had room in time")) is not None:
+                    return placed
+            except REFUSALS as err:
+                may = not self.background or isinstance(err, NoWorker)
+                if not may or (placed := self.outside(f"{err.code} here")) is None:
+                    raise
+                return placed
             except Demoted:
+                if (placed := self.outside("no worker here in time")) is not None:
+                    return placed
                 self._target.kind, self._ticket = self._bounds.batch, None
             finally:
                 if self._progress.queued_at is not None:
@@ -111,14 +131,14 @@ class Turn:
         placed: Placed | None
         if self._by.queue.shared:
             placed = await room.wait_with_all(
-                ticket, partial(self._of_all, ticket), self._target.patience(room, ticket)
+                ticket, partial(self._of_all, ticket), self._patience(room, ticket)
             )
         else:
             placed = room.at_once(ticket, partial(self.seat, decision=decision))
             if placed is None:
                 self._waits(decision)
                 try:
-                    placed = await room.wait(ticket, self.seat, self._target.patience(room, ticket))
+                    placed = await room.wait(ticket, self.seat, self._patience(room, ticket))
                 finally:
                     if placed is None:
                         self._by.room_made()  # Those who stood behind this room may go now.
@@ -132,24 +152,24 @@ class Turn:
 
         After a failure room is not asked for: the request has had its turn.
         """
-        by = self._by
+        by, over = self._by, self.over
         if decision is None:
             decision = self._ranked()
-            if not self._tried:
+            if not over:
                 self._target.check(decision.routes, self._room(), demotes=False)
         if not decision.routes:
-            if self._tried:
+            if over:
                 return None
             raise NowhereToGo
         window = by.queue.share_of(by.bounds.release_window_tokens)
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
-            if not (self._tried or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
+            if not (over or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
                 break
             worker, uncached = by.fleet[_computes(route)], self._uncached(route)
             free = worker.id not in taken and has_window(worker.load.all_tokens_queued, uncached, window)
-            if self._tried or free:
-                if not self._tried:
+            if over or free:
+                if not over:
                     by.router.shadowed(decision)
                 assert self._ticket is not None
                 shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens)
@@ -173,6 +193,19 @@ class Turn:
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(route, uncached, shared)
         return None
+
+    def outside(self, why: str) -> Placed | None:
+        """A place at a provider; it takes no turn here. None if there is none, or its tenant does not consent."""
+        route = next(iter(self._overflow.routes(why, self._tried)), None)
+        if route is None:
+            return None
+        self._outside.add(route.worker)
+        by, uncached = self._by, self._uncached(route)
+        if self._ticket is None:
+            self._ticket = self._room().ticket(self._asked(()))
+        shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
+        by.queue.hold(shared, SharedPlaced(route.worker, uncached))
+        return self._placed(route, uncached, shared)
 
     def cost_change(self, used: Cost | None) -> float:
         """By how many units what was used differs from what it was charged with; it is charged with that now."""
@@ -235,7 +268,7 @@ class Turn:
             without={*self._tried, *without} if without else self._tried,
             by_shadow=self._by_shadow,
         )
-        if self._target.kind.late == "wait" or self._tried:
+        if self._target.kind.late == "wait" or self.over:
             return decision
         routes = self._target.kept_by(decision.routes) or decision.routes
         return msgspec.structs.replace(decision, routes=routes)
@@ -315,6 +348,16 @@ class Turn:
             answering=answering,
             rank=rank,
         )
+
+    def _patience(self, room: WaitingRoom[Placed], ticket: Ticket) -> Patience | None:
+        """What ends its waiting, besides the room's own bound."""
+        ends = self._target.patience(room, ticket)
+        seconds = None
+        if not self.background:
+            seconds = self._overflow.after_seconds(self._target.kind.ttft_seconds, self._tried)
+        if seconds is None or (ends is not None and ends.until <= ticket.arrived_at + seconds):
+            return ends
+        return Patience(ticket.arrived_at + seconds, lambda _: GoesOver())
 
     def _waits(self, decision: Decision) -> None:
         if self._progress.queued_at is None:

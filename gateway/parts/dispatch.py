@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from gateway.dispatch.cache_shares import CacheShares
-from gateway.dispatch.catalogue import Catalogue
+from gateway.dispatch.catalogue import Catalogue, prices_of
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.event_sources import event_sources
 from gateway.dispatch.feedback import Feedback
@@ -18,6 +18,7 @@ from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.household import QueueHousehold
 from gateway.dispatch.placed import Bounds
+from gateway.dispatch.provider import Provider
 from gateway.dispatch.reservations import QueueRules, Reservations
 from gateway.dispatch.router import Router
 from gateway.dispatch.service_classes import ServiceClasses
@@ -33,6 +34,7 @@ from gateway.settings.requests import Hedging as HedgingSettings
 from gateway.settings.routing import ShadowPolicy
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
+from gateway.settings.workers import Provider as ProviderSettings
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
 from policies.admission import PASSED_MAX, RoomBounds
@@ -44,6 +46,7 @@ from policies.retry_budget import RetryBudget
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 from workers.adapter import TlsFiles, WorkerTarget
+from workers.adapters.provider import ProviderAdapter
 from workers.adapters.registry import adapters
 from workers.worker import Role
 
@@ -110,16 +113,29 @@ def worker_of(settings: WorkerSettings) -> Worker:
         headers={name: value.reveal() for name, value in settings.headers.items()},
         tls=TlsFiles(ca=tls.ca, certificate=tls.certificate, key=tls.key) if tls is not None else None,
     )
+    adapter, provider, models = adapters()[settings.kind](target), settings.provider, settings.models
+    if provider is not None:
+        models = tuple(provider.models)
+        adapter = ProviderAdapter(adapter, {m: there.name or m for m, there in provider.models.items()})
     return Worker(
         id=identity,
         kind=settings.kind,
-        adapter=adapters()[settings.kind](target),
-        models=frozenset(settings.models),
-        models_fixed=bool(settings.models),
+        adapter=adapter,
+        models=frozenset(models),
+        models_fixed=bool(models),
         role=Role(settings.role),
-        told=event_sources(settings),
+        told=event_sources(settings) if provider is None else (),
+        provider=_provider(provider) if provider is not None else None,
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
         names_rank=settings.dp_rank == "auto",
+    )
+
+
+def _provider(settings: ProviderSettings) -> Provider:
+    prices = {model: prices_of(there.prices) for model, there in settings.models.items()}
+    return Provider(
+        prices={model: price for model, price in prices.items() if price is not None},
+        after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
     )
 
 
@@ -141,6 +157,8 @@ def _fleet_events(
 
     def reported(worker: Worker) -> None:
         catalogue.found(worker.models)
+        if worker.provider is not None:
+            return
         index.enrol(worker.id, worker.report.instance or "")
         feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
         if worker.report.kv_tokens_max is not None:

@@ -141,6 +141,11 @@ def worker_problems(worker: Worker, path: str) -> Iterator[str]:
         yield f"{path}.tls: the address of the worker is not https://"
     if worker.role != "both" and worker.kind not in WAYS:
         yield f"{path}.role: {worker.kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
+    if worker.provider is not None:
+        if worker.kind != "openai":
+            yield f"{path}.provider: a provider is of kind openai"
+        if worker.models:
+            yield f"{path}.models: those of a provider are named in provider.models"
     if isinstance(worker.kv_events, KvEventsAt):
         yield from _event_ports(worker.kv_events, f"{path}.kv_events")
 

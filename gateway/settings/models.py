@@ -4,29 +4,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings.types import (
-    Branch,
-    FilePath,
-    Money,
-    Name,
-    Positive,
-)
+from gateway.settings.prices import Prices
+from gateway.settings.types import Branch, FilePath, Name, Positive
 
 WORDS_FOR_TOKENIZERS = ("text", "worker")
 """All else is a directory."""
 
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
-
-
-class Prices(Branch, frozen=True, kw_only=True):
-    """What a model costs, in money per million tokens."""
-
-    input: Annotated[Money, Meta(description="For a million prompt tokens.")]
-    cached_input: Annotated[
-        Money | None,
-        Meta(description="For a million of those that the worker's cache had; by default `input`."),
-    ] = None
-    output: Annotated[Money, Meta(description="For a million output tokens.")]
 
 
 class Model(Branch, frozen=True, kw_only=True):

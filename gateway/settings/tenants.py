@@ -150,6 +150,13 @@ class Plan(Branch, frozen=True, kw_only=True):
             "refuses with a 503."
         ),
     ] = "open"
+    overflow: Annotated[
+        Literal["allow", "deny"],
+        Meta(
+            description="`allow`: its prompts may go to providers outside (`workers[].provider`) where no worker "
+            "here takes them, and are charged by their prices."
+        ),
+    ] = "deny"
 
 
 class Isolation(Branch, frozen=True, kw_only=True):
@@ -235,6 +242,7 @@ class TenantSettings(Branch, frozen=True, kw_only=True):
     without_redis: Annotated[
         Literal["open", "closed"] | None, Meta(description="In place of the plan's.")
     ] = None
+    overflow: Annotated[Literal["allow", "deny"] | None, Meta(description="In place of the plan's.")] = None
     isolation: Annotated[Isolation, Meta(description="Cache isolation.")] = field(default_factory=Isolation)
     models: Annotated[ModelAccess, Meta(description="Model access; within that of the plan.")] = field(
         default_factory=ModelAccess

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from gateway.settings.prices import Prices
 from gateway.settings.types import (
     Branch,
     FilePath,
@@ -56,6 +57,37 @@ class WorkerTls(Branch, frozen=True, kw_only=True):
     key: Annotated[FilePath | None, Meta(description="Its key.")] = None
 
 
+class ProvidedModel(Branch, frozen=True, kw_only=True):
+    """A model at a provider."""
+
+    name: Annotated[Name | None, Meta(description="What the provider calls it; by default as here.")] = None
+    prices: Annotated[
+        Prices | None,
+        Meta(description="What tenants are charged for what it answers; by default as `models[].prices`."),
+    ] = None
+
+
+class Provider(Branch, frozen=True, kw_only=True):
+    """An OpenAI-compatible API outside, run by others and paid for."""
+
+    models: Annotated[
+        dict[Name, ProvidedModel],
+        Meta(
+            description="Models that it answers for, by their names here: {m: {name: theirs, prices: {input: 1, "
+            "output: 2}}}.",
+            min_length=1,
+            max_length=1000,
+        ),
+    ]
+    after_ms: Annotated[
+        Annotated[int, Meta(ge=10, le=3_600_000)] | None,
+        Meta(
+            description="A request of a tenant that consents goes there when it has waited so long for a worker "
+            "that is no provider; by default as long as its class's target for the first token."
+        ),
+    ] = None
+
+
 Headers = dict[str, Secret]
 
 
@@ -104,6 +136,13 @@ class Worker(Branch, frozen=True, kw_only=True):
             extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5557}"),
         ),
     ] = "auto"
+    provider: Annotated[
+        Provider | None,
+        Meta(
+            description="It is a provider outside (kind openai): overflow and fallback for tenants with `overflow: "
+            "allow`, and for nobody else."
+        ),
+    ] = None
 
 
 class Discovery(Branch, frozen=True, kw_only=True):

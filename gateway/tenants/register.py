@@ -250,6 +250,7 @@ class Register:
             closed=(tenant.without_redis or plan.without_redis) == "closed",
             cache_blocks_max=tenant.cache_blocks_max or plan.cache_blocks_max,
             service_class=key.service_class,
+            overflows=(tenant.overflow or plan.overflow) == "allow",
         )
         of_all = organisation.limits if organisation is not None else ()
         return found, next_end(now, tenant.limits, plan.limits, key.limits, of_all)

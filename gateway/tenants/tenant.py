@@ -71,6 +71,7 @@ class Tenant:
     by everybody who chose so. `access`: what tenant and key say of models, besides the plan. `may`: what the key is
     for. `networks`: every one of these sets has to have the caller's address in it. `closed`: it is refused while
     quotas cannot be decided together. `cache_blocks_max`: of its group, in the index. `service_class`: the key's.
+    `overflows`: its prompts may go to providers outside.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Tenant:
     closed: bool = False
     cache_blocks_max: int | None = None
     service_class: str | None = None
+    overflows: bool = False
 
     def allows(self, model: str) -> bool:
         """May this model be used? Plan, tenant and key all have to allow it."""

@@ -46,6 +46,7 @@ PLAN = Plan(
     context_lengths=(ContextLength(models=("llama-*",), max=100),),
     cache_blocks_max=1000,
     without_redis="closed",
+    overflow="allow",
     models=ModelAccess(allow=("llama-*",), deny=("*-70b",)),
     context_length_max=4096,
 )
@@ -61,6 +62,7 @@ TENANTS = (
         context_lengths=(ContextLength(models=("x",), max=5),),
         cache_blocks_max=2000,
         without_redis="open",
+        overflow="deny",
         models=ModelAccess(deny=("llama-1",)),
         addresses=(Network("10.0.0.0/8"),),
         keys=(

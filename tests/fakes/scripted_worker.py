@@ -21,7 +21,8 @@ class Script:
     answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
     is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
     `until`: it waits for this before anything else. `more`: fields of an answer that is no stream. `finish_reason`:
-    of its last choice; None: it says none. `last_frame`: with which its streams end.
+    of its last choice; None: it says none. `last_frame`: with which its streams end. `named`: the model, in
+    its frames.
     """
 
     status: int = 200
@@ -39,6 +40,7 @@ class Script:
     usage_in_last_frame: bool = False
     finish_reason: str | None = "length"
     last_frame: bytes = b"data: [DONE]\n\n"
+    named: str | None = None
 
 
 @dataclass(slots=True)
@@ -186,7 +188,8 @@ class ScriptedWorker:
             }
             choice |= {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
             usage = self._usage(script) if last and script.usage_in_last_frame else None
-            yield _frame({"id": "x", "object": kind, "choices": [choice], "usage": usage})
+            named = {"model": script.named} if script.named is not None else {}
+            yield _frame({"id": "x", "object": kind, **named, "choices": [choice], "usage": usage})
         if not script.usage_in_last_frame and (seen.body.get("stream_options") or {}).get("include_usage"):
             yield _frame({"id": "x", "object": kind, "choices": [], "usage": self._usage(script)})
 

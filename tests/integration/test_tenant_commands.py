@@ -113,7 +113,16 @@ def test_limits_of_every_kind_are_set_shown_and_cleared(radixgate):
         "total_tokens=9/day,mode=shadow,until=2027-01-31",
     )
     given = [word for limit in limits for word in ("--limit", limit)]
-    more = ("--context-length", "llama-*=8192", "--cache-blocks-max", "1000", "--without-redis", "closed")
+    more = (
+        "--context-length",
+        "llama-*=8192",
+        "--cache-blocks-max",
+        "1000",
+        "--without-redis",
+        "closed",
+        "--overflow",
+        "allow",
+    )
     for command in (("plans", "set", "free"), ("tenants", "set", "acme")):
         assert radixgate(*command, *given, *more) == (0, "", "")
         listed = radixgate(command[0], "list")[1].splitlines()[1]
@@ -124,6 +133,7 @@ def test_limits_of_every_kind_are_set_shown_and_cleared(radixgate):
         stored = json.loads(radixgate(command[0], "list", "--json")[1])
         assert stored["context_lengths"] == [{"models": ["llama-*"], "max": 8192}]
         assert (stored["cache_blocks_max"], stored["without_redis"]) == (1000, "closed")
+        assert stored["overflow"] == "allow"
         cleared = ("--clear", "limits", "--clear", "context-lengths", "--clear", "cache_blocks_max")
         assert radixgate(*command, *cleared, "--limit", "requests=5/day") == (0, "", "")
         stored = json.loads(radixgate(command[0], "list", "--json")[1])

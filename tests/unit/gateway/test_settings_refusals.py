@@ -502,6 +502,22 @@ def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good)
 
 
 @pytest.mark.parametrize(
+    ("kind", "more", "expected"),
+    [
+        ("vllm", "provider: {models: {m: {}}}", "$.workers[0].provider: a provider is of kind openai"),
+        ("openai", "provider: {models: {m: {}}}, models: [m]", "$.workers[0].models: those of a provider"),
+        ("openai", "provider: {models: {}}", "$.workers[0].provider.models: "),
+        ("openai", "provider: {models: {m: {prices: {input: 1}}}}", "$.workers[0].provider.models"),
+        ("openai", "provider: {models: {m: {}}, after_ms: 1}", "$.workers[0].provider.after_ms: "),
+    ],
+    ids=["kind", "models", "none", "price", "at once"],
+)
+def test_providers_that_are_wrong(file, kind, more, expected):
+    said = refusal(file(f"workers: [{{id: a, kind: {kind}, url: 'http://localhost:1', {more}}}]\n"))
+    assert said.startswith(expected)
+
+
+@pytest.mark.parametrize(
     ("more", "expected"),
     [
         ("headers: {'x y': v}", "$.workers[0].headers: 'x y' is no name of a header"),

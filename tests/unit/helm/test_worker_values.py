@@ -7,7 +7,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from gateway.settings.workers import KvEventsAt, Worker, WorkerTls
+from gateway.settings.prices import Prices
+from gateway.settings.workers import KvEventsAt, ProvidedModel, Provider, Worker, WorkerTls
 
 CHART = Path(__file__).parents[3] / "helm/radixgate"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -24,6 +25,11 @@ def test_every_setting_of_a_worker_may_be_given():
     assert set(EXTERNAL) == fields(Worker) - {"api_key"} | {"apiKey"}
     assert set(EXTERNAL["tls"]["properties"]) == fields(WorkerTls)
     assert set(EXTERNAL["kv_events"]["oneOf"][1]["properties"]) == fields(KvEventsAt)
+    provider = EXTERNAL["provider"]["properties"]
+    model = provider["models"]["additionalProperties"]["properties"]
+    assert set(provider) == fields(Provider)
+    assert set(model) == fields(ProvidedModel)
+    assert set(model["prices"]["properties"]) == fields(Prices)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +38,9 @@ def test_every_setting_of_a_worker_may_be_given():
         {"priority": "on", "dp_rank": "off", "role": "prefill", "models": ["m"]},
         {"kv_events": {"endpoint": "tcp://*:5557", "ranks": 2}, "headers": {"x-team": "llm"}},
         {"kv_events": "off", "url": "https://10.0.0.1", "tls": {"ca": "/etc/ca.crt"}},
+        {"provider": {"models": {"m": {"name": "n", "prices": {"input": 1, "output": 2}}}, "after_ms": 50}},
     ],
-    ids=["scheduling", "events", "tls"],
+    ids=["scheduling", "events", "tls", "provider"],
 )
 def test_what_the_schema_takes_the_gateway_takes(more):
     worker = {**LEAST, **more}
@@ -43,7 +50,13 @@ def test_what_the_schema_takes_the_gateway_takes(more):
 
 @pytest.mark.parametrize(
     "more",
-    [{"priority": "high"}, {"role": "both ways"}, {"kv_events": {"ranks": 2}}, {"kvEvents": "auto"}],
+    [
+        {"priority": "high"},
+        {"role": "both ways"},
+        {"kv_events": {"ranks": 2}},
+        {"kvEvents": "auto"},
+        {"provider": {}},
+    ],
     ids=str,
 )
 def test_what_the_gateway_refuses_the_schema_refuses(more):

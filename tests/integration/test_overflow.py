@@ -1,0 +1,273 @@
+"""Providers outside: who goes there and when, what it costs, and what leaves. Scripted workers, real Valkey."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.adminapi.route import RouteAsked, explained
+from gateway.web.openai import decode
+from tests.fakes.scripted_worker import ScriptedWorker
+from tests.integration.test_shared_turns import nothing_is_left, together
+
+CONSENTS = {"acme": {"overflow": "allow"}, "globex": {}}
+PRICES = {"input": 1, "output": 2}
+THEIRS = {"input": 10, "cached_input": 5, "output": 20}
+
+
+def settings(here, provider, *more, after_ms=10, **changes):
+    """One worker of ours, and providers of its model, which they call otherwise."""
+    providers = [
+        {
+            "id": f"p{at}",
+            "kind": "openai",
+            "url": one.url + "/v1",
+            "provider": {"models": {"m": {"name": "their/m", "prices": prices}}, "after_ms": after_ms},
+        }
+        for at, (one, prices) in enumerate([(provider, THEIRS), *more])
+    ]
+    return {
+        "workers": json.dumps([{"id": "w0", "kind": "sglang", "url": here.url}, *providers]),
+        "models": json.dumps([{"name": "m", "aliases": ["gpt"], "prices": PRICES}]),
+        "queueing.release_window_tokens": 1,
+        **changes,
+    }
+
+
+async def asked(running, **more):
+    async with running.chat(max_tokens=4, **more) as response:
+        return response.status, await response.json()
+
+
+async def full(running, here):
+    """The worker of ours has a request that has no first token yet. Another one would have to wait."""
+    here.then(until=asyncio.Event())
+    call = asyncio.create_task(asked(running, tenant="globex", stream=False))
+    await running.until(lambda: here.seen)
+    return call
+
+
+@pytest.fixture
+def records(monkeypatch):
+    """What is written down of requests, as it is."""
+    from gateway import pipeline
+
+    kept, tell = [], pipeline.tell
+
+    def told(observers, record):
+        kept.append(record)
+        tell(observers, record)
+
+    monkeypatch.setattr(pipeline, "tell", told)
+    return kept
+
+
+async def test_who_consents_goes_over_where_nobody_here_has_room_and_others_wait(gateway, records):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            first = await full(running, here)
+            waits = asyncio.create_task(asked(running, tenant="globex"))
+            status, _ = await asked(running)
+            assert (status, len(theirs.seen), len(here.seen)) == (200, 1, 1)
+            assert not waits.done()
+            here.script.until.set()
+            assert {(await call)[0] for call in (first, waits)} == {200}
+            assert (len(theirs.seen), len(here.seen)) == (1, 2)
+            await running.until(lambda: running.idle)
+            over = next(record for record in records if record.worker == "p0")
+            assert (over.tenant, over.attempts, over.predicted_tokens) == ("acme", 1, 0)
+            assert over.policy_reason == "overflow to a provider: no worker here had room in time"
+            async with running.http.get(running.admin + "/metrics") as response:
+                assert 'radixgate_worker_requests_total{worker="p0"} 1.0' in await response.text()
+
+
+async def test_who_has_room_here_stays_here(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            for _ in range(3):
+                assert (await asked(running))[0] == 200
+            assert (len(here.seen), len(theirs.seen)) == (3, 0)
+
+
+async def test_a_refusal_for_want_of_room_becomes_overflow_for_who_consents(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        bounds = {"queueing.waiting_seconds_max": "0.05"}
+        async with gateway(tenants=CONSENTS, **settings(here, theirs, after_ms=60_000, **bounds)) as running:
+            first = await full(running, here)
+            assert (await asked(running, tenant="globex"))[0] == 503
+            assert (await asked(running))[0] == 200
+            assert len(theirs.seen) == 1
+            here.script.until.set()
+            await first
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_it_stands_in_where_nobody_here_is_up(gateway, stream):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            await here.stop()
+            await running.until(lambda: running.here.gateway.fleet["w0"].health.health.value == "down", 20)
+            async with running.chat(stream=stream) as response:
+                assert response.status == 200
+                await response.read()
+            async with running.chat(tenant="globex", stream=stream) as response:
+                assert response.status == 503
+            assert len(theirs.seen) == 1
+
+
+async def test_it_stands_in_where_a_worker_fails_before_the_first_byte(gateway, records):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            here.then(break_after=0)
+            assert (await asked(running))[0] == 200
+            assert (await asked(running, tenant="globex"))[0] == 502
+            assert len(theirs.seen) == 1
+            await running.until(lambda: running.idle)
+            assert (records[0].worker, records[0].attempts) == ("p0", 2)
+
+
+async def test_the_cheapest_is_asked_first_and_the_next_where_it_fails(gateway):
+    async with (
+        ScriptedWorker() as here,
+        ScriptedWorker(["their/m"]) as dear,
+        ScriptedWorker(["their/m"]) as cheap,
+    ):
+        less = {"input": 2, "output": 3}
+        async with gateway(tenants=CONSENTS, **settings(here, dear, (cheap, less))) as running:
+            first = await full(running, here)
+            assert (await asked(running))[0] == 200
+            assert (len(dear.seen), len(cheap.seen)) == (0, 1)
+            cheap.then(status=429)
+            assert (await asked(running))[0] == 200
+            assert (len(dear.seen), len(cheap.seen)) == (1, 2)
+            here.script.until.set()
+            await first
+
+
+async def test_who_a_provider_fails_waits_here_and_passes_nobody(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            first = await full(running, here)
+            theirs.then(status=429)
+            second = asyncio.create_task(asked(running))
+            await running.until(lambda: theirs.seen)
+            await running.until(
+                lambda: any(map(len, running.here.gateway.services.reservations.rooms().values()))
+            )
+            assert len(here.seen) == 1
+            here.script.until.set()
+            assert [(await call)[0] for call in (first, second)] == [200, 200]
+            assert len(here.seen) == 2
+            await running.until(lambda: running.idle)
+
+
+async def test_its_price_is_charged_and_settled(gateway, records):
+    limits = [{"total_tokens": 100, "per": "day"}, {"spend": 10, "per": "day"}]
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, limits=limits, **settings(here, theirs)) as running:
+            theirs.then(cached_tokens=4)
+            assert (await asked(running))[0] == 200
+            here.then(break_after=0)
+            async with running.chat(max_tokens=4) as response:
+                assert response.status == 200
+            await running.until(lambda: running.idle)
+            await running.until(lambda: len(records) == 2)
+            # 10 prompt tokens, 4 of them cached there, and 4 of output.
+            assert [record.spend for record in records] == [10 * 1 + 4 * 2, 6 * 10 + 4 * 5 + 4 * 20]
+            here.then(break_after=None)
+            async with running.chat(max_tokens=4) as response:
+                assert int(response.headers["x-ratelimit-remaining-tokens"]) <= 100 - 2 * 14
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_nothing_leaves_that_says_who_asks_and_the_answer_names_our_model(gateway, stream):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            here.then(break_after=0)
+            theirs.then(more={"model": "their/m", "provider": "somebody"}, named="their/m")
+            said = {
+                "user": "jane",
+                "metadata": {"team": "a"},
+                "prompt_cache_key": "k",
+                "service_tier": "auto",
+            }
+            said |= {"safety_identifier": "s", "cache_salt": "c", "temperature": 0.5, "priority": 3}
+            trace = {
+                "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                "x-request-id": "mine",
+            }
+            body = {"model": "gpt", "messages": [{"role": "user", "content": "hi"}], "stream": stream, **said}
+            async with running.http.post(
+                f"{running.url}/v1/chat/completions", json=body, headers={**running.headers(), **trace}
+            ) as response:
+                text = await response.text()
+            assert response.status == 200
+            assert ("their/m" in text, "somebody" in text, '"m"' in text) == (False, False, True)
+            (seen,) = theirs.seen
+            assert set(seen.body) <= {"model", "messages", "stream", "temperature", "stream_options"}
+            assert seen.body["model"] == "their/m"
+            assert "traceparent" not in seen.headers
+            assert seen.headers["x-request-id"] not in ("mine", response.headers["x-request-id"])
+            sent = json.dumps([seen.body, dict(seen.headers)])
+            for word in ("acme", "globex", "jane", running.keys["acme"].text):
+                assert word not in sent
+
+
+async def test_nothing_of_its_cache_is_known_or_expected(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            here.then(break_after=0)
+            theirs.then(cached_tokens=800, prompt_tokens=1000)
+            for _ in range(2):
+                assert (await asked(running, text="word " * 800))[0] == 200
+            await running.until(lambda: running.idle)
+            assert len(theirs.seen) == 2
+            stats = running.here.gateway.services.reservations.index.stats()
+            assert (stats.blocks, stats.predictions) == (0, 0)
+
+
+async def test_route_explains_why_a_provider_is_considered_or_not(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs, after_ms=200)) as running:
+            at = running.here.gateway.services
+
+            async def told(tenant):
+                body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+                found = await explained(at, decode, RouteAsked(body=body, tenant=tenant))
+                return [(worker.worker, worker.rank, worker.reason) for worker in found.workers]
+
+            ours, provider = await told("acme")
+            assert (ours[0], ours[1]) == ("w0", 1)
+            why = "overflow to a provider: asked where nobody here takes it within 200 ms"
+            assert provider == ("p0", 2, why)
+            ours, provider = await told("globex")
+            assert provider == ("p0", None, "it is a provider, and globex has not consented (overflow: deny)")
+
+
+async def test_it_is_so_too_where_gateways_give_turns_together(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        rules = settings(here, theirs, after_ms=50)
+        async with gateway(tenants=CONSENTS, **rules) as one, gateway(tenants=CONSENTS, **rules) as two:
+            await together(one, two)
+            first = await full(one, here)
+            waits = asyncio.create_task(asked(two, tenant="globex"))
+            assert (await asked(two))[0] == 200
+            assert (len(theirs.seen), len(here.seen), waits.done()) == (1, 1, False)
+            here.script.until.set()
+            assert {(await call)[0] for call in (first, waits)} == {200}
+            assert (len(theirs.seen), len(here.seen)) == (1, 2)
+            await nothing_is_left(one, two)
+
+
+async def test_batch_work_waits_for_workers_here(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            first = await full(running, here)
+            rooms = running.here.gateway.services.reservations.rooms
+            second = asyncio.create_task(asked(running, service_tier="batch"))
+            await running.until(lambda: any(map(len, rooms().values())))
+            assert (await asked(running))[0] == 200
+            assert (len(here.seen), len(theirs.seen), second.done()) == (1, 1, False)
+            here.script.until.set()
+            assert [(await call)[0] for call in (first, second)] == [200, 200]
+            assert (len(here.seen), len(theirs.seen)) == (2, 1)

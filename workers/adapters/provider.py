@@ -1,0 +1,144 @@
+"""A provider: an OpenAI-compatible API that others run for many, between the gateway and its OpenAIAdapter.
+
+    gateway   model, fields, cache_salt, trace, request id     model, as here        gateway
+       |                                                             ^
+       v      less whatever says who asks                            |  renamed, frame by frame
+    provider  its own name for the model, a random id          model, as there      provider
+
+It learns what the answer needs. Its answers name the model as the gateway's own workers would.
+"""
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from workers.adapter import (
+    Failure,
+    StreamBroken,
+    WorkerAdapter,
+    WorkerAnswer,
+    WorkerCall,
+    WorkerReport,
+    WorkerUnreachable,
+)
+
+WITHHELD = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Fields that say who asks and what for, have something kept there, or would change the price."""
+
+FRAME_BYTES_MAX = 1024**2
+"""A frame that is longer passes as it comes."""
+
+BODY_BYTES_MAX = 256 * 1024**2
+
+_NAMES_WORKER = (b'"model"', b'"provider"')
+_FRAME_END = re.compile(rb"\r?\n\r?\n")
+_DATA = re.compile(rb"^data: ?(\{.*\})", re.MULTILINE)
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class ProviderAdapter:
+    """See WorkerAdapter. `names`: what the provider calls the models that have another name there."""
+
+    isolates = False
+    streams_whole = False
+
+    def __init__(self, inner: WorkerAdapter, names: Mapping[str, str]) -> None:
+        self._inner = inner
+        self._names = names
+
+    @asynccontextmanager
+    async def stream(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
+        theirs = self._names.get(call.model, call.model)
+        sent = WorkerCall(
+            id=uuid.uuid4().hex,
+            path=call.path,
+            fields={name: value for name, value in call.fields.items() if name not in WITHHELD},
+            model=theirs,
+            stream=call.stream,
+            first_byte_seconds_max=call.first_byte_seconds_max,
+            idle_seconds_max=call.idle_seconds_max,
+        )
+        async with self._inner.stream(sent) as answer:
+            if answer.status == 404:
+                # The client has named a model that there is; that it is not there is nothing it could mend.
+                raise WorkerUnreachable(f"/{call.path} or {theirs!r} is unknown", failure=Failure.REFUSED)
+            yield _Renamed(answer, theirs, call.model)
+
+    async def probe(self) -> WorkerReport:
+        return await self._inner.probe()
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Renamed:
+    """A WorkerAnswer that calls the model by our name."""
+
+    def __init__(self, answer: WorkerAnswer, theirs: str, ours: str) -> None:
+        self.status = answer.status
+        self.content_type = answer.content_type
+        self._answer = answer
+        self._theirs = theirs
+        self._ours = ours
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._frames() if self.content_type == "text/event-stream" else self._whole()
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        tail = b""
+        async for chunk in self._answer.chunks():
+            tail += chunk
+            ends = [found.end() for found in _FRAME_END.finditer(tail)]
+            cut = ends[-1] if ends else 0
+            if len(tail) - cut > FRAME_BYTES_MAX:
+                cut = len(tail)
+            ready, tail = tail[:cut], tail[cut:]
+            if ready:
+                yield _DATA.sub(self._line, ready)
+        if tail:
+            yield _DATA.sub(self._line, tail)
+
+    async def _whole(self) -> AsyncIterator[bytes]:
+        parts, size = list[bytes](), 0
+        async for chunk in self._answer.chunks():
+            size += len(chunk)
+            if size > BODY_BYTES_MAX:
+                raise StreamBroken("the answer is too large")
+            parts.append(chunk)
+        body = b"".join(parts)
+        if self.status >= 400:
+            yield body.replace(self._theirs.encode(), self._ours.encode())
+        elif body:
+            yield self._object(body)
+
+    def _line(self, found: re.Match[bytes]) -> bytes:
+        return b"data: " + self._object(found[1])
+
+    def _object(self, text: bytes) -> bytes:
+        """A JSON object; whatever else it is stays as it is."""
+        if not any(name in text for name in _NAMES_WORKER):
+            return text
+        try:
+            fields = _OBJECT.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return text
+        fields.pop("provider", None)
+        if "model" in fields:
+            fields["model"] = msgspec.Raw(msgspec.json.encode(self._ours))
+        return msgspec.json.encode(fields)
