@@ -26,7 +26,7 @@ from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.refusals import nobody_left
 from gateway.dispatch.target import SAMPLES_MIN
 from gateway.dispatch.turn import Turn
-from gateway.errors import StreamInterrupted, WorkerTimeout
+from gateway.errors import NoWorker, StreamInterrupted, WorkerTimeout
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
@@ -227,7 +227,12 @@ class Held:
         if self._tried and not self._by.retries.spend(self._by.clock()):
             return None
         async with self._comments():
-            placed = await self._turn.come()
+            try:
+                placed = await self._turn.come()
+            except NoWorker:
+                if not self._tried:
+                    raise
+                return None  # What a provider made of it says more.
         if not self._progress.attempts:
             self._by.retries.request(self._by.clock())
         return placed

@@ -16,7 +16,8 @@ from gateway.dispatch import costs
 from gateway.dispatch.feedback import Expectation, Feedback
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.prefixes import NO_HASHES, PromptBlocks
-from gateway.dispatch.turn import Parts, Turn
+from gateway.dispatch.seats import Parts
+from gateway.dispatch.turn import Turn
 from gateway.telemetry.record import Progress
 from policies.latency_model import predicted_ttft_ms
 from radix_cache.index import PrefixIndex
@@ -79,7 +80,7 @@ class Legs:
         self._progress.sent_to(
             placed.worker.id,
             at=placed.since,
-            by_shadow=self._by_shadow,
+            by_shadow=self._by_shadow and not placed.outside,
             reason=placed.route.reason,
             predicted_tokens=placed.route.matched_tokens,
             predicted_ttft_seconds=predicted_ttft_ms(placed.computes.speed, placed.tokens_ahead) / 1000,

@@ -7,28 +7,23 @@ Where turns are given may change while it waits (gateway/queue/shared.py); it as
 Its service class and its client's own timeout say when it is too late: it is then let go before it costs a prefill.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
 from gateway.context import RequestContext
-from gateway.dispatch.choices import session_of
-from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.loads import Place
 from gateway.dispatch.overflow import REFUSALS, GoesOver, Overflow
-from gateway.dispatch.pairs import PairPlace, pair
-from gateway.dispatch.placed import Bounds, Placed
+from gateway.dispatch.placed import Placed
 from gateway.dispatch.prefixes import PromptBlocks
-from gateway.dispatch.ranks import Ranks
-from gateway.dispatch.router import Decision, Router
+from gateway.dispatch.router import Decision
+from gateway.dispatch.seats import Parts, computes_at, seated
 from gateway.dispatch.target import Demoted, Target, uncached_tokens
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
 from gateway.errors import GatewayError, NoWorker
 from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
-from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
+from gateway.queue.shared import AskAnew, NoRoute
 from gateway.queue.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.quotas.quota import Cost
 from gateway.telemetry.record import Progress
@@ -37,23 +32,6 @@ from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerUnreachable
-
-
-class Parts(Protocol):
-    """What a turn is made of; see Reservations."""
-
-    fleet: Fleet
-    router: Router
-    queue: SharedQueue
-    bounds: Bounds
-    ranks: Ranks
-    clock: Callable[[], float]
-
-    def room(self, queue: str) -> WaitingRoom[Placed]: ...
-
-    def room_made(self) -> None: ...
-
-    def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None: ...
 
 
 class Turn:
@@ -166,7 +144,7 @@ class Turn:
         for route in decision.routes:
             if not (over or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
                 break
-            worker, uncached = by.fleet[_computes(route)], self._uncached(route)
+            worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
             free = worker.id not in taken and has_window(worker.load.all_tokens_queued, uncached, window)
             if over or free:
                 if not over:
@@ -186,7 +164,7 @@ class Turn:
             return None
         window = by.queue.share_of(by.bounds.release_window_tokens)
         for route in decision.routes:
-            worker, uncached = by.fleet[_computes(route)], self._uncached(route)
+            worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
             if has_window(worker.load.all_tokens_queued, uncached, window):
                 assert self._ticket is not None
                 shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
@@ -241,7 +219,7 @@ class Turn:
             nonlocal decision
             decision = self._ranked()
             # In Redis a route is a worker that has room in its window; of two over one worker the better counts.
-            ranking = {_computes(route): route for route in reversed(decision.routes)}
+            ranking = {computes_at(route): route for route in reversed(decision.routes)}
             known.update(ranking)
             return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
 
@@ -282,7 +260,7 @@ class Turn:
 
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
-        worker = _computes(route)
+        worker = computes_at(route)
         queued = self._by.fleet[worker].load.all_tokens_queued
         return SharedRoute(
             worker,
@@ -303,51 +281,15 @@ class Turn:
             ),
             uncached_tokens=uncached,
             cached_tokens=cached,
-            worker=_computes(best) if best is not None and cached else "",
+            worker=computes_at(best) if best is not None and cached else "",
             deadline=self._target.at,
             service_class=self._target.kind.name,
             level=self._target.kind.level,
         )
 
     def _placed(self, route: Route, uncached: int, shared: SharedTicket) -> Placed:
-        by, worker, computes = self._by, self._by.fleet[route.worker], self._by.fleet[_computes(route)]
-        ahead = computes.load.all_tokens_queued - computes.load.computed(computes.speed)
-        since, tokens_ahead = by.clock(), ahead + uncached
-        session = session_of(self._ctx.request, self._ctx.tenant)
-        rank = by.ranks.enter(computes.id, computes.ranks, self._prompt, session)
-        if computes is worker:
-            return Placed(
-                worker=worker,
-                computes=worker,
-                through=worker.adapter,
-                route=route,
-                tokens_ahead=tokens_ahead,
-                since=since,
-                place=Place(worker.load, uncached_tokens=uncached, kv_tokens=self._kv_tokens),
-                shared=shared,
-                rank=rank,
-            )
         assert self._ticket is not None
-        answering = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
-        by.queue.hold(answering, SharedPlaced(worker.id, 0))
-        return Placed(
-            worker=worker,
-            computes=computes,
-            through=pair(computes, worker, self._ctx, rank.number if rank is not None else session),
-            route=route,
-            tokens_ahead=tokens_ahead,
-            since=since,
-            place=PairPlace(
-                computes.load,
-                worker.load,
-                uncached_tokens=uncached,
-                prompt_tokens=self._prompt.prompt_tokens,
-                kv_tokens=self._kv_tokens,
-            ),
-            shared=shared,
-            answering=answering,
-            rank=rank,
-        )
+        return seated(self._by, self._ctx, self._prompt, route, uncached, shared, self._ticket)
 
     def _patience(self, room: WaitingRoom[Placed], ticket: Ticket) -> Patience | None:
         """What ends its waiting, besides the room's own bound."""
@@ -371,8 +313,3 @@ class Turn:
     @property
     def _kv_tokens(self) -> int:
         return self._prompt.prompt_tokens + self._output_tokens
-
-
-def _computes(route: Route) -> WorkerId:
-    """Whose window the prompt takes."""
-    return route.prefill_worker or route.worker

@@ -161,6 +161,18 @@ async def test_who_a_provider_fails_waits_here_and_passes_nobody(gateway):
             await running.until(lambda: running.idle)
 
 
+async def test_where_nobody_here_is_up_a_provider_that_fails_is_what_the_client_is_told(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            running.here.gateway.fleet.drain("w0")
+            theirs.then(status=500)
+            assert (await asked(running))[1]["error"]["code"] == "worker_error"
+            theirs.then(status=429, headers={"retry-after": "7"})
+            async with running.chat() as response:
+                assert (response.status, response.headers["retry-after"]) == (503, "7")
+            await running.until(lambda: running.idle)
+
+
 async def test_its_price_is_charged_and_settled(gateway, records):
     limits = [{"total_tokens": 100, "per": "day"}, {"spend": 10, "per": "day"}]
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
