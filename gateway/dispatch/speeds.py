@@ -5,23 +5,34 @@ What is known of few answers is held against the others'; see policies/latency_m
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from policies.latency_model import PrefillFit, learnt_step_ms, shrunk
 from workers.worker import Speed
 
 MODELS_MAX = 1000
 
+Known = TypeVar("Known", Speed, PrefillFit)
+
 
 @dataclass(slots=True)
 class LearntSpeed:
-    """`fit`: of prefills. `step_ms`, learnt from so many `steps`: of streams. `speed`: what is made of both."""
+    """`fit`: of prefills. `step_ms`, learnt from so many `steps`: of streams. `speed`: what is made of both.
+
+    `rated_ms_per_token`: what its operator says of it; that is held for it, and not what the others of its models
+    take, as long as little is known. It may well be another GPU than theirs.
+    """
 
     speed: Speed = field(default_factory=Speed)
     fit: PrefillFit = field(init=False)
     step_ms: float = field(init=False)
     steps: int = 0
+    rated_ms_per_token: float | None = None
 
     def __post_init__(self) -> None:
+        self.speed = self._rated(self.speed)
         self.fit = PrefillFit.seeded(self.speed)
         self.step_ms = self.speed.step_ms
 
@@ -33,15 +44,21 @@ class LearntSpeed:
         self.steps += 1
 
     def held_against(self, fleet: "LearntSpeed") -> None:
+        others = self._rated(fleet.fit)
         self.speed = shrunk(
-            self.fit, fleet.fit, steps=self.steps, step_ms=self.step_ms, fleet_step_ms=fleet.step_ms
+            self.fit, others, steps=self.steps, step_ms=self.step_ms, fleet_step_ms=fleet.step_ms
         )
 
     def begin_as(self, fleet: "LearntSpeed") -> None:
         """Nothing is known of it yet: it is held for one of the others."""
-        self.fit = PrefillFit.seeded(fleet.fit.speed(self.speed))
+        self.fit = PrefillFit.seeded(self._rated(fleet.fit.speed(self.speed)))
         self.step_ms = fleet.step_ms
         self.held_against(fleet)
+
+    def _rated(self, known: Known) -> Known:
+        if self.rated_ms_per_token is None:
+            return known
+        return replace(known, ms_per_token=self.rated_ms_per_token)
 
 
 class FleetSpeeds:

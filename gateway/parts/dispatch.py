@@ -23,6 +23,7 @@ from gateway.dispatch.reservations import QueueRules, Reservations
 from gateway.dispatch.router import Router
 from gateway.dispatch.service_classes import ServiceClasses
 from gateway.dispatch.shadow import Shadow
+from gateway.dispatch.speeds import LearntSpeed
 from gateway.dispatch.waiting_room import RoomRules
 from gateway.queue.favours import Favours
 from gateway.queue.keys import QueueKeys
@@ -113,6 +114,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         headers={name: value.reveal() for name, value in settings.headers.items()},
         tls=TlsFiles(ca=tls.ca, certificate=tls.certificate, key=tls.key) if tls is not None else None,
     )
+    rated = settings.prefill_tokens_per_second
     adapter, provider, models = adapters()[settings.kind](target), settings.provider, settings.models
     if provider is not None:
         models = tuple(provider.models)
@@ -126,6 +128,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         role=Role(settings.role),
         told=event_sources(settings) if provider is None else (),
         provider=_provider(provider) if provider is not None else None,
+        learnt=LearntSpeed(rated_ms_per_token=1000 / rated if rated is not None else None),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
         names_rank=settings.dp_rank == "auto",
     )

@@ -136,6 +136,13 @@ class Worker(Branch, frozen=True, kw_only=True):
             extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5557}"),
         ),
     ] = "auto"
+    prefill_tokens_per_second: Annotated[
+        Annotated[float, Meta(ge=1, le=1e8)] | None,
+        Meta(
+            description="Rated: prompt tokens that it computes a second. Routing goes by that until it has learnt "
+            "better from its answers; by default by what other workers of its models take."
+        ),
+    ] = None
     provider: Annotated[
         Provider | None,
         Meta(

@@ -5,6 +5,9 @@ from random import Random
 import pytest
 
 from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
+from gateway.parts.dispatch import worker_of
+from gateway.settings.types import HttpUrl
+from gateway.settings.workers import Worker as WorkerSettings
 from policies.latency_model import predicted_ttft_ms
 from policies.registry import routing_policy
 from policies.routing.protocol import Candidate, RouteQuery
@@ -83,3 +86,43 @@ def test_workers_of_another_model_teach_nothing():
         speeds.first_token(frozenset({"tiny"}), other, [other], tokens=100, ttft_ms=1.0)
     taught(speeds, workers, 0, tokens=100, ttft_ms=30.0)
     assert workers[0].speed.ms_per_token > 0.09
+
+
+def test_a_rating_is_held_for_the_speed_until_answers_tell():
+    rated, other = LearntSpeed(rated_ms_per_token=0.5), LearntSpeed()
+    assert (rated.speed.ms_per_token, rated.fit.ms_per_token) == (0.5, 0.5)
+    assert rated.speed.fixed_ms == other.speed.fixed_ms
+    speeds, random = FleetSpeeds(), Random(6)
+    for _ in range(50):
+        tokens = random.randrange(100, 4000)
+        taught(speeds, [other, rated], 0, tokens=tokens, ttft_ms=30 + 0.05 * tokens)
+    assert other.speed.ms_per_token == pytest.approx(0.05, rel=0.2)
+    assert rated.speed.ms_per_token == pytest.approx(0.5)
+    for _ in range(500):
+        tokens = random.randrange(100, 4000)
+        taught(speeds, [rated, other], 0, tokens=tokens, ttft_ms=30 + 0.2 * tokens)
+    assert rated.speed.ms_per_token == pytest.approx(0.2, rel=0.1)
+
+
+def test_who_joins_with_a_rating_begins_with_it_and_with_what_the_others_know_besides():
+    speeds, workers = fleet(1)
+    for tokens in range(100, 4000, 50):
+        taught(speeds, workers, 0, tokens=tokens, ttft_ms=80 + 0.2 * tokens)
+    joined = LearntSpeed(rated_ms_per_token=0.01)
+    speeds.joined(MODELS, joined)
+    assert joined.speed.ms_per_token == pytest.approx(0.01)
+    assert joined.speed.fixed_ms == pytest.approx(80, rel=0.3)
+
+
+def test_a_cold_prompt_goes_to_the_worker_that_is_rated_faster():
+    slow, fast = LearntSpeed(rated_ms_per_token=1.0), LearntSpeed(rated_ms_per_token=0.05)
+    assert best([slow, fast], matched=0) == "w1"
+
+
+def test_a_worker_of_the_settings_begins_at_its_rating():
+    rated = WorkerSettings(
+        id="w", kind="vllm", url=HttpUrl("http://localhost:1"), prefill_tokens_per_second=4000
+    )
+    assert worker_of(rated).speed.ms_per_token == 0.25
+    unrated = WorkerSettings(id="w", kind="vllm", url=HttpUrl("http://localhost:1"))
+    assert worker_of(unrated).speed == LearntSpeed().speed

@@ -35,7 +35,13 @@ def test_every_setting_of_a_worker_may_be_given():
 @pytest.mark.parametrize(
     "more",
     [
-        {"priority": "on", "dp_rank": "off", "role": "prefill", "models": ["m"]},
+        {
+            "priority": "on",
+            "dp_rank": "off",
+            "prefill_tokens_per_second": 9000,
+            "role": "prefill",
+            "models": ["m"],
+        },
         {"kv_events": {"endpoint": "tcp://*:5557", "ranks": 2}, "headers": {"x-team": "llm"}},
         {"kv_events": "off", "url": "https://10.0.0.1", "tls": {"ca": "/etc/ca.crt"}},
         {"provider": {"models": {"m": {"name": "n", "prices": {"input": 1, "output": 2}}}, "after_ms": 50}},
@@ -56,6 +62,7 @@ def test_what_the_schema_takes_the_gateway_takes(more):
         {"kv_events": {"ranks": 2}},
         {"kvEvents": "auto"},
         {"provider": {}},
+        {"prefill_tokens_per_second": 0},
     ],
     ids=str,
 )
