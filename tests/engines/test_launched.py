@@ -119,3 +119,15 @@ async def test_stopping_the_command_finishes_what_runs_and_leaves_nothing(worker
         assert await stopping == 0
         assert await asyncio.to_thread(gone, processes), processes
         assert await registered(running) == []
+
+
+async def test_a_command_that_is_killed_takes_its_engine_with_it(worker, finding):
+    async with finding() as running:
+        await is_up(running, worker)
+        processes = worker.engine_processes()
+        assert len(processes) > 1
+        worker.process.kill()
+        await asyncio.to_thread(worker.process.wait)
+        assert await asyncio.to_thread(gone, processes), processes
+        # Nobody took it out of the registry: its lease ends.
+        await has_left(running)
