@@ -4,7 +4,7 @@ import random
 import socket
 
 LOWEST, HIGHEST = 15_000, 32_000
-"""Systems give callers ports from 32768 on (Linux) or above: nobody gets these by chance while an engine is away."""
+"""Systems give callers ports from 32768 on (Linux) or above: nobody gets these by chance while it is away."""
 
 
 def free_ports(host: str, count: int = 1) -> int:
