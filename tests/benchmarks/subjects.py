@@ -112,7 +112,7 @@ async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field
                 program = await _smg()
                 options = _smg_options(urls, key)
                 found[SMG] = subject(SMG, await start(SMG, SMG_READY, str(program), "launch", *options))
-            except ChildFailed as err:
+            except (ChildFailed, OSError) as err:
                 notes.append(f"without smg: {err}")
         if AIOHTTP in wanted:
             relay = await start(AIOHTTP, READY, *_module("tests.benchmarks.bare_relay"), urls[0])
