@@ -10,11 +10,13 @@ What the caller adds wins: a flag of ours that it names too is left out.
 import asyncio
 import logging
 import os
+import shlex
 import signal
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from workers import engine_flags as flags
 from workers.adapter import WorkerUnreachable
@@ -25,6 +27,9 @@ log = logging.getLogger(__name__)
 
 ENGINES = ("sglang", "vllm")
 MODULES = {"sglang": "sglang.launch_server", "vllm": "vllm.entrypoints.openai.api_server"}
+
+SECRETS = ("-key", "_key", "-token", "_token", "-password", "_password")
+"""How flags end whose values nobody is to see."""
 
 RESTART_SECONDS = (1.0, 5.0, 15.0, 60.0)
 STEADY_SECONDS = 300.0
@@ -70,6 +75,35 @@ def command_line(launch: Launch) -> list[str]:
     theirs = {word.partition("=")[0] for word in launch.more if word.startswith("-")}
     kept = [word for part in ours if part and part[0] not in theirs for word in part]
     return [launch.python, "-m", MODULES[engine], *kept, *launch.more]
+
+
+def ranks(more: Sequence[str]) -> int:
+    """Data-parallel ranks that the caller's flags ask for: rank r publishes its KV events on the port + r."""
+    told = value_of(more, "--data-parallel-size", "--dp-size", "--dp", "-dp")
+    return max(1, int(told)) if told is not None and told.isascii() and told.isdigit() else 1
+
+
+def value_of(more: Sequence[str], *names: str) -> str | None:
+    """What stands behind one of these flags, as a word of its own or after `=`. Of several the last counts."""
+    found = None
+    for word, after in zip_longest(more, more[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name in names:
+            found = value if equals else after
+    return found
+
+
+def shown(command: Sequence[str]) -> str:
+    """As it is typed into a shell, without the secrets in it."""
+    words, secret = [], False
+    for word in command:
+        if word.startswith("-"):
+            name, equals, _ = word.partition("=")
+            secret = name.endswith(SECRETS)
+            words.append(f"{name}=***" if equals and secret else word)
+        else:
+            words.append("***" if secret else word)
+    return shlex.join(words)
 
 
 def _halved(launch: Launch) -> list[tuple[str, ...]]:
@@ -135,6 +169,7 @@ class LaunchedEngine:
         self._patience = patience or Patience()
         self._environment = environment
         self._process: Process | None = None
+        self._why = ""
 
     @property
     def pid(self) -> int | None:
@@ -175,10 +210,10 @@ class LaunchedEngine:
                 self.life.move(True)
             now = loop.time()
             if up_since is None and now - started > self._patience.start:
-                log.error("the engine does not answer after %g seconds", self._patience.start)
+                log.error("the engine does not answer after %g seconds: %s", self._patience.start, self._why)
                 break
             if up_since is not None and now - heard > self._patience.silent:
-                log.error("the engine has not answered for %g seconds", self._patience.silent)
+                log.error("the engine has not answered for %g seconds: %s", self._patience.silent, self._why)
                 break
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), self._patience.look)
@@ -191,7 +226,7 @@ class LaunchedEngine:
         try:
             await self._ask()
         except WorkerUnreachable as err:
-            log.debug("the engine does not answer: %s", err)
+            self._why = str(err)
             return False
         return True
 

@@ -25,7 +25,7 @@ CONTEXT = {"allow_extra_args": True}
 def worker(
     context: typer.Context,
     model: Annotated[
-        Path,
+        str,
         typer.Option(
             help="Checkpoint directory: config.json, safetensors, tokenizer.json; or what the engine takes."
         ),
@@ -160,7 +160,7 @@ def worker(
             context,
             own=(*OF_BOTH, *OF_LAUNCHED),
             engine=engine,
-            model=str(model),
+            model=model,
             host=host,
             port=port,
             served_model_name=served_model_name,
@@ -177,8 +177,9 @@ def worker(
     refuse(context, OF_LAUNCHED, "for engines that are launched: see --engine")
     if context.args:
         raise Failure(f"unexpected: {' '.join(context.args)}", 2)
-    if not (model / "config.json").is_file():
-        raise Failure(f"--model: there is no config.json in {str(model)!r}", 2)
+    checkpoint = Path(model)
+    if not (checkpoint / "config.json").is_file():
+        raise Failure(f"--model: there is no config.json in {model!r}", 2)
     try:
         from workers.engine.errors import ConfigInvalid
         from workers.engine_server import main
@@ -186,7 +187,7 @@ def worker(
     except ImportError as err:
         raise Failure(f"{ENGINE_MISSING} ({err})") from err
     chosen: dict[str, Any] = {
-        "model": model,
+        "model": checkpoint,
         "host": host,
         "port": port,
         "served_model_name": served_model_name,

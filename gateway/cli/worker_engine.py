@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import shlex
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +10,7 @@ from contextlib import suppress
 import typer
 
 from gateway.cli.failure import Failure
+from gateway.cli.free_ports import free_ports
 from gateway.cli.options import is_given, refuse
 from gateway.cli.registering import EVERYWHERE, Registering
 from gateway.cli.serve import run_loop
@@ -19,12 +18,24 @@ from gateway.telemetry import logs
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerTarget, WorkerUnreachable
 from workers.adapters.registry import BUILT_IN
-from workers.launch import ENGINES, EngineLife, Launch, LaunchedEngine, Patience, command_line
+from workers.launch import (
+    ENGINES,
+    EngineLife,
+    Launch,
+    LaunchedEngine,
+    Patience,
+    command_line,
+    ranks,
+    shown,
+    value_of,
+)
 from workers.worker import Role
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+IDLE_LOOKS = 3
+"""vLLM's load is read with every third probe: only so many that say the same are of now."""
 NOTICE_SECONDS = 2.0
 """Gateways look at the registry every second."""
 
@@ -55,44 +66,45 @@ def launched(
     refuse(context, others, "the embedded engine's; what the launched one has goes after --")
     if role not in ("null", "prefill", "decode"):
         raise Failure(f"--disaggregation-mode: {role!r} is none of null, prefill, decode", 2)
-    replay_port = events_port + 1 if events_port else 0
+    api_key = value_of(context.args, "--api-key", "--api_key")
+    if api_key is not None and registering is not None:
+        raise Failure("--api-key: gateways that find a worker by its registration have no key for it", 2)
+    count = ranks(context.args)
+    if events_port == 0:
+        # Engines publish on all addresses.
+        events_port = free_ports("", 2 * count)
     launch = Launch(
         engine=engine,
         model=model,
         python=python or sys.executable,
         host=host,
-        port=free_port(host, port),
+        port=port or free_ports(host),
         served_model_name=served_model_name,
         page_size=page_size if is_given(context, "page_size") else None,
-        events_port=free_port(host, events_port) if events_port is not None else None,
-        replay_port=free_port(host, replay_port) if events_port is not None else None,
+        events_port=events_port,
+        replay_port=events_port + count if events_port is not None else None,
         role=Role.BOTH if role == "null" else Role(role),
         bootstrap_port=bootstrap_port if is_given(context, "disaggregation_bootstrap_port") else None,
         more=tuple(context.args),
     )
     logs.set_up("info")
-    run_loop(_run(launch, Patience(start=start_seconds, silent=silent_seconds), registering, drain_seconds))
+    patience = Patience(start=start_seconds, silent=silent_seconds)
+    run_loop(_run(launch, api_key, patience, registering, drain_seconds))
     return 0
 
 
-def free_port(host: str, port: int) -> int:
-    """That port, or a free one for 0."""
-    if port:
-        return port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as trial:
-        trial.bind((host, 0))
-        return int(trial.getsockname()[1])
-
-
 async def _run(
-    launch: Launch, patience: Patience, registering: Registering | None, drain_seconds: float
+    launch: Launch,
+    api_key: str | None,
+    patience: Patience,
+    registering: Registering | None,
+    drain_seconds: float,
 ) -> None:
-    """Raises Failure."""
+    """`api_key`: what the engine asks for. Raises Failure."""
     command, url = command_line(launch), _url(launch.host, launch.port)
-    log.info("launching %s", shlex.join(command))
+    log.info("launching %s", shown(command))
     answers_at = _url(EVERYWHERE.get(launch.host, launch.host), launch.port)
-    adapter = BUILT_IN[launch.engine](WorkerTarget(id=WorkerId("launched"), url=answers_at))
+    adapter = BUILT_IN[launch.engine](WorkerTarget(id=WorkerId("launched"), url=answers_at, api_key=api_key))
     engine, stop = LaunchedEngine(command, adapter.probe, patience=patience), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -107,7 +119,7 @@ async def _run(
         told.cancel()
         await asyncio.gather(told, return_exceptions=True)
         if registering is not None:
-            await _idle(adapter, drain_seconds)
+            await _idle(adapter, engine.life, drain_seconds)
     except OSError as err:
         raise Failure(f"{command[0]} cannot be run: {err.strerror or err}") from err
     finally:
@@ -129,14 +141,30 @@ async def _told(life: EngineLife, url: str, launch: Launch, registering: Registe
             await life.until(up=False)
 
 
-async def _idle(adapter: WorkerAdapter, seconds_max: float) -> None:
+async def _idle(
+    adapter: WorkerAdapter,
+    life: EngineLife,
+    seconds_max: float,
+    *,
+    notice: float = NOTICE_SECONDS,
+    look: float = LOOK_SECONDS,
+) -> None:
     """Waits until it has nothing to do any more, as far as it says, and gateways have had time to notice."""
-    await asyncio.sleep(min(seconds_max, NOTICE_SECONDS))
-    with suppress(TimeoutError, WorkerUnreachable):
+    await asyncio.sleep(min(seconds_max, notice))
+    idle = 0
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds_max):
             # Nobody here is told when a request ends: the engine has to be asked.
-            while (load := (await adapter.probe()).load) is not None and load.streams:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_SECONDS)
+            while life.up and idle < IDLE_LOOKS:
+                try:
+                    load = (await adapter.probe()).load
+                except WorkerUnreachable:
+                    idle = 0  # Too busy to say so: what it works on is let finish all the more.
+                else:
+                    if load is None:
+                        return
+                    idle = 0 if load.streams else idle + 1
+                await asyncio.sleep(look)
 
 
 def _url(host: str, port: int) -> str:

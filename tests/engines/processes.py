@@ -27,6 +27,8 @@ class Engine:
     kv_tokens: int
     running_metric: str
     generated_metric: str
+    program: tuple[str, ...]
+    """What its interpreter runs."""
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
         self.checkpoint = checkpoint
@@ -36,6 +38,11 @@ class Engine:
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
+        """What its interpreter is told."""
+        raise NotImplementedError
+
+    def on_cpu(self) -> list[str]:
+        """Its flags for a CPU and a small cache: those that have nothing to do with gateways."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
@@ -113,6 +120,7 @@ class Vllm(Engine):
     kv_tokens = 64 * page_size
     running_metric = "vllm:num_requests_running"
     generated_metric = "vllm:generation_tokens_total"
+    program = ("-m", "vllm.entrypoints.openai.api_server")
 
     def command(self) -> list[str]:
         events = {
@@ -123,15 +131,20 @@ class Vllm(Engine):
             "topic": f"kv@{MODEL}",
         }
         return [
-            *("-m", "vllm.entrypoints.openai.api_server"),
+            *self.program,
             *("--model", str(self.checkpoint), "--served-model-name", MODEL),
             *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--enable-prefix-caching", "--block-size", str(self.page_size)),
+            *("--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events)),
+            *self.on_cpu(),
+        ]
+
+    def on_cpu(self) -> list[str]:
+        return [
             *("--dtype", "float32", "--enforce-eager", "--max-model-len", str(CONTEXT_LENGTH)),
-            *("--max-num-seqs", "16", "--enable-prefix-caching", "--block-size", str(self.page_size)),
             # One block is never used.
             *("--num-gpu-blocks-override", str(self.kv_tokens // self.page_size + 1)),
-            *("--enable-prompt-tokens-details", "--uvicorn-log-level", "warning"),
-            *("--kv-events-config", json.dumps(events)),
+            *("--max-num-seqs", "16", "--uvicorn-log-level", "warning"),
         ]
 
     def environment(self) -> dict[str, str]:
@@ -159,6 +172,7 @@ class Sglang(Engine):
     kv_tokens = 96 * page_size
     running_metric = "sglang:num_running_reqs"
     generated_metric = "sglang:generation_tokens_total"
+    program = (str(PLUGIN / "sglang_on_cpu.py"),)
 
     def command(self) -> list[str]:
         events, replay = self.event_ports
@@ -169,14 +183,19 @@ class Sglang(Engine):
             "topic": f"kv@{MODEL}",
         }
         return [
-            str(PLUGIN / "sglang_on_cpu.py"),
+            *self.program,
             *("--model-path", str(self.checkpoint), "--served-model-name", MODEL),
             *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--page-size", str(self.page_size), "--enable-cache-report", "--enable-metrics"),
+            *("--kv-events-config", json.dumps(published)),
+            *self.on_cpu(),
+        ]
+
+    def on_cpu(self) -> list[str]:
+        return [
             *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
             *("--dtype", "float32", "--context-length", str(CONTEXT_LENGTH), "--disable-cuda-graph"),
             *("--max-running-requests", "16", "--max-total-tokens", str(self.kv_tokens)),
-            *("--page-size", str(self.page_size), "--enable-cache-report", "--enable-metrics"),
-            *("--kv-events-config", json.dumps(published)),
         ]
 
     def environment(self) -> dict[str, str]:

@@ -11,9 +11,9 @@ import pytest
 from radix_cache.match import WorkerId
 from tests.fakes import scripted_engine
 from workers import engine_flags
-from workers.adapter import WorkerTarget
+from workers.adapter import WorkerTarget, WorkerUnreachable
 from workers.adapters.sglang import SglangAdapter
-from workers.launch import Launch, LaunchedEngine, Patience, command_line
+from workers.launch import Launch, LaunchedEngine, Patience, command_line, ranks, shown
 from workers.worker import Role
 
 
@@ -79,6 +79,27 @@ def test_halves_are_launched_as_such(given, flags):
 
 def test_without_ports_no_events_are_published():
     assert "--kv-events-config" not in line()
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ((), 1),
+        (("--dp-size", "4"), 4),
+        (("--tp", "2", "--data-parallel-size=8"), 8),
+        (("-dp", "2", "--dtype", "float32"), 2),
+        (("--dp-size",), 1),
+        (("--dp-size", "many"), 1),
+    ],
+    ids=["none", "two-words", "one-word", "short", "nothing-behind", "no-number"],
+)
+def test_the_ranks_are_those_that_the_caller_asks_for(more, count):
+    assert ranks(more) == count
+
+
+def test_what_is_shown_of_a_command_line_has_no_secrets():
+    words = ["python", "--api-key", "s3cr3t", "other", "--hf-token=s3cr3t", "--max-total-tokens", "7"]
+    assert shown(words) == "python --api-key '***' '***' '--hf-token=***' --max-total-tokens 7"
 
 
 def test_the_doctor_asks_for_the_same_flags():
@@ -175,6 +196,17 @@ async def test_an_engine_that_does_not_come_up_in_time_is_started_again(program,
     async with living(program, port, start=0.3) as engine:
         await until(lambda: engine.life.restarts >= 2)
         assert not engine.life.up
+
+
+async def test_the_log_says_why_an_engine_is_not_up(caplog):
+    async def ask():
+        raise WorkerUnreachable("status 401 from /v1/models")
+
+    patience = Patience(start=0.05, stop=5.0, look=0.01, restart=(0.01,))
+    running = asyncio.create_task(LaunchedEngine(["sleep", "60"], ask, patience=patience).run())
+    await until(lambda: any("status 401 from /v1/models" in line for line in caplog.messages))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_engine_that_does_not_heed_sigterm_is_killed(program, port, tmp_path):
