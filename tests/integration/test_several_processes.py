@@ -73,7 +73,12 @@ async def several(tmp_path, valkey):
                 said = (await process.stdout.readline()).decode()
             url = re.match(r"radixgate ready at (\S+)", said)[1]
             admin = re.findall(r"operators at (http://127\S+)", (tmp_path / "log").read_text())[0]
-            yield Several(process, url, admin, key.text), worker
+            several = Several(process, url, admin, key.text)
+            async with asyncio.timeout(60):
+                # A gateway that is ready may still wait for the first word of a slow worker.
+                while len(re.findall(r'worker_health\{.*state="up".*\} 1\.0', await several.metrics())) < 2:
+                    await asyncio.sleep(0.05)
+            yield several, worker
         finally:
             if process.returncode is None:
                 process.kill()
@@ -124,6 +129,7 @@ async def test_several_processes_reload_together(several, tmp_path):
         stream = asyncio.ensure_future(gateway.chat(http, stream=True))
         async with asyncio.timeout(30):
             while not worker.seen:
+                assert not stream.done(), await stream
                 await asyncio.sleep(0.01)
         worker.then(until=None)
         file.write_text(json.dumps(settings))
