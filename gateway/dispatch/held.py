@@ -226,13 +226,17 @@ class Held:
         """In its turn; also again, after providers alone have failed at it."""
         if self._tried and not self._by.retries.spend(self._by.clock()):
             return None
-        async with self._comments():
-            try:
+        placed = None
+        try:
+            async with self._comments():
                 placed = await self._turn.come()
-            except NoWorker:
-                if not self._tried:
-                    raise
-                return None  # What a provider made of it says more.
+        except NoWorker:
+            if not self._tried:
+                raise
+            return None  # What a provider made of it says more.
+        except BaseException:
+            self._legs.unused(placed)  # Ending the comments takes a moment, in which the client may leave.
+            raise
         if not self._progress.attempts:
             self._by.retries.request(self._by.clock())
         return placed
@@ -305,8 +309,8 @@ class Held:
     def _answered(self, placed: Placed, answer: WorkerAnswer) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
         by, progress = self._by, self._progress
-        if by.preemptible.drop(self._attempt):
-            self._attempt.stay()
+        by.preemptible.drop(self._attempt)
+        self._attempt.stay()
         progress.mark("first_byte")
         by.fleet.answered(placed.worker)
         if answer.status >= 400:

@@ -17,7 +17,7 @@ from gateway.dispatch.overflow import REFUSALS, GoesOver, Overflow
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision
-from gateway.dispatch.seats import Parts, computes_at, seated
+from gateway.dispatch.seats import Parts, computes_at, is_there, seated
 from gateway.dispatch.target import Demoted, Target, uncached_tokens
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
 from gateway.errors import GatewayError, NoWorker
@@ -229,8 +229,11 @@ class Turn:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
         try:
+            # It was asked for when all of these were there.
+            if not all(is_there(by.fleet, route) for route in (*decision.routes, known[turn.worker])):
+                raise AskAnew
             self._target.check(decision.routes, self._room())
-        except (GatewayError, Demoted):
+        except (GatewayError, Demoted, AskAnew):
             by.queue.leave(shared, -shared.cost)
             raise
         by.router.shadowed(decision)
