@@ -249,7 +249,7 @@ class Held:
         if not self._by.retries.left(self._by.clock()):
             self._by.retries.refuse()
             return None
-        placed = (turn.outside(why) if is_last else None) or turn.seat() or turn.outside(why)
+        placed = (turn.instead(why) if is_last else None) or turn.seat() or turn.instead(why)
         if placed is not None:
             self._by.retries.spend(self._by.clock())
         return placed

@@ -89,7 +89,7 @@ class Turn:
                 if (placed := self.outside("no worker here had room in time")) is not None:
                     return placed
             except REFUSALS as err:
-                may = not self.background or isinstance(err, NoWorker)
+                may = not self._target.kind.background or isinstance(err, NoWorker)
                 if not may or (placed := self.outside(f"{err.code} here")) is None:
                     raise
                 return placed
@@ -171,6 +171,11 @@ class Turn:
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(route, uncached, shared)
         return None
+
+    def instead(self, why: str) -> Placed | None:
+        """`outside`, after a failure here. Batch work stays with those who serve its model."""
+        stays = self._target.kind.background and self._by.fleet.serving(self._ctx.model.name)
+        return None if stays else self.outside(why)
 
     def outside(self, why: str) -> Placed | None:
         """A place at a provider; it takes no turn here. None if there is none, or its tenant does not consent."""
@@ -298,7 +303,7 @@ class Turn:
         """What ends its waiting, besides the room's own bound."""
         ends = self._target.patience(room, ticket)
         seconds = None
-        if not self.background:
+        if not self._target.kind.background:
             seconds = self._overflow.after_seconds(self._target.kind.ttft_seconds, self._tried)
         if seconds is None or (ends is not None and ends.until <= ticket.arrived_at + seconds):
             return ends
