@@ -10,6 +10,7 @@ policies/retry_budget: beyond it the first failure is the answer. Where hedging.
 place for a while; from the first byte on it has one.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
@@ -234,7 +235,7 @@ class Held:
             if not self._tried:
                 raise
             return None  # What a provider made of it says more.
-        except BaseException:
+        except asyncio.CancelledError:
             self._legs.unused(placed)  # Ending the comments takes a moment, in which the client may leave.
             raise
         if not self._progress.attempts:
