@@ -10,6 +10,7 @@ policies/retry_budget: beyond it the first failure is the answer. Where hedging.
 place for a while; from the first byte on it has one.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
@@ -226,13 +227,17 @@ class Held:
         """In its turn; also again, after providers alone have failed at it."""
         if self._tried and not self._by.retries.spend(self._by.clock()):
             return None
-        async with self._comments():
-            try:
+        placed = None
+        try:
+            async with self._comments():
                 placed = await self._turn.come()
-            except NoWorker:
-                if not self._tried:
-                    raise
-                return None  # What a provider made of it says more.
+        except NoWorker:
+            if not self._tried:
+                raise
+            return None  # What a provider made of it says more.
+        except asyncio.CancelledError:
+            self._legs.unused(placed)  # Ending the comments takes a moment, in which the client may leave.
+            raise
         if not self._progress.attempts:
             self._by.retries.request(self._by.clock())
         return placed
@@ -245,7 +250,7 @@ class Held:
         if not self._by.retries.left(self._by.clock()):
             self._by.retries.refuse()
             return None
-        placed = (turn.outside(why) if is_last else None) or turn.seat() or turn.outside(why)
+        placed = (turn.instead(why) if is_last else None) or turn.seat() or turn.instead(why)
         if placed is not None:
             self._by.retries.spend(self._by.clock())
         return placed
@@ -305,8 +310,8 @@ class Held:
     def _answered(self, placed: Placed, answer: WorkerAnswer) -> None:
         """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
         by, progress = self._by, self._progress
-        if by.preemptible.drop(self._attempt):
-            self._attempt.stay()
+        by.preemptible.drop(self._attempt)
+        self._attempt.stay()
         progress.mark("first_byte")
         by.fleet.answered(placed.worker)
         if answer.status >= 400:

@@ -102,6 +102,14 @@ class Legs:
         if not self.drop(leg, change):
             self._turn.settle(change)
 
+    def unused(self, placed: Placed | None) -> None:
+        """Gives a place back, if there is one, to which nothing was sent."""
+        if placed is None:
+            return
+        change = self._turn.cost_change(None)
+        if not self._by.leave(placed, change):
+            self._turn.settle(change)
+
     def drop(self, leg: Leg, cost_change: float = 0.0) -> bool:
         """Gives a place back; see Reservations.leave."""
         leg.over = True

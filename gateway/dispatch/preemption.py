@@ -43,15 +43,16 @@ class Attempt:
             raise Preempted from None
         finally:
             among.drop(self)
+            self._limit = None
 
     def give_way(self) -> None:
         assert self._limit is not None
         self._limit.reschedule(asyncio.get_running_loop().time())
 
     def stay(self) -> None:
-        """Its first byte has come."""
-        assert self._limit is not None
-        self._limit.reschedule(None)
+        """Its first byte has come, perhaps in the moment in which it was to give way: the room is there then."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(None)
 
 
 class Preemptible:

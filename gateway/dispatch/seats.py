@@ -43,6 +43,11 @@ def computes_at(route: Route) -> WorkerId:
     return route.prefill_worker or route.worker
 
 
+def is_there(fleet: Fleet, route: Route) -> bool:
+    """Are those that it leads to still of the fleet?"""
+    return route.worker in fleet and computes_at(route) in fleet
+
+
 def seated(
     by: Parts,
     ctx: RequestContext,

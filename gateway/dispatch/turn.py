@@ -17,7 +17,7 @@ from gateway.dispatch.overflow import REFUSALS, GoesOver, Overflow
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.router import Decision
-from gateway.dispatch.seats import Parts, computes_at, seated
+from gateway.dispatch.seats import Parts, computes_at, is_there, seated
 from gateway.dispatch.target import Demoted, Target, uncached_tokens
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
 from gateway.errors import GatewayError, NoWorker
@@ -89,7 +89,7 @@ class Turn:
                 if (placed := self.outside("no worker here had room in time")) is not None:
                     return placed
             except REFUSALS as err:
-                may = not self.background or isinstance(err, NoWorker)
+                may = not self._target.kind.background or isinstance(err, NoWorker)
                 if not may or (placed := self.outside(f"{err.code} here")) is None:
                     raise
                 return placed
@@ -172,6 +172,11 @@ class Turn:
                 return self._placed(route, uncached, shared)
         return None
 
+    def instead(self, why: str) -> Placed | None:
+        """`outside`, after a failure here. Batch work stays with those who serve its model."""
+        stays = self._target.kind.background and self._by.fleet.serving(self._ctx.model.name)
+        return None if stays else self.outside(why)
+
     def outside(self, why: str) -> Placed | None:
         """A place at a provider; it takes no turn here. None if there is none, or its tenant does not consent."""
         route = next(iter(self._overflow.routes(why, self._tried)), None)
@@ -229,8 +234,11 @@ class Turn:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
         try:
+            # It was asked for when all of these were there.
+            if not all(is_there(by.fleet, route) for route in (*decision.routes, known[turn.worker])):
+                raise AskAnew
             self._target.check(decision.routes, self._room())
-        except (GatewayError, Demoted):
+        except (GatewayError, Demoted, AskAnew):
             by.queue.leave(shared, -shared.cost)
             raise
         by.router.shadowed(decision)
@@ -295,7 +303,7 @@ class Turn:
         """What ends its waiting, besides the room's own bound."""
         ends = self._target.patience(room, ticket)
         seconds = None
-        if not self.background:
+        if not self._target.kind.background:
             seconds = self._overflow.after_seconds(self._target.kind.ttft_seconds, self._tried)
         if seconds is None or (ends is not None and ends.until <= ticket.arrived_at + seconds):
             return ends

@@ -204,6 +204,13 @@ async def test_nothing_leaves_that_says_who_asks_and_the_answer_names_our_model(
                 "service_tier": "auto",
             }
             said |= {"safety_identifier": "s", "cache_salt": "c", "temperature": 0.5, "priority": 3}
+            said |= {
+                "models": ["dear"],
+                "provider": {"order": ["dear"]},
+                "route": "fallback",
+                "trace": {"a": "b"},
+            }
+            said |= {"plugins": [{"id": "web"}], "web_search_options": {}}
             trace = {
                 "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
                 "x-request-id": "mine",
@@ -271,9 +278,12 @@ async def test_it_is_so_too_where_gateways_give_turns_together(gateway):
             await nothing_is_left(one, two)
 
 
-async def test_batch_work_waits_for_workers_here(gateway):
+@pytest.mark.parametrize("across", ["sfq", "priority"])
+async def test_batch_work_waits_for_workers_here(gateway, across):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
-        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+        async with gateway(
+            tenants=CONSENTS, **settings(here, theirs, **{"queueing.across": across})
+        ) as running:
             first = await full(running, here)
             rooms = running.here.gateway.services.reservations.rooms
             second = asyncio.create_task(asked(running, service_tier="batch"))
@@ -283,3 +293,13 @@ async def test_batch_work_waits_for_workers_here(gateway):
             here.script.until.set()
             assert [(await call)[0] for call in (first, second)] == [200, 200]
             assert (len(here.seen), len(theirs.seen)) == (2, 1)
+
+
+async def test_batch_work_that_failed_here_stays_with_those_who_serve_its_model(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            here.then(break_after=0)
+            status, _ = await asked(running, service_tier="batch")
+            assert (status, len(theirs.seen)) == (502, 0)
+            assert (await asked(running))[0] == 200
+            assert len(theirs.seen) == 1

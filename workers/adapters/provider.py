@@ -28,15 +28,22 @@ from workers.adapter import (
 WITHHELD = frozenset(
     {
         "metadata",
+        "models",
+        "plugins",
         "prompt_cache_key",
         "prompt_cache_retention",
+        "provider",
+        "route",
         "safety_identifier",
         "service_tier",
         "store",
+        "trace",
         "user",
+        "web_search_options",
     }
 )
-"""Fields that say who asks and what for, have something kept there, or would change the price."""
+"""Fields that say who asks and what for, have something kept there, or would change the price: also by another
+model in place of the one that was asked for, or by searches."""
 
 FRAME_BYTES_MAX = 1024**2
 """A frame that is longer passes as it comes."""
