@@ -228,13 +228,21 @@ class Turn:
         except NoRoute:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
+        route = known[turn.worker]
         try:
-            self._target.check(decision.routes, self._room())
-        except (GatewayError, Demoted):
+            if not self._is_there(route):
+                raise AskAnew
+            self._target.check(tuple(filter(self._is_there, decision.routes)), self._room())
+        except (GatewayError, Demoted, AskAnew):
             by.queue.leave(shared, -shared.cost)
             raise
         by.router.shadowed(decision)
-        return self._placed(known[turn.worker], turn.uncached_tokens, shared)
+        return self._placed(route, turn.uncached_tokens, shared)
+
+    def _is_there(self, route: Route) -> bool:
+        """Its workers may have left while Redis was asked."""
+        fleet = self._by.fleet
+        return route.worker in fleet and computes_at(route) in fleet
 
     def _ranked(self, without: Collection[WorkerId] = ()) -> Decision:
         """Where a class would rather go to another choice than be late: those in time only, if there are any."""
