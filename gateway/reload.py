@@ -26,6 +26,7 @@ from gateway.certificates import ServerTls
 from gateway.dispatch.catalogue import Stated
 from gateway.dispatch.reservations import QueueRules
 from gateway.dispatch.shadow import Shadow
+from gateway.ledger.ledger import families
 from gateway.locks import locked, locked_from_the_start
 from gateway.parts.dispatch import queue_rules, shadow_of, warn_of_shared_caches
 from gateway.secret_store import deployment_secret
@@ -138,6 +139,8 @@ class Reloader:
         if differ(before, taken, "organisations", "plans", "tenants"):
             warn_of_shared_caches(gateway.fleet, taken)
             gateway.records.tenants.restate(ready.tenants)
+            if gateway.records.ledger is not None:
+                gateway.records.ledger.spent.restate(families(taken))
         if taken.routing != before.routing:
             services.reservations.router.decide_by(
                 ready.routing, ready.shadow, taken.routing.prefill_tokens_min
