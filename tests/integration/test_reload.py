@@ -13,7 +13,7 @@ from gateway.reload import Reloader, differences, found_by_pid, tell
 from gateway.settings.models import Model
 from gateway.settings.tenants import ApiKey, Limit
 from gateway.settings.types import SettingsProblem
-from gateway.settings.workers import Worker
+from gateway.settings.workers import Discovery, Worker
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -236,6 +236,18 @@ async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
         gate.set()
         assert [(await task).status for task in (first, *waiting)] == [200] * 3
         await running.until(lambda: running.idle)
+
+
+async def test_workers_do_not_go_before_discovery_that_waits_for_a_restart_can_find_any(gateway, caplog):
+    """The file is right as a whole; what would be in force of it until the restart is not."""
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        found = (Discovery(kind="file", name="workers.yaml"),)
+        reloader = reloader_of(running, workers=(), discovery=found)
+        assert await reloader.reload() == []
+        assert "nothing is changed: without a restart: $.workers: at least one worker" in caplog.text
+        assert reloader.settings is running.here.gateway.settings
+        assert "w0" in running.here.gateway.fleet
+        assert await status(running) == 200
 
 
 async def test_what_needs_a_restart_is_named_and_not_quoted(gateway, caplog):
