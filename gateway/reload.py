@@ -26,9 +26,11 @@ from gateway.certificates import ServerTls
 from gateway.dispatch.catalogue import Stated
 from gateway.dispatch.reservations import QueueRules
 from gateway.dispatch.shadow import Shadow
+from gateway.ledger.ledger import families
 from gateway.locks import locked, locked_from_the_start
 from gateway.parts.dispatch import queue_rules, shadow_of, warn_of_shared_caches
 from gateway.secret_store import deployment_secret
+from gateway.settings.checks import first_problem
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.telemetry import logs
@@ -114,7 +116,7 @@ class Reloader:
         )
         at_once = before.queueing.whole_from_streams
         taken = replace(taken, queueing=replace(taken.queueing, whole_from_streams=at_once))
-        return _Ready(
+        ready = _Ready(
             new=new,
             taken=taken,
             models=self._gateway.services.catalogue.read(new.models),
@@ -123,6 +125,10 @@ class Reloader:
             shadow=shadow_of(taken.routing.shadow),
             queueing=queue_rules(taken, before, self._gateway.services.reservations),
         )
+        # What waits for a restart may be what makes the rest right.
+        if (problem := first_problem(taken)) is not None:
+            raise SettingsProblem(f"without a restart: {problem}")
+        return ready
 
     def _swap(self, before: Settings, ready: _Ready) -> None:
         """Nothing in here may fail."""
@@ -138,6 +144,8 @@ class Reloader:
         if differ(before, taken, "organisations", "plans", "tenants"):
             warn_of_shared_caches(gateway.fleet, taken)
             gateway.records.tenants.restate(ready.tenants)
+            if gateway.records.ledger is not None:
+                gateway.records.ledger.spent.restate(families(taken))
         if taken.routing != before.routing:
             services.reservations.router.decide_by(
                 ready.routing, ready.shadow, taken.routing.prefill_tokens_min

@@ -23,7 +23,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0010"
+REVISION = "0011"
 """Of the newest migration."""
 
 metadata = MetaData(

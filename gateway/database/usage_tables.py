@@ -57,7 +57,7 @@ DIMENSIONS = ("organisation", "tenant", "key_id", "model")
 """What sums are apart by, besides time."""
 
 
-def _sums(name: str) -> Table:
+def _sums(name: str, *indexes: Index) -> Table:
     return Table(
         name,
         metadata,
@@ -67,10 +67,16 @@ def _sums(name: str) -> Table:
         Column("key_id", String(64), primary_key=True),
         Column("organisation", String(64), primary_key=True),
         *(Column(measure, BigInteger, nullable=False) for measure in MEASURES),
+        *indexes,
     )
 
 
-usage_hours = _sums("usage_hours")
+OWNERS = ("organisation", "tenant", "key_id")
+
+usage_hours = _sums(
+    "usage_hours", *(Index(f"ix_usage_hours_{owner}_start_ms", owner, "start_ms") for owner in OWNERS)
+)
+"""By owner, too: what one account has used is asked for by its first request, of every account there is."""
 usage_days = _sums("usage_days")
 
 usage_journals = Table(

@@ -152,6 +152,7 @@ class Reservations:
         needs = [
             Need(route.worker, uncached(route), self.fleet[route.worker].load.all_tokens_queued)
             for route in routes[:ROUTES_MAX]
+            if route.worker in self.fleet  # It may have left while Redis was asked.
         ]
         if not self.preemptible.make_room(needs, self.window_tokens) and self.queue.shared:
             self.favours.ask(needs)

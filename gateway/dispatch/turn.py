@@ -233,16 +233,18 @@ class Turn:
         except NoRoute:
             raise NoWorker(self._ctx.model.name) from None
         assert decision is not None
+        route = known[turn.worker]
         try:
             # It was asked for when all of these were there.
-            if not all(is_there(by.fleet, route) for route in (*decision.routes, known[turn.worker])):
+            if not is_there(by.fleet, route):
                 raise AskAnew
-            self._target.check(decision.routes, self._room())
+            left = tuple(each for each in decision.routes if is_there(by.fleet, each))
+            self._target.check(left, self._room())
         except (GatewayError, Demoted, AskAnew):
             by.queue.leave(shared, -shared.cost)
             raise
         by.router.shadowed(decision)
-        return self._placed(known[turn.worker], turn.uncached_tokens, shared)
+        return self._placed(route, turn.uncached_tokens, shared)
 
     def _ranked(self, without: Collection[WorkerId] = ()) -> Decision:
         """Where a class would rather go to another choice than be late: those in time only, if there are any."""

@@ -40,7 +40,7 @@ class Ledger:
         store = UsageStore(database)
         self.webhooks = Webhooks(settings.webhooks, Outbox(database))
         self.shipper = Shipper(self.journal, store, hooks=self.webhooks.wanting, upgrades=upgrades)
-        self.spent = LedgerSpent(self.shipper, SpentHours(database), _families(settings))
+        self.spent = LedgerSpent(self.shipper, SpentHours(database), families(settings))
         self._keeper = Keeper(settings.usage, store, self.webhooks.wanting(USAGE_HOUR))
 
     def observe(self, record: RequestRecord) -> None:
@@ -71,7 +71,7 @@ class Ledger:
         self.journal.close()
 
 
-def _families(settings: Settings) -> dict[str, list[str]]:
+def families(settings: Settings) -> dict[str, list[str]]:
     """Keys of the settings file that count as another one, by that one."""
     found: dict[str, list[str]] = {}
     for tenant in settings.tenants:

@@ -11,7 +11,7 @@ AWAY = (DatabaseDown, DatabaseConflict, OSError, TimeoutError)
 
 
 class LedgerSpent:
-    """SpentReader. `families`: keys of the settings file that count as another one."""
+    """SpentReader. `families`: ids of keys of the settings file, by the one that they count as."""
 
     def __init__(
         self, shipper: Shipper, hours: SpentHours, families: Mapping[str, Sequence[str]] | None = None
@@ -19,6 +19,10 @@ class LedgerSpent:
         self._shipper = shipper
         self._hours = hours
         self._families = families or {}
+
+    def restate(self, families: Mapping[str, Sequence[str]]) -> None:
+        """The settings file says this now."""
+        self._families = families
 
     async def hours(self, scope: str, since: float) -> Sequence[SpentHour]:
         kind, _, name = scope.partition(":")

@@ -6,12 +6,14 @@ import logging
 
 import msgspec
 import pytest
+from redis import from_url as valkey_at
 
+from gateway.quotas import restoring
 from gateway.reload import Reloader, differences, found_by_pid, tell
 from gateway.settings.models import Model
 from gateway.settings.tenants import ApiKey, Limit
 from gateway.settings.types import SettingsProblem
-from gateway.settings.workers import Worker
+from gateway.settings.workers import Discovery, Worker
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -107,6 +109,31 @@ async def test_limits_of_a_plan_hold_from_the_next_request_on(gateway):
         once = replace(plan, limits=(Limit(requests=1, per="day"),))
         await reloader_of(running, plans=(once,)).reload()
         assert [await status(running) for _ in range(2)] == [200, 429]
+
+
+async def test_after_a_flush_a_key_that_was_rotated_in_the_file_has_what_was_used(
+    gateway, monkeypatch, tmp_path
+):
+    """Both are in the file for a while, and count as one: also where only the ledger knows what they used."""
+    monkeypatch.setattr(restoring, "WAIT_SECONDS_MAX", 60.0)
+    at = {"database.url": f"sqlite:///{tmp_path}/tenants.db"}
+    async with ScriptedWorker() as worker, gateway(worker, **at) as running:
+        before, tenants = running.keys["acme"], running.here.gateway.settings.tenants
+        after, budget = new_key(pepper(SECRET.encode())), (Limit(requests=3, per="day", reset="calendar"),)
+        both = (
+            ApiKey(id=before.id, hash=before.hash, limits=budget),
+            ApiKey(id=after.id, hash=after.hash, limits=budget, family=before.id),
+        )
+        changed = tuple(replace(one, keys=both) if one.id == "acme" else one for one in tenants)
+        await reloader_of(running, tenants=changed).reload()
+        running.keys["acme"] = after
+        assert [await status(running) for _ in range(3)] == [200] * 3
+        redis = running.here.gateway.settings.redis
+        with valkey_at(redis.url) as client:
+            for key in client.scan_iter(f"{redis.prefix}:{{*}}:*"):
+                if b":used:" in key or key.endswith(b":whole"):
+                    client.delete(key)
+        assert await status(running) == 429
 
 
 async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tmp_path):
@@ -209,6 +236,18 @@ async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
         gate.set()
         assert [(await task).status for task in (first, *waiting)] == [200] * 3
         await running.until(lambda: running.idle)
+
+
+async def test_workers_do_not_go_before_discovery_that_waits_for_a_restart_can_find_any(gateway, caplog):
+    """The file is right as a whole; what would be in force of it until the restart is not."""
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        found = (Discovery(kind="file", name="workers.yaml"),)
+        reloader = reloader_of(running, workers=(), discovery=found)
+        assert await reloader.reload() == []
+        assert "nothing is changed: without a restart: $.workers: at least one worker" in caplog.text
+        assert reloader.settings is running.here.gateway.settings
+        assert "w0" in running.here.gateway.fleet
+        assert await status(running) == 200
 
 
 async def test_what_needs_a_restart_is_named_and_not_quoted(gateway, caplog):

@@ -261,3 +261,42 @@ async def test_the_load_that_one_gateway_makes_is_seen_by_the_other(gateway):
         release.set()
         assert await call == 200
         await other.until(lambda: seen.snapshot(0.0).streams == 0)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["placed", "waiting"])
+async def test_a_worker_that_leaves_while_a_turn_is_given_fails_no_request(gateway, monkeypatch, waits):
+    """It was ranked, and Redis is being asked; nothing of this gateway runs there, so it is gone at once."""
+    at = {**ONE_AT_A_TIME, "queueing.preempts": "true"}
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as two,
+        gateway(one, two, **at) as running,
+        gateway(one, two, **at) as other,
+    ):
+        await together(running, other)
+        releases, before = [held(one), held(two)], []
+        if waits:
+            before = [asyncio.create_task(asked(other, text)) for text in ("first", "second")]
+            await other.until(lambda: one.seen and two.seen)
+        else:
+            for worker in (one, two):
+                worker.then(until=None)
+        discovery, store, left = running.here.gateway.discovery, queue_of(running)._store, []
+        admit = store.admit
+
+        async def meanwhile(ticket, routes, before=()):
+            told = await admit(ticket, routes, before)
+            if not left:
+                assert (told.worker is None) == waits
+                left.append(told.worker or routes[0].worker)
+                discovery.restate([w for w in running.here.gateway.settings.workers if w.id != left[0]])
+            return told
+
+        monkeypatch.setattr(store, "admit", meanwhile)
+        call = asyncio.create_task(asked(running))
+        await running.until(lambda: left)
+        assert left[0] not in running.here.gateway.fleet
+        for release in releases:
+            release.set()
+        assert await asyncio.gather(call, *before) == [200] * (1 + len(before))
+        await nothing_is_left(running, other)
