@@ -71,21 +71,25 @@ async def test_a_tree_that_changes_while_it_is_read_is_read_as_of_one_moment(see
         await act(one, chance)
         await one.arrived()
 
-    reading = TreeReading(Disturbed(one, chance), one.index.store.keys)
     for _ in range(5):
+        reading = TreeReading(Disturbed(one, chance), one.index.store.keys)
         tree = await reading.tree(namespace_id(SPACE))
         assert list(violations(tree, await reading.tenures())) == []
 
 
 class Disturbed:
-    """Redis, where something else happens between two pages of a scan."""
+    """Redis, where something else happens between two pages of a scan.
 
-    def __init__(self, one, chance):
-        self.one, self.chance = one, chance
+    Not without end: where a small hash is no one page (Redis 7.0), the log would not go back to the first of them.
+    """
+
+    def __init__(self, one, chance, times=30):
+        self.one, self.chance, self.times = one, chance, times
 
     async def ask(self, *command):
         reply = await self.one.scripts.ask(*command)
-        if command[0] == "HSCAN":
+        if command[0] == "HSCAN" and self.times:
+            self.times -= 1
             await act(self.one, self.chance)
             await self.one.arrived()
         return reply
