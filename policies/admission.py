@@ -10,8 +10,10 @@ DRAIN_SECONDS = 30.0
 
 TURNS_REMEMBERED = 512
 HOLD_MS = 10.0
-PASSED_MAX = 4
+PASSED_MAX = 8
 """Of those who would rather wait for their worker: so many are looked at for one who goes to another."""
+PASSED_OF_FLOW_MAX = 4
+"""Of these, of one tenant and service class."""
 
 SHED_SHARE = 0.3
 

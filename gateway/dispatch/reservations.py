@@ -132,7 +132,10 @@ class Reservations:
     def restate(self, rules: QueueRules) -> None:
         """For whoever comes or waits now; who has a place keeps it."""
         self.bounds = rules.bounds
-        self.queue.restate(rules.room.order, rules.bounds.release_window_tokens, enabled=rules.together)
+        bounds = rules.bounds
+        self.queue.restate(
+            rules.room.order, bounds.release_window_tokens, bounds.hold, enabled=rules.together
+        )
         self._rooms.restate(rules.room)
         self.room_made()
 

@@ -28,7 +28,7 @@ from gateway.dispatch.waiting_space import Space
 from gateway.errors import AdmissionTimeout, GatewayError, NoWorker
 from gateway.queue.shared import AskAnew
 from policies.admission import DrainRate, RoomBounds, retry_after_seconds
-from policies.queueing.heads import heads
+from policies.queueing.heads import Line
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 from policies.queueing.received import Account
 from radix_cache.match import WorkerId
@@ -68,7 +68,7 @@ class RoomRules:
     """How a room gives turns, and how many may wait there for how long.
 
     `passed_max`: so many may wait for a worker of theirs while others go elsewhere, if there is room at workers
-    that nobody waits for.
+    that nobody waits for; `passed_of_flow_max`: of one tenant and service class.
     """
 
     policy: QueuePolicy
@@ -76,6 +76,7 @@ class RoomRules:
     bounds: RoomBounds
     waiting_seconds_max: float
     passed_max: int = 0
+    passed_of_flow_max: int = 0
 
 
 @dataclass(slots=True)
@@ -270,30 +271,34 @@ class WaitingRoom(Generic[Placed]):
 
     def room_made(self) -> None:
         """Gives out what room there is now, in the order of the policy."""
-        passed: set[tuple[str, str]] = set()
-        closed: set[WorkerId] = set()
-        first: list[Ticket] | None = None
+        passed, closed = 0, set[WorkerId]()
+        line: Line | None = None
         while self._waiting and self._first():
-            if first is None:
-                first = heads(self._tickets(), self.rules.order, self._clock())
-            left = [head for head in first if (head.tenant, head.service_class) not in passed]
-            turn = self.rules.policy.next(self._counters, left, self._clock())
+            if line is None:
+                line = Line(
+                    self._tickets(),
+                    self.rules.order,
+                    self._clock(),
+                    passed_of_flow_max=self.rules.passed_of_flow_max,
+                )
+            turn = self.rules.policy.next(self._counters, line.heads, self._clock())
             if turn is None:
                 return
             waiter = self._waiting[turn.ticket.number]
             try:
                 placed = self._seated(partial(waiter.seat, closed))
             except GatewayError as err:
-                first = None
+                line.take(turn.ticket)
                 del self._waiting[turn.ticket.number]
                 waiter.turn.set_exception(err)
                 continue
             if placed is None:
-                passed.add((turn.ticket.tenant, turn.ticket.service_class))
-                if len(passed) > self.rules.passed_max or not self._others_have_room(closed):
+                passed += 1
+                line.pass_by(turn.ticket)
+                if passed > self.rules.passed_max or not self._others_have_room(closed):
                     return
                 continue
-            first = None
+            line.take(turn.ticket)
             del self._waiting[turn.ticket.number]
             self._granted(turn)
             waiter.turn.set_result(placed)

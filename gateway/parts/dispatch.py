@@ -38,7 +38,7 @@ from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Provider as ProviderSettings
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
-from policies.admission import PASSED_MAX, RoomBounds
+from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, RoomBounds
 from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
@@ -205,6 +205,7 @@ def _rules(queue: Queueing) -> RoomRules:
         ),
         waiting_seconds_max=queue.waiting_seconds_max,
         passed_max=PASSED_MAX if queue.hold is not None else 0,
+        passed_of_flow_max=PASSED_OF_FLOW_MAX,
     )
 
 
@@ -219,7 +220,7 @@ def queue_rules(now: Settings, before: Settings, reservations: Reservations) -> 
 def _queue(settings: Settings, household: QueueHousehold, scripts: ScriptCaller) -> SharedQueue:
     queue, keys = settings.queueing, QueueKeys(settings.redis.prefix)
     return SharedQueue(
-        QueueStore(scripts, keys, os.urandom(8).hex(), queue.release_window_tokens),
+        QueueStore(scripts, keys, os.urandom(8).hex(), queue.release_window_tokens, queue.hold),
         household,
         tenant_order(queue.within),
         enabled=queue.across == Sfq.name,

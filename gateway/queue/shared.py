@@ -101,10 +101,10 @@ class SharedQueue:
         """The part of a worker's window that is this gateway's to give, as long as it has to decide alone."""
         return window_tokens if self.shared else max(1, window_tokens // self.gateways)
 
-    def restate(self, order: TenantOrder, window_tokens: int, *, enabled: bool) -> None:
+    def restate(self, order: TenantOrder, window_tokens: int, hold: float | None, *, enabled: bool) -> None:
         """By these from now on. Where others keep the order, or nobody does any more, who waits asks anew."""
         self._order, self._enabled = order, enabled
-        self._store.window_tokens = window_tokens
+        self._store.window_tokens, self._store.hold = window_tokens, hold
         self._wake.set()
         if self._up:
             self._send(self._store.expire(self._queues()))  # A wider window may have room for some.

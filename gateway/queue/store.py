@@ -94,13 +94,21 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class QueueStore:
-    """`gateway`: sixteen hex digits that no other has. `window_tokens`: see policies/admission."""
+    """`gateway`: sixteen hex digits that no other has. `window_tokens`, `hold`: see policies/admission."""
 
-    def __init__(self, scripts: ScriptCaller, keys: QueueKeys, gateway: str, window_tokens: int) -> None:
+    def __init__(
+        self,
+        scripts: ScriptCaller,
+        keys: QueueKeys,
+        gateway: str,
+        window_tokens: int,
+        hold: float | None = None,
+    ) -> None:
         self.gateway = gateway
         self.keys = keys
         self._scripts = scripts
         self.window_tokens = window_tokens
+        self.hold = hold
 
     async def admit(
         self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
@@ -211,7 +219,8 @@ class QueueStore:
         self, verb: str, queues: Sequence[str], arguments: Sequence[Argument]
     ) -> "asyncio.Future[Any]":
         """Sent when this returns."""
-        head: list[Argument] = [self.gateway, self.window_tokens, len(queues), *queues]
+        hold = "" if self.hold is None else self.hold
+        head: list[Argument] = [self.gateway, self.window_tokens, hold, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments])
 
 

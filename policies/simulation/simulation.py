@@ -182,7 +182,11 @@ class Simulation:
     def _take_turns(self, turns: TurnQueue, number: int, uncached_tokens: int, now: float) -> None:
         _, query = self._queries[number]
         turns.arrive(number, self._trace[number], uncached_tokens, query.output_tokens, now)
-        route = self._route(number, now) if turns.at_once(number, now) else None
+        if not turns.at_once(number, now):
+            turns.wait(number)
+            self._give_turns(turns, now)  # Those before it may wait for other workers than this one.
+            return
+        route = self._route(number, now)
         if route is None:
             turns.wait(number)
             return

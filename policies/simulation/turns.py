@@ -4,9 +4,11 @@ One queue for all gateways, as Redis keeps it. Who stands first waits until a wo
 for it as the best; others may go to workers meanwhile that it does not wait for.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from policies.admission import PASSED_OF_FLOW_MAX
 from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 from policies.registry import queue_policy, tenant_order
@@ -82,11 +84,9 @@ class TurnQueue:
         if self._heads_kept is not None:
             self._heads_kept.setdefault(ticket.tenant, ticket)
 
-    def first(self, now: float, without: Collection[int] = ()) -> int | None:
-        """Whose turn it is, of those who would not rather wait; None if nobody else does."""
-        heads = self._heads(now)
-        if without:
-            heads = [head for head in heads if head.number not in without]
+    def first(self, now: float, passed: Collection[int] = ()) -> int | None:
+        """Whose turn it is, without those who would rather wait; None if nobody else does."""
+        heads = self._heads(now, passed)
         self._turn = self._policy.next(self._counters, heads, now) if heads else None
         return self._turn.ticket.number if self._turn is not None else None
 
@@ -117,10 +117,18 @@ class TurnQueue:
         ticket = self._tickets.pop(number)
         self._counters = self._policy.settle(self._counters, ticket, -ticket.cost)
 
-    def _heads(self, now: float) -> list[Ticket]:
-        if self._heads_kept is not None:
+    def _heads(self, now: float, passed: Collection[int] = ()) -> list[Ticket]:
+        by_tenant = Counter(self._tickets[number].tenant for number in passed)
+        if self._heads_kept is not None and not passed:
             return list(self._heads_kept.values())
-        return [self._order.first(list(flow.values()), now) for flow in self._waiting.values()]
+        heads = []
+        for tenant, flow in self._waiting.items():
+            if by_tenant[tenant] >= PASSED_OF_FLOW_MAX:
+                continue
+            left = [ticket for ticket in flow.values() if not passed or ticket.number not in passed]
+            if left:
+                heads.append(self._order.first(left, now))
+        return heads
 
     def _units(self, prompt_tokens: int, uncached_tokens: int, output_tokens: int) -> float:
         if self._by_requests:

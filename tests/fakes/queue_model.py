@@ -1,11 +1,14 @@
 """The shared queue as a plain model: what lua/queue.lua does, with the policies' own arithmetic and no Redis."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from gateway.queue.keys import BATCH
 from gateway.queue.store import SharedPlace, SharedRoute, SharedTicket
-from policies.admission import has_window
+from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, has_window, worth_going
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
 
@@ -28,8 +31,17 @@ class Record:
         )
 
 
+@dataclass
+class Round:
+    """Who would rather wait, and the workers that they wait for."""
+
+    passed: list[str] = field(default_factory=list)
+    closed: set[str] = field(default_factory=set)
+
+
 class QueueModel:
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, hold: float | None) -> None:
+        self.hold = hold
         self.policy = queue_policy("sfq")
         self.window = window
         self.records: dict[str, Record] = {}
@@ -59,18 +71,38 @@ class QueueModel:
         ids = [id for id, r in self.records.items() if r.ticket.queue == queue and r.state == "waiting"]
         return sorted(ids, key=lambda id: self.records[id].number)
 
-    def head(self, queue: str) -> str | None:
-        """Who stands first."""
-        turn = self._turn(queue)
-        return (
-            None
-            if turn is None
-            else next(id for id in self.waiting(queue) if self.records[id].number == turn.ticket.number)
-        )
+    def head(self, queue: str, passed: Sequence[str] = ()) -> str | None:
+        """Who stands first, of those that were not passed."""
+        turn = self._turn(queue, passed)
+        return None if turn is None else self._standing(queue, passed)[turn.ticket.tenant]
 
-    def best(self, routes: Sequence[SharedRoute]) -> SharedRoute | None:
-        fitting = [r for r in routes if has_window(self.tokens(r.worker), r.uncached_tokens, self.window)]
-        return min(fitting, key=lambda r: r.fixed_ms + r.ms_per_token * self.tokens(r.worker), default=None)
+    def best(self, routes: Sequence[SharedRoute], closed: set[str]) -> SharedRoute | None:
+        """The cheapest that is worth going and has room; `closed` gets the workers that it waits for."""
+
+        def cost(route: SharedRoute) -> float:
+            return route.fixed_ms + route.ms_per_token * self.tokens(route.worker)
+
+        ranked, waited_for = sorted(routes, key=cost), []
+        for route in ranked:
+            if not worth_going(cost(route), cost(ranked[0]), self.hold):
+                break
+            window = has_window(self.tokens(route.worker), route.uncached_tokens, self.window)
+            if window and route.worker not in closed:
+                return route
+            waited_for.append(route.worker)
+        closed.update(waited_for)
+        return None
+
+    def next(self, queue: str, round: Round) -> tuple[str, SharedRoute] | None:
+        """Who goes now, and where; those that would rather wait are passed."""
+        while (id := self.head(queue, round.passed)) is not None:
+            route = self.best(self.records[id].routes, round.closed)
+            if route is not None:
+                return id, route
+            if self.hold is None or len(round.passed) == PASSED_MAX:
+                return None
+            round.passed.append(id)
+        return None
 
     def behind(self, queue: str, queues: Sequence[str]) -> bool:
         """Does somebody wait who goes before all of this batch queue?"""
@@ -120,7 +152,7 @@ class QueueModel:
             swapped = None
         record.state = "waiting"  # its load is free for a moment
         worker, tokens, record.worker = record.worker, record.tokens, ""
-        route = self.best(routes) if swapped or not other else None
+        route = self.best(routes, set()) if swapped or not other else None
         goes = id
         if swapped and route:
             goes = other
@@ -188,22 +220,37 @@ class QueueModel:
     def _counters(self, queue):
         return self.counters.setdefault(queue, QueueCounters())
 
-    def _turn(self, queue):
-        heads: dict[str, Ticket] = {}
+    def _standing(self, queue, passed):
+        """By tenant the first who was not passed, of those with few enough who were."""
+        by_tenant = Counter(self.records[id].ticket.tenant for id in passed)
+        standing: dict[str, str] = {}
         for id in self.waiting(queue):
-            ticket = self.records[id].as_ticket()
-            heads.setdefault(ticket.tenant, ticket)
-        return self.policy.next(self._counters(queue), list(heads.values()), 0.0)
+            tenant = self.records[id].ticket.tenant
+            if id not in passed and by_tenant[tenant] < PASSED_OF_FLOW_MAX:
+                standing.setdefault(tenant, id)
+        return standing
+
+    def _turn(self, queue, passed=()):
+        # Of equal tags the tenant goes first whose first ticket, passed or not, came first.
+        firsts: dict[str, int] = {}
+        for id in self.waiting(queue):
+            firsts.setdefault(self.records[id].ticket.tenant, self.records[id].number)
+        heads = [
+            replace(self.records[id].as_ticket(), number=firsts[tenant])
+            for tenant, id in self._standing(queue, passed).items()
+        ]
+        return self.policy.next(self._counters(queue), heads, 0.0)
 
     def _grant(self, queues, mine=None):
         given = 0
         for queue in sorted(queues, key=lambda queue: queue.endswith(BATCH)):
+            round = Round()
             while given < GRANTS_MAX and not self.behind(queue, queues):
-                id = self.head(queue)
-                route = self.best(self.records[id].routes) if id else None
-                if route is None:
+                found = self.next(queue, round)
+                if found is None:
                     break
-                self.counters[queue] = self._turn(queue).counters
+                id, route = found
+                self.counters[queue] = self._turn(queue, round.passed).counters
                 record = self.records[id]
                 record.worker, record.tokens = route.worker, route.uncached_tokens
                 record.state = "placed" if id == mine else "granted"

@@ -7,7 +7,8 @@
 --
 -- A queue whose name ends in "#batch" gives turns only while nobody waits in the others that a call names.
 -- Turns are given as policies/queueing/sfq.py says, room as policies/admission.py says; a property test holds this
--- file to them. Who stands first waits until it has room: smaller ones do not slip past it.
+-- file to them. Who stands first waits until it has room where it is worth going: smaller ones do not slip past it,
+-- but others may go to workers that nobody before them waits for.
 --
 -- KEYS  1 gateways    sorted set: gateway -> end of its lease in ms
 --       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed
@@ -20,31 +21,33 @@
 --       2 active      sorted set: "number tenant" -> start tag, of tenants that wait; number: of its first ticket
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
--- ARGV  1 gateway  2 window in tokens  3 number of queues, their names; then what the verb says
+-- ARGV  1 gateway  2 window in tokens  3 hold, see policies/admission.py; '': any worker with room will do
+--       4 number of queues, their names; then what the verb says
 -- Gives {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --
 -- Every verb may be repeated, and comes to the same. Loops are bounded by the constants below.
 local verbs = {}
 local CLAIM_MS, ENDED_MS = 250, 10000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
+local HOLD_MS, PASSED_MAX, PASSED_OF_FLOW_MAX = 10, 8, 4
 
 -- Set anew by every call; redis.call is not there yet when a library is loaded.
-local call, now, gateways, loads, places, owned, grants, ended, turns, window, queues, at, more
+local call, now, gateways, loads, places, owned, grants, ended, turns, window, hold, queues, at, more
 
 local function open(keys, args)
   call = redis.call
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
-  window, queues, more = tonumber(args[2]), {}, false
-  local count = tonumber(args[3])
+  window, hold, queues, more = tonumber(args[2]), tonumber(args[3]), {}, false
+  local count = tonumber(args[4])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
-    local queue = {name = args[3 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
-      tickets = keys[k + 4], background = string.sub(args[3 + i], -6) == '#batch'}
+    local queue = {name = args[4 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
+      tickets = keys[k + 4], background = string.sub(args[4 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
-  at = 4 + count
+  at = 5 + count
   return call('ZSCORE', gateways, args[1])
 end
 
@@ -98,17 +101,28 @@ local function workers_of(routes)
   return workers
 end
 
--- The cheapest route that has room now; routes are {worker, uncached tokens, fixed ms, ms per queued token}.
-local function best(routes)
-  local packed, found, least = packed_loads(workers_of(routes)), nil, nil
+local function by_cost(one, other)
+  if one.cost == other.cost then return one.at < other.at end
+  return one.cost < other.cost
+end
+
+-- The cheapest route that is worth going and has room now, at a worker that is not in `closed`; those that it waits
+-- for are added. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
+local function best(routes, closed)
+  local packed, ranked, waited_for = packed_loads(workers_of(routes)), {}, {}
   for i, route in ipairs(routes) do
     local ahead = load_of(packed[i])
-    if ahead == 0 or ahead + route[2] <= window then
-      local cost = route[3] + route[4] * ahead
-      if not found or cost < least then found, least = route, cost end
-    end
+    ranked[i] = {at = i, route = route, ahead = ahead, cost = route[3] + route[4] * ahead}
   end
-  return found
+  table.sort(ranked, by_cost)
+  for _, each in ipairs(ranked) do
+    local least = ranked[1].cost
+    if hold and each.cost > least + math.max(math.abs(least) * hold, HOLD_MS) then break end
+    local worker, room = each.route[1], each.ahead == 0 or each.ahead + each.route[2] <= window
+    if room and not closed[worker] then return each.route end
+    waited_for[#waited_for + 1] = worker
+  end
+  for _, worker in ipairs(waited_for) do closed[worker] = true end
 end
 
 -- Queues.
@@ -172,13 +186,21 @@ local function give_turn(queue, record, start)
   finish_at(queue, record.tenant, start + record.cost / record.weight)
 end
 
--- The first ticket of the tenant with the least start, and its record; what has no record is dropped.
-local function head(queue)
+-- The tickets of a tenant in their order, from the one at `from` (0: the first).
+local function nth_of(queue, tenant, from)
+  return call('ZRANGEBYLEX', queue.tickets, '[' .. tenant .. '\0', '(' .. tenant .. '\1', 'LIMIT', from, 1)[1]
+end
+
+-- Who goes first of those that are not passed: the ticket of the tenant with the least start, its record and that
+-- start; what has no record is dropped. `passed`: how many of each tenant would rather wait.
+local function head(queue, passed)
+  local tenants = 0
   for _ = 1, SWEPT_MAX do
-    local found = call('ZRANGE', queue.active, 0, 0, 'WITHSCORES')
+    local found = call('ZRANGE', queue.active, tenants, tenants, 'WITHSCORES')
     if not found[1] then return nil end
     local tenant = string.sub(found[1], 18)
-    local ticket = first_of(queue, tenant)
+    local skipped = passed[tenant] or 0
+    local ticket = skipped < PASSED_OF_FLOW_MAX and nth_of(queue, tenant, skipped)
     local id = ticket and string.sub(ticket, #tenant + 19)
     local record = id and read(id)
     if record and record.state == 'waiting' then return id, record, tonumber(found[2]) end
@@ -187,17 +209,28 @@ local function head(queue)
         call('ZREM', queue.tickets, ticket)
         return start
       end)
+    elseif skipped > 0 then
+      tenants = tenants + 1
     else
       call('ZREM', queue.active, found[1])
     end
   end
 end
 
-local function grant_one(queue, mine)
-  local id, record, start = head(queue)
-  if not id then return false end
-  local route = best(record.routes)
-  if not route then return false end
+-- A turn for whoever goes first of those that do not rather wait. `round`: who was passed so far, and the workers
+-- that they wait for; nobody who was passed is looked at twice.
+local function grant_one(queue, mine, round)
+  local id, record, start, route
+  repeat
+    id, record, start = head(queue, round.passed)
+    if not id then return false end
+    route = best(record.routes, round.closed)
+    if not route then
+      if not hold or round.count == PASSED_MAX then return false end
+      round.count = round.count + 1
+      round.passed[record.tenant] = (round.passed[record.tenant] or 0) + 1
+    end
+  until route
   with_tenant(queue, record.tenant, function()
     call('ZREM', queue.tickets, ticket_of(id, record))
     give_turn(queue, record, start)
@@ -230,8 +263,9 @@ local function grant(mine)
   for _, background in ipairs({false, true}) do
     for _, queue in ipairs(queues) do
       if queue.background == background and not somebody_waits_before(queue) then
+        local round = {passed = {}, count = 0, closed = {}}
         while given < GRANTS_MAX do
-          if not grant_one(queue, mine) then break end
+          if not grant_one(queue, mine, round) then break end
           given = given + 1
         end
       end
@@ -312,7 +346,7 @@ function verbs.admit(keys, args)
   elseif not known then
     call('ZADD', owned, 0, id)
     local free = call('ZCARD', queue.active) == 0 and not somebody_waits_before(queue)
-    local route = free and best(routes)
+    local route = free and best(routes, {})
     if route then
       local start = math.max(passed(queue), finish_of(queue, record.tenant))
       give_turn(queue, record, start)
@@ -353,7 +387,7 @@ function verbs.claim(keys, args)
     swapped = nil
   end
   free(record)
-  local route = (swapped or other == '') and best(routes)
+  local route = (swapped or other == '') and best(routes, {})
   local goes = id
   if swapped and route then
     goes = other
@@ -417,7 +451,7 @@ end
 --   lease in ms
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
-  local lease = tonumber(args[4 + tonumber(args[3])])
+  local lease = tonumber(args[5 + tonumber(args[4])])
   if not open(keys, args) then return {-2, -1, 0} end
   if lease == 0 then
     drop_all_of(args[1])
