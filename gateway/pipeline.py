@@ -126,15 +126,16 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
 
 async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:
     """By another model, where the settings name one that can; or not."""
+    failed = progress.worker
     for other in at.choices.fallbacks(ctx):
         log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
-        progress.model = other.model.name
+        progress.turn_to(other.model.name)
         try:
             await answered(other, exchange, at, progress)
         except (NoWorker, WorkerError, PromptTooLong):
             continue
         return True
-    progress.model = ctx.model.name
+    progress.turn_to(ctx.model.name, failed)
     return False
 
 

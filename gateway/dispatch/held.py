@@ -173,6 +173,7 @@ class Held:
                 self._blame(gone.placed, err)
             if gone is leg:
                 self._leg = next(other for other in legs.values() if other is not leg)
+                self._legs.told(self._leg)
             else:
                 outcome = "failed"
             self._legs.drop(gone)
@@ -186,7 +187,8 @@ class Held:
                 self._leg = legs.pop(winner)
                 if self._leg is not leg:
                     outcome = "won"
-                    self._legs.told(self._leg)
+                    if not leg.over:
+                        self._legs.told(self._leg)
                 elif outcome != "failed":
                     outcome = "lost"
             except WorkerUnreachable:
@@ -209,8 +211,7 @@ class Held:
         """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
         assert self._leg is not None
         self._progress.mark("failed_attempt")
-        self._progress.dispatched = self._progress.answered = False
-        self._progress.frames = 0
+        self._progress.take_back()
         self._blame(self._leg.placed, cause)
         if cause.timed_out:
             # Whoever has waited that long will not wait that long again.
@@ -304,7 +305,7 @@ class Held:
             async with self._attempt.until_first_byte(placed, by.preemptible):
                 yield
         except Preempted:
-            self._progress.dispatched = False
+            self._progress.take_back()
             raise
 
     def _answered(self, placed: Placed, answer: WorkerAnswer) -> None:

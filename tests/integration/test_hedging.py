@@ -102,6 +102,25 @@ async def test_who_answers_in_time_is_alone(gateway):
         assert (len(one.seen), len(other.seen), outcomes(running)) == (1, 0, {})
 
 
+async def test_who_is_left_alone_with_a_request_is_whose_it_is_when_its_client_leaves(gateway, records):
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as other,
+        gateway(one, other, limits=LIMITS, **hedging()) as running,
+    ):
+        one.then(until=asyncio.Event(), break_after=0)
+        other.then(silent=True)
+        call = asyncio.create_task(asked(running, stream=True))
+        await running.until(lambda: other.seen)
+        one.script.until.set()
+        await running.until(lambda: running.here.gateway.fleet["w0"].load.streams == 0)
+        call.cancel()
+        assert await ended(other) == "aborted"
+        await running.until(lambda: running.idle and records)
+        assert (records[0].worker, records[0].attempts, records[0].code) == ("w1", 2, "client_closed")
+        assert outcomes(running) == {"left": 1}
+
+
 async def test_a_client_that_leaves_frees_both(gateway):
     async with (
         ScriptedWorker() as one,

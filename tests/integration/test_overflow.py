@@ -47,21 +47,6 @@ async def full(running, here):
     return call
 
 
-@pytest.fixture
-def records(monkeypatch):
-    """What is written down of requests, as it is."""
-    from gateway import pipeline
-
-    kept, tell = [], pipeline.tell
-
-    def told(observers, record):
-        kept.append(record)
-        tell(observers, record)
-
-    monkeypatch.setattr(pipeline, "tell", told)
-    return kept
-
-
 async def test_who_consents_goes_over_where_nobody_here_has_room_and_others_wait(gateway, records):
     async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
         async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
