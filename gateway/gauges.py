@@ -143,6 +143,14 @@ def gauges(
             read=lambda: [((name,), float(reservations.hedging.outcomes[name])) for name in OUTCOMES],
             counter=True,
         ),
+        Gauge(
+            name="provider_resting",
+            text="1: it is asked for nothing, since it said that it is full (429).",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(w.rests_until > fleet.now())) for w in fleet if w.provider is not None
+            ],
+        ),
         worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),
         worker(
             "worker_step_seconds",

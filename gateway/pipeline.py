@@ -35,6 +35,7 @@ from gateway.errors import (
     InternalError,
     ModelNotFound,
     NoWorker,
+    Overloaded,
     PromptTooLong,
     WorkerError,
 )
@@ -87,8 +88,8 @@ async def serve(exchange: Exchange, at: Services) -> None:
         ctx = await admit(exchange, tenant, at, progress)
         try:
             await answered(ctx, exchange, at, progress)
-        except (NoWorker, WorkerError):
-            if not await instead(ctx, exchange, at, progress):
+        except (NoWorker, WorkerError, Overloaded) as err:
+            if not is_of_its_model(err) or not await instead(ctx, exchange, at, progress):
                 raise
     except GatewayError as err:
         progress.ended(err.code, err.status)
@@ -132,11 +133,18 @@ async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progres
         progress.turn_to(other.model.name)
         try:
             await answered(other, exchange, at, progress)
-        except (NoWorker, WorkerError, PromptTooLong):
+        except (NoWorker, WorkerError, Overloaded, PromptTooLong) as err:
+            if not is_of_its_model(err):
+                raise
             continue
         return True
     progress.turn_to(ctx.model.name, failed)
     return False
+
+
+def is_of_its_model(err: GatewayError) -> bool:
+    """Another model's workers may do better."""
+    return err.by_workers if isinstance(err, Overloaded) else True
 
 
 def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:

@@ -106,5 +106,6 @@ def _again(err: WorkerUnreachable) -> WorkerUnreachable:
         failure=err.failure,
         timed_out=err.timed_out,
         retry_after_seconds=err.retry_after_seconds,
+        limited=err.limited,
         worker=err.worker,
     )

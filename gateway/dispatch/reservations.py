@@ -30,6 +30,7 @@ from gateway.dispatch.router import Router
 from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
 from gateway.errors import QuotasUnavailable, RepeatRefused, RepeatRunning, WorkerError
 from gateway.queue.favours import Favours, Need
+from gateway.queue.rests import Rests
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import ROUTES_MAX
 from gateway.quotas import quota
@@ -70,6 +71,7 @@ class Reservations:
         queue: SharedQueue,
         rules: RoomRules,
         favours: Favours,
+        rests: Rests,
         ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -85,6 +87,7 @@ class Reservations:
         self.hedging = hedging
         self.queue = queue
         self.favours = favours
+        self.rests = rests
         self.ranks = ranks
         self.clock = clock
         self.preemptible = Preemptible()

@@ -20,7 +20,7 @@ from gateway.dispatch.router import Decision
 from gateway.dispatch.seats import Parts, computes_at, is_there, seated
 from gateway.dispatch.target import Demoted, Target, uncached_tokens
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
-from gateway.errors import GatewayError, NoWorker
+from gateway.errors import GatewayError, NoWorker, Overloaded
 from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute
@@ -89,10 +89,13 @@ class Turn:
                 if (placed := self.outside("no worker here had room in time")) is not None:
                     return placed
             except REFUSALS as err:
-                may = not self._target.kind.background or isinstance(err, NoWorker)
-                if not may or (placed := self.outside(f"{err.code} here")) is None:
-                    raise
-                return placed
+                nobody = isinstance(err, NoWorker)
+                may = nobody or not self._target.kind.background
+                if may and (placed := self.outside(f"{err.code} here")) is not None:
+                    return placed
+                if nobody and (seconds := self._overflow.back_in_seconds(self._tried)) is not None:
+                    raise Overloaded(seconds, by_workers=True) from err
+                raise
             except Demoted:
                 if (placed := self.outside("no worker here in time")) is not None:
                     return placed
@@ -304,12 +307,12 @@ class Turn:
     def _patience(self, room: WaitingRoom[Placed], ticket: Ticket) -> Patience | None:
         """What ends its waiting, besides the room's own bound."""
         ends = self._target.patience(room, ticket)
-        seconds = None
-        if not self._target.kind.background:
-            seconds = self._overflow.after_seconds(self._target.kind.ttft_seconds, self._tried)
-        if seconds is None or (ends is not None and ends.until <= ticket.arrived_at + seconds):
+        if self._target.kind.background:
             return ends
-        return Patience(ticket.arrived_at + seconds, lambda _: GoesOver())
+        at = self._overflow.goes_over_at(ticket.arrived_at, self._target.kind.ttft_seconds, self._tried)
+        if at is None or (ends is not None and ends.until <= at):
+            return ends
+        return Patience(at, lambda _: GoesOver())
 
     def _waits(self, decision: Decision) -> None:
         if self._progress.queued_at is None:

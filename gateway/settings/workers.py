@@ -86,6 +86,13 @@ class Provider(Branch, frozen=True, kw_only=True):
             "that is no provider; by default as long as its class's target for the first token."
         ),
     ] = None
+    rest_seconds_max: Annotated[
+        Seconds,
+        Meta(
+            description="After a 429, or a 503 or 529 with Retry-After, no gateway asks it for anything for as "
+            "long as that says, and at most for so long."
+        ),
+    ] = 60.0
 
 
 Headers = dict[str, Secret]

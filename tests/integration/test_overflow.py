@@ -15,14 +15,18 @@ PRICES = {"input": 1, "output": 2}
 THEIRS = {"input": 10, "cached_input": 5, "output": 20}
 
 
-def settings(here, provider, *more, after_ms=10, **changes):
-    """One worker of ours, and providers of its model, which they call otherwise."""
+def settings(here, provider, *more, after_ms=10, rules=None, **changes):
+    """One worker of ours, and providers of its model, which they call otherwise. `rules`: of the providers."""
     providers = [
         {
             "id": f"p{at}",
             "kind": "openai",
             "url": one.url + "/v1",
-            "provider": {"models": {"m": {"name": "their/m", "prices": prices}}, "after_ms": after_ms},
+            "provider": {
+                "models": {"m": {"name": "their/m", "prices": prices}},
+                "after_ms": after_ms,
+                **(rules or {}),
+            },
         }
         for at, (one, prices) in enumerate([(provider, THEIRS), *more])
     ]
@@ -288,3 +292,85 @@ async def test_batch_work_that_failed_here_stays_with_those_who_serve_its_model(
             assert (status, len(theirs.seen)) == (502, 0)
             assert (await asked(running))[0] == 200
             assert len(theirs.seen) == 1
+
+
+def rests(running):
+    fleet = running.here.gateway.fleet
+    return [worker.id for worker in fleet if worker.rests_until > fleet.now()]
+
+
+async def test_a_provider_that_is_full_rests_as_long_as_it_says_and_every_gateway_knows(gateway):
+    async with (
+        ScriptedWorker() as here,
+        ScriptedWorker(["their/m"]) as dear,
+        ScriptedWorker(["their/m"]) as cheap,
+    ):
+        less = {"input": 2, "output": 3}
+        rules = settings(here, dear, (cheap, less), rules={"rest_seconds_max": 2})
+        async with gateway(tenants=CONSENTS, **rules) as one, gateway(tenants=CONSENTS, **rules) as two:
+            for running in (one, two):
+                running.here.gateway.fleet.drain("w0")
+            cheap.then(status=429, headers={"retry-after": "3000"})
+            assert (await asked(one))[0] == 200
+            await two.until(lambda: rests(two) == ["p1"])
+            assert rests(one) == ["p1"]
+            for running in (one, two):
+                assert (await asked(running))[0] == 200
+            assert (len(dear.seen), len(cheap.seen)) == (3, 1)
+            async with one.http.get(one.admin + "/metrics") as response:
+                metrics = await response.text()
+            assert 'radixgate_provider_resting{worker="p1"} 1.0' in metrics
+            assert 'radixgate_provider_resting{worker="p0"} 0.0' in metrics
+            assert 'radixgate_worker_failures_total{worker="p1"} 0.0' in metrics
+            assert 'radixgate_worker_health{state="up",worker="p1"} 1.0' in metrics
+            cheap.then(status=200)
+            await one.until(lambda: not rests(one))
+            assert (await asked(one))[0] == 200
+            assert (len(dear.seen), len(cheap.seen)) == (3, 2)
+
+
+async def test_only_where_nobody_else_may_serve_its_client_hears_of_it(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            running.here.gateway.fleet.drain("w0")
+            theirs.then(status=429, headers={"retry-after": "7"})
+            for _ in range(2):
+                async with running.chat() as response:
+                    body = await response.json()
+                    assert (response.status, body["error"]["code"]) == (503, "overloaded")
+                    assert 1 <= int(response.headers["retry-after"]) <= 7
+            assert len(theirs.seen) == 1
+            running.here.gateway.fleet.resume("w0")
+            assert (await asked(running))[0] == 200
+            assert (len(theirs.seen), len(here.seen)) == (1, 1)
+            await running.until(lambda: running.idle)
+
+
+async def test_another_model_stands_in_where_its_provider_rests(gateway):
+    async with (
+        ScriptedWorker() as here,
+        ScriptedWorker(["their/m"]) as theirs,
+        ScriptedWorker(["spare"]) as spare,
+    ):
+        rules = settings(here, theirs)
+        workers = [*json.loads(rules["workers"]), {"id": "w1", "kind": "sglang", "url": spare.url}]
+        rules["workers"] = json.dumps(workers)
+        rules["models"] = json.dumps([{"name": "m", "fallbacks": ["spare"]}])
+        async with gateway(tenants=CONSENTS, **rules) as running:
+            running.here.gateway.fleet.drain("w0")
+            theirs.then(status=429, headers={"retry-after": "7"})
+            for _ in range(2):
+                assert (await asked(running, model="m"))[0] == 200
+            assert (len(theirs.seen), len(spare.seen)) == (1, 2)
+
+
+async def test_who_waits_here_goes_over_when_the_provider_has_rested(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            first = await full(running, here)
+            running.here.gateway.fleet.rest("p0", 0.3)
+            assert (await asked(running))[0] == 200
+            assert (len(theirs.seen), len(here.seen), first.done()) == (1, 1, False)
+            here.script.until.set()
+            await first
+            await running.until(lambda: running.idle)
