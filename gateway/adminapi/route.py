@@ -124,7 +124,9 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
         for rank, route in enumerate(decision.routes, start=1)
     ]
     taking_part = {route.worker for route in decision.routes}
-    overflow = Overflow(ctx, by.fleet, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens)
+    overflow = Overflow(
+        ctx, by.fleet, by.allowances, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
+    )
     waits = overflow.after_seconds(ctx.service_class.ttft_seconds)
     for route in overflow.routes(f"asked where nobody here takes it within {(waits or 0) * 1000:.0f} ms"):
         taking_part.add(route.worker)

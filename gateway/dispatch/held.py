@@ -92,8 +92,8 @@ class Held:
     @property
     def prices(self) -> Prices | None:
         """Of who answers, or was to."""
-        provider = self._leg.placed.worker.provider if self._leg is not None else None
-        return provider.prices_of(self._ctx.model) if provider is not None else self._ctx.model.prices
+        model = self._ctx.model
+        return self._leg.placed.prices(model) if self._leg is not None else model.prices
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -102,7 +102,7 @@ class Held:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
         Overloaded, WorkerError.
         """
-        placed = self._next() if self._turn.over else await self._first()
+        placed = await self._next() if self._turn.over else await self._first()
         if placed is None:
             raise nobody_left(self._tried.values())
         progress = self._progress
@@ -187,7 +187,7 @@ class Held:
             self._by.retries.request(self._by.clock())
         return placed
 
-    def _next(self) -> Placed | None:
+    async def _next(self) -> Placed | None:
         """After a failure; None if nobody is left, or too many requests are sent again."""
         turn, why = self._turn, "workers here failed"
         # Of the attempts that it may have, the last is a provider's: another like those may fail alike.
@@ -195,7 +195,7 @@ class Held:
         if not self._by.retries.left(self._by.clock()):
             self._by.retries.refuse()
             return None
-        placed = (turn.instead(why) if is_last else None) or turn.seat() or turn.instead(why)
+        placed = (await turn.instead(why) if is_last else None) or turn.seat() or await turn.instead(why)
         if placed is not None:
             self._by.retries.spend(self._by.clock())
         return placed

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gateway.context import RequestContext
 from gateway.dispatch import costs
+from gateway.dispatch.allowances import Allowances
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
@@ -82,6 +83,7 @@ class Reservations:
         self.shares = shares
         self.feedback = feedback
         self.estimates = estimates
+        self.allowances = Allowances(leases, estimates)
         self.bounds = bounds
         self.retries = retries
         self.hedging = hedging

@@ -58,7 +58,7 @@ class Turn:
         self._by_shadow = by_shadow
         self._tried = tried
         self._overflow = Overflow(
-            ctx, by.fleet, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
+            ctx, by.fleet, by.allowances, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
         )
         self._outside: set[WorkerId] = set()
         self._target = Target(ctx, by.fleet, prompt.prompt_tokens, by.clock)
@@ -86,18 +86,18 @@ class Turn:
             except AskAnew:
                 continue
             except GoesOver:
-                if (placed := self.outside("no worker here had room in time")) is not None:
+                if (placed := await self.outside("no worker here had room in time")) is not None:
                     return placed
             except REFUSALS as err:
                 nobody = isinstance(err, NoWorker)
                 may = nobody or not self._target.kind.background
-                if may and (placed := self.outside(f"{err.code} here")) is not None:
+                if may and (placed := await self.outside(f"{err.code} here")) is not None:
                     return placed
                 if nobody and (seconds := self._overflow.back_in_seconds(self._tried)) is not None:
                     raise Overloaded(seconds, by_workers=True) from err
                 raise
             except Demoted:
-                if (placed := self.outside("no worker here in time")) is not None:
+                if (placed := await self.outside("no worker here in time")) is not None:
                     return placed
                 self._target.kind, self._ticket = self._bounds.batch, None
             finally:
@@ -175,23 +175,24 @@ class Turn:
                 return self._placed(route, uncached, shared)
         return None
 
-    def instead(self, why: str) -> Placed | None:
+    async def instead(self, why: str) -> Placed | None:
         """`outside`, after a failure here. Batch work stays with those who serve its model."""
         stays = self._target.kind.background and self._by.fleet.serving(self._ctx.model.name)
-        return None if stays else self.outside(why)
+        return None if stays else await self.outside(why)
 
-    def outside(self, why: str) -> Placed | None:
-        """A place at a provider; it takes no turn here. None if there is none, or its tenant does not consent."""
-        route = next(iter(self._overflow.routes(why, self._tried)), None)
-        if route is None:
+    async def outside(self, why: str) -> Placed | None:
+        """A place at a provider; it takes no turn here. None if none has room, or its tenant does not consent."""
+        taken = await self._overflow.taken(why, self._tried)
+        if taken is None:
             return None
+        route, allowance = taken
         self._outside.add(route.worker)
         by, uncached = self._by, self._uncached(route)
         if self._ticket is None:
             self._ticket = self._room().ticket(self._asked(()))
         shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
         by.queue.hold(shared, SharedPlaced(route.worker, uncached))
-        return self._placed(route, uncached, shared)
+        return msgspec.structs.replace(self._placed(route, uncached, shared), allowance=allowance)
 
     def cost_change(self, used: Cost | None) -> float:
         """By how many units what was used differs from what it was charged with; it is charged with that now."""

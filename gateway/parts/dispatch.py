@@ -39,6 +39,7 @@ from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Provider as ProviderSettings
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
+from gateway.tenants.limits import limits_at
 from policies.admission import PASSED_MAX, RoomBounds
 from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
@@ -148,6 +149,7 @@ def _provider(settings: ProviderSettings) -> Provider:
         prices={model: price for model, price in prices.items() if price is not None},
         after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
         rest_seconds_max=settings.rest_seconds_max,
+        limits=limits_at(0.0, settings.limits, settings.concurrency),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.adminapi.route import RouteAsked, explained
 from gateway.web.openai import decode
-from tests.fakes.scripted_worker import ScriptedWorker
+from tests.fakes.scripted_worker import Script, ScriptedWorker
 from tests.integration.test_shared_turns import nothing_is_left, together
 
 CONSENTS = {"acme": {"overflow": "allow"}, "globex": {}}
@@ -373,4 +373,130 @@ async def test_who_waits_here_goes_over_when_the_provider_has_rested(gateway):
             assert (len(theirs.seen), len(here.seen), first.done()) == (1, 1, False)
             here.script.until.set()
             await first
+            await running.until(lambda: running.idle)
+
+
+LIMITED = {
+    "at one time": {"concurrency": 1},
+    "requests": {"limits": [{"requests": 1, "per": "hour"}]},
+    "tokens": {"limits": [{"total_tokens": 20, "per": "hour"}]},
+    "money": {"limits": [{"spend": 0.0003, "per": "month", "reset": "calendar"}]},
+    "its model alone": {"limits": [{"requests": 1, "per": "hour", "models": ["m"]}]},
+}
+"""Each has room for one request: about 9 prompt tokens and 4 of output, at 10 and 20 for a million."""
+
+
+def refused(*gateways):
+    return sum(running.here.gateway.services.reservations.allowances.refused["p0"] for running in gateways)
+
+
+@pytest.mark.parametrize("rules", LIMITED.values(), ids=LIMITED)
+async def test_a_provider_at_a_limit_is_no_candidate_and_who_finds_it_so_waits_here(gateway, rules):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs, rules=rules)) as running:
+            first = await full(running, here)
+            theirs.then(until=asyncio.Event())
+            over = asyncio.create_task(asked(running))
+            await running.until(lambda: theirs.seen)
+            waits = asyncio.create_task(asked(running))
+            await running.until(lambda: refused(running) == 1)
+            assert (len(theirs.seen), len(here.seen), waits.done()) == (1, 1, False)
+            for worker in (here, theirs):
+                worker.script.until.set()
+            assert {(await call)[0] for call in (first, over, waits)} == {200}
+            assert len(here.seen) == 2
+            await running.until(lambda: running.idle)
+            async with running.http.get(running.admin + "/metrics") as response:
+                assert 'radixgate_provider_limited_total{worker="p0"} 1.0' in await response.text()
+
+
+async def test_all_gateways_together_hold_a_providers_limit(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        rules = settings(here, theirs, rules={"concurrency": 3})
+        async with gateway(tenants=CONSENTS, **rules) as one, gateway(tenants=CONSENTS, **rules) as two:
+            await together(one, two)
+            first = await full(one, here)
+            theirs.then(until=asyncio.Event())
+            calls = [asyncio.create_task(asked(running)) for running in (one, two) for _ in range(4)]
+            await one.until(lambda: len(theirs.seen) + refused(one, two) == 8)
+            assert (len(theirs.seen), refused(one, two), len(here.seen)) == (3, 5, 1)
+            for worker in (here, theirs):
+                worker.script.until.set()
+            assert {(await call)[0] for call in (first, *calls)} == {200}
+            await nothing_is_left(one, two)
+
+
+async def test_who_waits_here_goes_over_when_the_provider_has_room_again(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs, rules={"concurrency": 1})) as running:
+            first = await full(running, here)
+            theirs.then(until=asyncio.Event())
+            calls = [asyncio.create_task(asked(running)) for _ in range(2)]
+            await running.until(lambda: refused(running) == 1)
+            theirs.script.until.set()
+            assert {(await call)[0] for call in calls} == {200}
+            assert (len(theirs.seen), len(here.seen), first.done()) == (2, 1, False)
+            here.script.until.set()
+            await first
+            await running.until(lambda: running.idle)
+
+
+@pytest.mark.parametrize("ends", ["refused", "failed", "left"])
+async def test_what_is_held_of_a_providers_limits_is_given_back_however_a_request_ends(gateway, ends):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        rules = {"concurrency": 1, "limits": [{"total_tokens": 14, "per": "hour"}]}
+        async with gateway(tenants=CONSENTS, **settings(here, theirs, rules=rules)) as running:
+            running.here.gateway.fleet.drain("w0")
+            if ends == "left":
+                theirs.then(until=asyncio.Event())
+                call = asyncio.create_task(asked(running))
+                await running.until(lambda: theirs.seen)
+                assert len(running.here.gateway.services.reservations.leases) == 1
+                call.cancel()
+            else:
+                theirs.then(status={"refused": 400, "failed": 500}[ends])
+                assert (await asked(running))[0] >= 400
+            await running.until(lambda: running.idle)
+            theirs.script = Script()
+            # Who left is charged with its prompt, as far as anybody knows.
+            assert (await asked(running))[0] == (503 if ends == "left" else 200)
+
+
+async def test_where_all_providers_are_at_a_limit_a_client_is_told_when_to_come_back(gateway):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        rules = {"limits": [{"requests": 1, "per": "hour"}]}
+        async with gateway(tenants=CONSENTS, **settings(here, theirs, rules=rules)) as running:
+            running.here.gateway.fleet.drain("w0")
+            assert (await asked(running))[0] == 200
+            async with running.chat() as response:
+                body = await response.json()
+                assert (response.status, body["error"]["code"]) == (503, "overloaded")
+                assert 3000 < int(response.headers["retry-after"]) <= 3600
+            assert len(theirs.seen) == 1
+            await running.until(lambda: running.idle)
+
+
+@pytest.mark.parametrize("source", ["file", "redis"])
+async def test_a_provider_that_is_found_is_one_with_all_its_rules(gateway, records, tmp_path, source):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        rules = settings(here, theirs, rules={"limits": [{"requests": 1, "per": "hour"}]})
+        ours, provider = json.loads(rules["workers"])
+        rules["workers"] = json.dumps([ours])
+        file = tmp_path / "workers.json"
+        rules["discovery"] = json.dumps(
+            [{"kind": source, **({"name": str(file)} if source == "file" else {})}]
+        )
+        file.write_text(json.dumps([provider]))
+        async with gateway(tenants=CONSENTS, **rules) as running:
+            at = running.here.gateway
+            if source == "redis":
+                await at.discovery.registry.put(provider, lease_seconds=None)
+            await running.until(lambda: "p0" in at.fleet and at.fleet["p0"].health.health.value == "up", 20)
+            at.fleet.drain("w0")
+            assert (await asked(running, tenant="globex"))[0] == 503
+            assert (await asked(running))[0] == 200
+            assert theirs.seen[0].body["model"] == "their/m"
+            assert (records[-1].worker, records[-1].spend) == ("p0", 10 * 10 + 4 * 20)
+            assert (await asked(running))[0] == 503
+            assert len(theirs.seen) == 1
             await running.until(lambda: running.idle)

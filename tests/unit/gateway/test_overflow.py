@@ -58,7 +58,7 @@ def fleet_of(*workers, clock=lambda: 0.0, rests=nobody):
 
 
 def overflow(*workers, ctx=CONTEXT):
-    return Overflow(ctx, fleet_of(*workers), prompt_tokens=100, output_tokens=10)
+    return Overflow(ctx, fleet_of(*workers), None, prompt_tokens=100, output_tokens=10)
 
 
 def asked(*workers, ctx=CONTEXT, without=()):
@@ -112,8 +112,8 @@ def test_it_waits_here_as_long_as_the_most_impatient_provider_says_or_its_class_
 
 def test_a_provider_that_rests_is_not_asked_and_waited_for_as_long_as_it_does():
     rests, clock = worker("rests", Provider(prices={"m": CHEAP}, rest_seconds_max=30.0)), FakeClock()
-    at = Overflow(CONTEXT, fleet_of(rests, DEARER, clock=clock), prompt_tokens=100, output_tokens=10)
-    fleet = at._fleet
+    fleet = fleet_of(rests, DEARER, clock=clock)
+    at = Overflow(CONTEXT, fleet, None, prompt_tokens=100, output_tokens=10)
     fleet.rest(rests.id, 20.0)
     fleet.rest(rests.id, 5.0)  # Another gateway has heard of less.
     now = clock()
