@@ -148,6 +148,10 @@ class Reservations:
         """By queue."""
         return self._rooms.all()
 
+    def somebody_waits(self, model: str) -> bool:
+        """Here, for a worker of this model, whatever for; batch work apart."""
+        return not self._rooms.nobody_waits_beside(model)
+
     def room_made(self) -> None:
         """A worker may have room again."""
         self._rooms.room_made()

@@ -87,8 +87,8 @@ class Second:
         """
         legs, outcome, ahead = dict[Opening, Leg](), "left", leg
 
-        def another() -> Opening | None:
-            if (second := self._leg(leg)) is None:
+        async def another() -> Opening | None:
+            if (second := await self._leg(leg, first)) is None:
                 return None
             opening = Opening(second.placed.through.stream(call(second.placed)))
             legs[opening] = second
@@ -137,11 +137,14 @@ class Second:
                     self._by.hedging.outcomes[outcome] += 1
             yield winner.task.result()
 
-    def _leg(self, first: Leg) -> Leg | None:
+    async def _leg(self, first: Leg, opening: Opening) -> Leg | None:
         """A place for the same request, sent once more; None if there is none, or too many are sent again."""
         by = self._by
-        placed = self._turn.besides(first.placed) if by.retries.left(by.clock()) else None
+        placed = await self._turn.besides(first.placed) if by.retries.left(by.clock()) else None
         if placed is None:
+            return None
+        if opening.task.done():
+            by.leave(placed, 0.0)  # The first was just in time.
             return None
         by.retries.spend(by.clock())
         self._progress.mark("hedge")

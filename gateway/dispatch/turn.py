@@ -160,17 +160,26 @@ class Turn:
         taken.update(waited_for)
         return None
 
-    def besides(self, first: Placed) -> Placed | None:
-        """One more place for the same request, at no cost; None unless there is room, and nobody waits."""
+    async def besides(self, first: Placed) -> Placed | None:
+        """One more place for the same request, at no cost; None unless there is room that nobody waits for."""
         by, decision = self._by, self._ranked(without=(first.worker.id, first.computes.id))
-        if len(self._room()):
+        if by.somebody_waits(self._ctx.model.name):
             return None
+        assert self._ticket is not None
+        shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
+        if by.queue.shared:
+            known = dict[WorkerId, Route]()
+            turn = await by.queue.spare(shared, self._shared_routes(decision, known))
+            if turn is not None and not is_there(by.fleet, known[turn.worker]):
+                by.queue.leave(shared, 0.0)
+                turn = None
+            return (
+                self._placed(known[turn.worker], turn.uncached_tokens, shared) if turn is not None else None
+            )
         window = by.queue.share_of(by.bounds.release_window_tokens)
         for route in decision.routes:
             worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
             if has_window(worker.load.all_tokens_queued, uncached, window):
-                assert self._ticket is not None
-                shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(route, uncached, shared)
         return None
@@ -227,10 +236,7 @@ class Turn:
         def routes() -> list[SharedRoute]:
             nonlocal decision
             decision = self._ranked()
-            # In Redis a route is a worker that has room in its window; of two over one worker the better counts.
-            ranking = {computes_at(route): route for route in reversed(decision.routes)}
-            known.update(ranking)
-            return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
+            return self._shared_routes(decision, known)
 
         try:
             turn = await by.queue.turn(shared, ticket, routes, waits)
@@ -271,6 +277,12 @@ class Turn:
 
     def _room(self) -> WaitingRoom[Placed]:
         return self._by.room(self._queue)
+
+    def _shared_routes(self, decision: Decision, known: dict[WorkerId, Route]) -> list[SharedRoute]:
+        """In Redis a route is a worker that has room in its window; of two over one worker the better counts."""
+        ranking = {computes_at(route): route for route in reversed(decision.routes)}
+        known.update(ranking)
+        return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
 
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
