@@ -28,6 +28,7 @@ from gateway.dispatch.ranks import Ranks
 from gateway.dispatch.refusals import refused
 from gateway.dispatch.rooms import Rooms
 from gateway.dispatch.router import Router
+from gateway.dispatch.seats import computes_at, is_there
 from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
 from gateway.errors import QuotasUnavailable, RepeatRefused, RepeatRunning, WorkerError
 from gateway.queue.favours import Favours, Need
@@ -159,9 +160,9 @@ class Reservations:
     def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None:
         """Batch requests make room for this one, where that is enough: here, else at another gateway."""
         needs = [
-            Need(route.worker, uncached(route), self.fleet[route.worker].load.all_tokens_queued)
+            Need(computes_at(route), uncached(route), self.fleet[computes_at(route)].load.all_tokens_queued)
             for route in routes[:ROUTES_MAX]
-            if route.worker in self.fleet  # It may have left while Redis was asked.
+            if is_there(self.fleet, route)  # It may have left while Redis was asked.
         ]
         if not self.preemptible.make_room(needs, self.window_tokens) and self.queue.shared:
             self.favours.ask(needs)
