@@ -8,6 +8,7 @@ import pytest
 from gateway.adminapi.route import RouteAsked, explained
 from gateway.web.openai import decode
 from tests.fakes.scripted_worker import Script, ScriptedWorker
+from tests.integration.test_garbage import left_by
 from tests.integration.test_shared_turns import nothing_is_left, together
 
 CONSENTS = {"acme": {"overflow": "allow"}, "globex": {}}
@@ -250,6 +251,12 @@ async def test_route_explains_why_a_provider_is_considered_or_not(gateway):
             assert provider == ("p0", 2, why)
             ours, provider = await told("globex")
             assert provider == ("p0", None, "it is a provider, and globex has not consented (overflow: deny)")
+            running.here.gateway.fleet.rest("p0", 30.0)
+            assert (await told("acme"))[1] == (
+                "p0",
+                None,
+                "it is a provider that wants to be let alone for 30 seconds",
+            )
 
 
 async def test_it_is_so_too_where_gateways_give_turns_together(gateway):
@@ -500,3 +507,23 @@ async def test_a_provider_that_is_found_is_one_with_all_its_rules(gateway, recor
             assert (await asked(running))[0] == 503
             assert len(theirs.seen) == 1
             await running.until(lambda: running.idle)
+
+
+@pytest.mark.parametrize("ends", ["answered", "rests", "at a limit", "failed"])
+async def test_overflow_leaves_no_circles_behind_however_it_ends(gateway, ends):
+    async with ScriptedWorker() as here, ScriptedWorker(["their/m"]) as theirs:
+        many = {"limits": [{"requests": 1 if ends == "at a limit" else 1000, "per": "day"}]}
+        async with gateway(tenants=CONSENTS, **settings(here, theirs, rules=many)) as running:
+            fleet = running.here.gateway.fleet
+            fleet.drain("w0")
+            scripts = {"rests": {"status": 429}, "failed": {"status": 500}}
+            theirs.then(**scripts.get(ends, {}))
+
+            async def once():
+                fleet["p0"].rests_until = 0.0
+                await running.until(lambda: fleet.providers("m"), 20)
+                await asked(running)
+                await running.until(lambda: running.idle)
+                await asyncio.sleep(0.01)
+
+            assert await left_by(once) == {}
