@@ -76,7 +76,7 @@ class QueueModel:
         turn = self._turn(queue, passed)
         return None if turn is None else self._standing(queue, passed)[turn.ticket.tenant]
 
-    def best(self, routes: Sequence[SharedRoute], closed: set[str]) -> SharedRoute | None:
+    def best(self, routes: Sequence[SharedRoute], closed: set[str], hold: float | None) -> SharedRoute | None:
         """The cheapest that is worth going and has room; `closed` gets the workers that it waits for."""
 
         def cost(route: SharedRoute) -> float:
@@ -84,7 +84,7 @@ class QueueModel:
 
         ranked, waited_for = sorted(routes, key=cost), []
         for route in ranked:
-            if not worth_going(cost(route), cost(ranked[0]), self.hold):
+            if not worth_going(cost(route), cost(ranked[0]), hold):
                 break
             window = has_window(self.tokens(route.worker), route.uncached_tokens, self.window)
             if window and route.worker not in closed:
@@ -96,7 +96,7 @@ class QueueModel:
     def next(self, queue: str, round: Round) -> tuple[str, SharedRoute] | None:
         """Who goes now, and where; those that would rather wait are passed."""
         while (id := self.head(queue, round.passed)) is not None:
-            route = self.best(self.records[id].routes, round.closed)
+            route = self.best(self.records[id].routes, round.closed, self.hold)
             if route is not None:
                 return id, route
             if self.hold is None or len(round.passed) == PASSED_MAX:
@@ -134,6 +134,19 @@ class QueueModel:
             record.state = "placed"
         return (1, record.worker) if record.state in ("placed", "answering") else (0, "")
 
+    def spare(self, gateway, ticket, queues, routes):
+        if gateway not in self.gateways:
+            return -2, ""
+        if ticket.id not in self.records:
+            waited_for = any(self.waiting(queue) for queue in queues if not queue.endswith(BATCH))
+            route = None if waited_for else self.best(routes, set(), None)
+            if route is None:
+                return 0, ""
+            self.records[ticket.id] = Record(
+                ticket, "placed", worker=route.worker, tokens=route.uncached_tokens
+            )
+        return 1, self.records[ticket.id].worker
+
     def claim(self, gateway, queues, id, other, routes):
         if gateway not in self.gateways:
             return -2, "", ""
@@ -152,7 +165,7 @@ class QueueModel:
             swapped = None
         record.state = "waiting"  # its load is free for a moment
         worker, tokens, record.worker = record.worker, record.tokens, ""
-        route = self.best(routes, set()) if swapped or not other else None
+        route = self.best(routes, set(), self.hold) if swapped or not other else None
         goes = id
         if swapped and route:
             goes = other

@@ -107,8 +107,8 @@ local function by_cost(one, other)
 end
 
 -- The cheapest route that is worth going and has room now, at a worker that is not in `closed`; those that it waits
--- for are added. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
-local function best(routes, closed)
+-- for are added. `slack`: as hold. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
+local function best(routes, closed, slack)
   local packed, ranked, waited_for = packed_loads(workers_of(routes)), {}, {}
   for i, route in ipairs(routes) do
     local ahead = load_of(packed[i])
@@ -117,7 +117,7 @@ local function best(routes, closed)
   table.sort(ranked, by_cost)
   for _, each in ipairs(ranked) do
     local least = ranked[1].cost
-    if hold and each.cost > least + math.max(math.abs(least) * hold, HOLD_MS) then break end
+    if slack and each.cost > least + math.max(math.abs(least) * slack, HOLD_MS) then break end
     local worker, room = each.route[1], each.ahead == 0 or each.ahead + each.route[2] <= window
     if room and not closed[worker] then return each.route end
     waited_for[#waited_for + 1] = worker
@@ -224,7 +224,7 @@ local function grant_one(queue, mine, round)
   repeat
     id, record, start = head(queue, round.passed)
     if not id then return false end
-    route = best(record.routes, round.closed)
+    route = best(record.routes, round.closed, hold)
     if not route then
       if not hold or round.count == PASSED_MAX then return false end
       round.count = round.count + 1
@@ -346,7 +346,7 @@ function verbs.admit(keys, args)
   elseif not known then
     call('ZADD', owned, 0, id)
     local free = call('ZCARD', queue.active) == 0 and not somebody_waits_before(queue)
-    local route = free and best(routes, {})
+    local route = free and best(routes, {}, hold)
     if route then
       local start = math.max(passed(queue), finish_of(queue, record.tenant))
       give_turn(queue, record, start)
@@ -373,6 +373,32 @@ function verbs.admit(keys, args)
     loads_of(workers_of(routes)), text(passed(queue)), text(finish_of(queue, record.tenant)))
 end
 
+-- spare: a place that nobody waits for, in any of these queues, batch work apart; else nothing. It takes no turn.
+--   id, tenant, weight, cost, KV tokens, number of routes, routes
+-- Outcome 1 {worker, tokens, loads}, 0 there is none {'', 0, loads}, -1 it has ended already.
+function verbs.spare(keys, args)
+  if not open(keys, args) then return {-2, -1, 0} end
+  local id = next_arg(args)
+  if call('ZSCORE', ended, id) then return answer(-1) end
+  local record = {queue = queues[1].name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
+    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args))}
+  local routes, known = routes_of(args), read(id)
+  if not known then
+    local free = true
+    for _, queue in ipairs(queues) do
+      free = free and (queue.background or call('ZCARD', queue.active) == 0)
+    end
+    local route = free and best(routes, {})
+    if not route then return answer(0, '', 0, loads_of(workers_of(routes))) end
+    record.state, record.worker, record.tokens = 'placed', route[1], route[2]
+    take(record)
+    call('ZADD', owned, 0, id)
+    write(id, record)
+    known = record
+  end
+  return answer(1, known.worker, known.tokens, loads_of(workers_of(routes)))
+end
+
 -- claim: the owner of a turn takes it, for the ticket it was given to or for another one of that tenant.
 --   id, another id or '', number of routes, routes (of the one that shall go, as they are now)
 -- Outcome 1 {id that goes, worker, tokens, loads}, -1 it is no longer there.
@@ -387,7 +413,7 @@ function verbs.claim(keys, args)
     swapped = nil
   end
   free(record)
-  local route = (swapped or other == '') and best(routes, {})
+  local route = (swapped or other == '') and best(routes, {}, hold)
   local goes = id
   if swapped and route then
     goes = other
