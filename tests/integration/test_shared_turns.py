@@ -105,6 +105,35 @@ async def test_cold_prompts_at_one_moment_spread_through_two_gateways_as_through
         assert sorted(len(worker.seen) for worker in workers) == [4, 4, 4, 4]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_who_waits_for_the_worker_that_has_its_prompt_lets_others_go_to_the_free_one(gateway, count):
+    """Of the same tenant too, and whichever gateway they came to."""
+    text, rules = "a prompt that is sent twice " * 600, {"queueing.release_window_tokens": "500"}
+    async with AsyncExitStack() as stack:
+        warm, cold = [await stack.enter_async_context(ScriptedWorker()) for _ in range(2)]
+        gateways = [await stack.enter_async_context(gateway(warm, cold, **rules)) for _ in range(count)]
+        if count > 1:
+            await together(*gateways)
+        configured = gateways[0].here.gateway.settings.workers
+        for each in gateways:
+            each.here.gateway.discovery.restate(configured[:1])
+        assert await asked(gateways[0], text) == 200
+        release = held(warm)
+        busy = asyncio.create_task(asked(gateways[0], "x" * 4000))
+        await gateways[0].until(lambda: len(warm.seen) == 2)
+        for each in gateways:
+            each.here.gateway.discovery.restate(configured)
+            await each.until(lambda at=each: all(worker.able for worker in at.here.gateway.fleet))
+        choosy = asyncio.create_task(asked(gateways[-1], text + "and a question"))
+        await gateways[-1].until(lambda: waiting(*gateways) == 1)
+        for each in gateways:
+            assert await asked(each, "y" * 400) == 200
+        assert (len(cold.seen), waiting(*gateways)) == (count, 1)
+        release.set()
+        assert await asyncio.gather(busy, choosy) == [200, 200]
+        assert (len(warm.seen), len(cold.seen)) == (3, count)
+
+
 async def test_a_turn_of_one_gateway_comes_when_the_other_one_frees_the_worker(gateway, redis_url):
     settings = {**ONE_AT_A_TIME, "redis.url": redis_url}
     async with (

@@ -41,7 +41,7 @@ def clock():
 
 
 def room_for(
-    desk, clock, *, waiting_max=10, seconds=30.0, policy=None, first=lambda: True, passed_max=0, **bounds
+    desk, clock, *, waiting_max=10, seconds=30.0, policy=None, first=lambda: True, passed_max=0, passed_of_flow_max=4, **bounds
 ):
     return WaitingRoom(
         "m",
@@ -51,6 +51,7 @@ def room_for(
             bounds=RoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
             waiting_seconds_max=seconds,
             passed_max=passed_max,
+            passed_of_flow_max=passed_of_flow_max,
         ),
         unseat=desk.unseat,
         clock=clock,
@@ -335,6 +336,32 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_
     desk.free.add("other")
     room.room_made()
     assert await later == "other"
+
+
+async def test_who_waits_for_a_worker_of_its_own_lets_others_of_its_tenant_go_to_the_free_one(clock):
+    desk = Choosy("other")
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+    choosy = asyncio.create_task(room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("own")))
+    await settle()
+    assert await room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("other")) == "other"
+    assert not choosy.done()
+    desk.free.add("own")
+    room.room_made()
+    assert await choosy == "own"
+
+
+async def test_a_tenant_whose_requests_all_wait_for_one_worker_does_not_keep_others_from_a_free_one(clock):
+    desk = Choosy("other")
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4, passed_of_flow_max=2)
+    own = [
+        asyncio.create_task(room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("own")))
+        for _ in range(8)
+    ]
+    await settle()
+    assert await room.wait(room.ticket(Asked(tenant="b", cost=1.0)), desk.seat_at("other")) == "other"
+    assert not any(task.done() for task in own)
+    for task in own:
+        task.cancel()
 
 
 async def test_without_that_nobody_goes_before_who_stands_first(clock):
