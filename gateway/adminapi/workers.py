@@ -24,7 +24,7 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     `found`: in the settings, or in which source. `state`: up, suspect, down, draining, asleep; `circuit`: open
     where its requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe
     failed.
-    `streams`, `tokens_queued`, `kv_tokens`: of all gateways.
+    `streams`, `tokens_queued`, `kv_tokens`: of all gateways. `load_heard`: its load feed says how busy it is.
     """
 
     id: str
@@ -39,6 +39,7 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     tokens_queued: int
     kv_tokens: int
     kv_tokens_max: int | None
+    load_heard: bool
     failures: int
     prefill_tokens_per_second: float
     fixed_ms: float
@@ -179,6 +180,7 @@ def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
         tokens_queued=load.all_tokens_queued,
         kv_tokens=load.kv_tokens + load.others.kv_tokens,
         kv_tokens_max=worker.report.kv_tokens_max,
+        load_heard=load.is_heard,
         failures=worker.failures,
         prefill_tokens_per_second=1000 / worker.speed.ms_per_token,
         fixed_ms=worker.speed.fixed_ms,
