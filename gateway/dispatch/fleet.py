@@ -32,7 +32,7 @@ class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
     `learnt`: its speed so far. `told`, `told_loads`: where it publishes its KV events and its load, if the settings
-    say; else it says so itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
+    say; else it does itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
     `role`: as the settings have it; with `both`, as it says itself. `priority`: its engine orders by it.
     `names_rank`: of several data-parallel ranks it is told which is to answer. `provider`: None for one of our own.
     """
