@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+import zmq
 import zmq.asyncio
 
 from gateway.dispatch.fleet import Worker
@@ -26,6 +27,8 @@ from workers.load_feed import SILENT_SECONDS, LoadListener, LoadSource, LoadStat
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 60.0
+LISTENERS_MAX = 2048
+"""Ranks that are listened to, with two descriptors each; workers beyond are asked."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,7 @@ class LoadFeeds:
     told_speed: Callable[[Worker, float], None]
     clock: Callable[[], float] = time.monotonic
     _feeds: dict[WorkerId, _Feed] = field(default_factory=dict)
+    _beyond: set[WorkerId] = field(default_factory=set)
     _ending: "set[asyncio.Task[None]]" = field(default_factory=set)
     _context: zmq.asyncio.Context | None = None
 
@@ -66,18 +70,31 @@ class LoadFeeds:
         at = self._feeds.get(worker.id)
         if (at.sources if at is not None else ()) == sources:
             return
-        self.forget(worker.id)
-        if not sources:
+        self._stop(worker.id)
+        if not sources or not self._has_room(worker, len(sources)):
             return
         if self._context is None:
             self._context = zmq.asyncio.Context()
+            # Those that are closed go a moment later than others come.
+            self._context.set(zmq.MAX_SOCKETS, 2 * LISTENERS_MAX)
         context = self._context
         at = self._feeds[worker.id] = _Feed(sources, [_Rank(LoadListener(one, context)) for one in sources])
         for number, rank in enumerate(at.ranks):
             rank.task = asyncio.create_task(self._listen(worker, at, number))
 
     def forget(self, worker: WorkerId) -> None:
-        """It is no more of the fleet, or publishes no more."""
+        """It is no more of the fleet."""
+        self._beyond.discard(worker)
+        self._stop(worker)
+
+    async def close(self) -> None:
+        for worker in list(self._feeds):
+            self._stop(worker)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        if self._context is not None:
+            self._context.destroy(linger=0)
+
+    def _stop(self, worker: WorkerId) -> None:
         if (at := self._feeds.pop(worker, None)) is None:
             return
         for rank in at.ranks:
@@ -86,12 +103,16 @@ class LoadFeeds:
             self._ending.add(rank.task)
             rank.task.add_done_callback(self._ending.discard)
 
-    async def close(self) -> None:
-        for worker in list(self._feeds):
-            self.forget(worker)
-        await asyncio.gather(*self._ending, return_exceptions=True)
-        if self._context is not None:
-            self._context.destroy(linger=0)
+    def _has_room(self, worker: Worker, count: int) -> bool:
+        if sum(len(feed.ranks) for feed in self._feeds.values()) + count <= LISTENERS_MAX:
+            self._beyond.discard(worker.id)
+            return True
+        if worker.id not in self._beyond:
+            self._beyond.add(worker.id)
+            log.warning(
+                "worker %s is asked how busy it is: %d load feeds are heard", worker.id, LISTENERS_MAX
+            )
+        return False
 
     async def _listen(self, worker: Worker, feed: _Feed, number: int) -> None:
         listener = feed.ranks[number].listener

@@ -5,6 +5,7 @@ import json
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from gateway.cli.free_ports import free_ports
+from gateway.dispatch import load_feeds as feeds_module
 from gateway.dispatch import loads as loads_module
 from gateway.dispatch.prefill_rate import TOKENS_ENOUGH
 from tests.fakes.load_publisher import LoadPublisher, stat
@@ -122,6 +123,21 @@ async def test_the_settings_say_where_a_worker_publishes_or_that_nobody_listens(
             assert one(running).report.loads
             await running.until(lambda: one(running).health.health.value == "up")
             assert not one(running).load.is_heard
+
+
+async def test_workers_beyond_the_bound_are_asked_and_the_log_says_so_once(gateway, monkeypatch, caplog):
+    monkeypatch.setattr(feeds_module, "LISTENERS_MAX", 1)
+    async with publishing({"running": 2}) as (worker, _, _), publishing({}, {}) as (other, _, _):
+        async with gateway(worker, other) as running:
+            await running.until(lambda: one(running).load.is_heard)
+            beyond = running.here.gateway.fleet["w1"]
+            await running.until(lambda: beyond.reported)
+            for _ in range(3):
+                await running.here.gateway.fleet.probe(beyond)
+            assert not beyond.load.is_heard
+    assert [line for line in caplog.messages if "load feeds are heard" in line] == [
+        "worker w1 is asked how busy it is: 1 load feeds are heard"
+    ]
 
 
 async def test_a_worker_that_leaves_is_not_listened_to_any_more(gateway, tmp_path):
