@@ -135,6 +135,11 @@ class Ranks:
         at.touch(hashes, number)
         return RankPlace(number, at.loads[number], prompt.prompt_tokens - held[number])
 
+    def loads(self, worker: WorkerId) -> list[RankLoad]:
+        """What each of its ranks has, as far as is known; none where it has one."""
+        at = self._workers.get(worker)
+        return at.all_loads(self._clock()) if at is not None else []
+
     def heard(self, worker: WorkerId, rank: int, load: EngineLoad, ranks: int) -> None:
         """The rank's load feed says what it has, from whomever; it is one of so many."""
         if ranks > 1 and worker not in self._workers:

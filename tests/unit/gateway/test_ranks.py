@@ -140,7 +140,7 @@ def test_what_a_rank_says_of_what_was_sent_from_here_is_not_counted_twice(ranks,
     own = EngineLoad(streams=1, tokens_queued=513)
     for place in places:
         heard(ranks, clock, place.number, own)
-    assert [vars_of(load) for load in ranks._workers[WORKER].all_loads(clock())] == [
+    assert [vars_of(load) for load in ranks.loads(WORKER)] == [
         vars_of(load) for load in ranks._workers[WORKER].loads
     ]
 
