@@ -28,6 +28,7 @@ from gateway.dispatch.speeds import LearntSpeed
 from gateway.dispatch.waiting_room import RoomRules
 from gateway.queue.favours import Favours
 from gateway.queue.keys import QueueKeys
+from gateway.queue.rests import Rests
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
 from gateway.quotas.leases import Leases
@@ -39,6 +40,7 @@ from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Provider as ProviderSettings
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
+from gateway.tenants.limits import limits_at
 from policies.admission import PASSED_MAX, RoomBounds
 from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
@@ -64,7 +66,14 @@ def reservations_of(
 ) -> Reservations:
     """Nothing is asked yet; `fleet.run` and `queue.run` are its loops."""
     index = shared.index
-    events = _fleet_events(shared, catalogue, feeds, loads, room=lambda: reservations.fleet_changed())
+    events = _fleet_events(
+        shared,
+        catalogue,
+        feeds,
+        loads,
+        room=lambda: reservations.fleet_changed(),
+        rests=lambda worker, seconds: reservations.rests.tell(worker, seconds),
+    )
     fleet = _fleet(settings, catalogue, events)
     household = QueueHousehold(
         fleet, room=lambda queue: reservations.room(queue), rooms=lambda: reservations.rooms()
@@ -98,6 +107,7 @@ def reservations_of(
         bounds=_bounds(settings),
         queue=queue,
         favours=favours,
+        rests=Rests(scripts, QueueKeys(settings.redis.prefix), queue.gateway, fleet.rest),
         rules=_rules(settings.queueing),
         retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
         hedging=_hedging(settings.requests.hedging),
@@ -142,6 +152,8 @@ def _provider(settings: ProviderSettings) -> Provider:
     return Provider(
         prices={model: price for model, price in prices.items() if price is not None},
         after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
+        rest_seconds_max=settings.rest_seconds_max,
+        limits=limits_at(0.0, settings.limits, settings.concurrency),
     )
 
 
@@ -162,6 +174,7 @@ def _fleet_events(
     loads: LoadFeeds,
     *,
     room: Callable[[], None],
+    rests: Callable[[WorkerId, float], None],
 ) -> FleetEvents:
     """What the index, the catalogue and the feeds are told of workers."""
     index = shared.index
@@ -186,7 +199,7 @@ def _fleet_events(
         loads.forget(worker)
         emptied(worker)
 
-    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone)
+    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone, rests=rests)
 
 
 def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:

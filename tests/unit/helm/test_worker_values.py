@@ -47,8 +47,16 @@ def test_every_setting_of_a_worker_may_be_given():
         {"load_feed": {"endpoint": "tcp://*:5559", "ranks": 2}},
         {"kv_events": "off", "url": "https://10.0.0.1", "tls": {"ca": "/etc/ca.crt"}},
         {"provider": {"models": {"m": {"name": "n", "prices": {"input": 1, "output": 2}}}, "after_ms": 50}},
+        {
+            "provider": {
+                "models": {"m": {}},
+                "rest_seconds_max": 5,
+                "concurrency": 4,
+                "limits": [{"requests": 500, "per": "minute"}],
+            }
+        },
     ],
-    ids=["scheduling", "events", "load-feed", "tls", "provider"],
+    ids=["scheduling", "events", "load-feed", "tls", "provider", "limited provider"],
 )
 def test_what_the_schema_takes_the_gateway_takes(more):
     worker = {**LEAST, **more}
@@ -64,6 +72,7 @@ def test_what_the_schema_takes_the_gateway_takes(more):
         {"kv_events": {"ranks": 2}},
         {"kvEvents": "auto"},
         {"provider": {}},
+        {"provider": {"models": {"m": {}}, "concurrency": 0}},
         {"prefill_tokens_per_second": 0},
     ],
     ids=str,
