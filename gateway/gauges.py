@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.dispatch.feed import Feed
 from gateway.dispatch.feeds import Feeds
-from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.hedging import OUTCOMES
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.reservations import Reservations

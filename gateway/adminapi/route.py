@@ -12,7 +12,7 @@ from msgspec import Meta
 from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.context import RequestContext
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.overflow import Overflow
 from gateway.dispatch.router import Decision
 from gateway.errors import GatewayError

@@ -14,7 +14,8 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.file import workers_of
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
-from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.fleet_worker import Worker
 from gateway.settings.types import HttpUrl, Name
 from radix_cache.match import WorkerId
 from workers.adapter import Sleeps, WorkerUnreachable

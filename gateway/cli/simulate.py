@@ -22,6 +22,7 @@ from policies.simulation.scenario import Happening, Scenario
 from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
 from policies.simulation.trace import BLOCK_TOKENS, TraceInvalid
 from policies.simulation.trial import LIMITS, Source, Trial, policy_of, restarts
+from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WORKLOADS, Load
 
 COMPARED = ("cost", "product", "session", "chwbl", "least_work", "p2c", "round_robin")
@@ -82,6 +83,14 @@ def simulate(
     hold: Annotated[
         str, typer.Option(help=f"Order of those who wait in the gateway: {', '.join(ORDERS)}.")
     ] = "hrrn",
+    queue: Annotated[
+        bool,
+        typer.Option(
+            "--queue",
+            help="Requests wait as in the gateway by default: `sfq`, `hrrn`, hold 0.1, a release window of "
+            f"{RELEASE_WINDOW_TOKENS} tokens.",
+        ),
+    ] = False,
     restart_every: Annotated[
         float, typer.Option(help="Kill a worker every so many seconds; 0: none.", min=0, max=1e6)
     ] = 0.0,
@@ -124,7 +133,8 @@ def simulate(
             sync_seconds=None if sync_ms < 0 else sync_ms / 1000,
             event_seconds=events_ms / 1000,
             event_loss=event_loss,
-            window_tokens=window_tokens or None,
+            window_tokens=window_tokens or (RELEASE_WINDOW_TOKENS if queue else None),
+            turns=QueueRule() if queue else None,
             hold=_one_of("--hold", hold, tuple(ORDERS)),
             changes=restarts(
                 workers, every_seconds=restart_every, for_seconds=restart_seconds, until=first[-1].at
@@ -201,6 +211,7 @@ def _write(
         "order": scenario.order,
         "hold": scenario.hold,
         "window_tokens": scenario.window_tokens,
+        "queue": scenario.turns is not None,
         "sync_seconds": scenario.sync_seconds,
         "event_seconds": scenario.event_seconds,
         "event_loss": scenario.event_loss,

@@ -9,7 +9,7 @@ from collections import Counter
 
 from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, scopes_for
 from gateway.quotas.quota import Cost, Lease, Refusal, Reservation

@@ -18,7 +18,7 @@ from typing import Protocol
 from gateway.context import RequestContext
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.legs import Leg, Legs
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import zmq
 import zmq.asyncio
 
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.prefill_rate import PrefillRate
 from gateway.dispatch.ranks import Ranks
 from radix_cache.match import WorkerId

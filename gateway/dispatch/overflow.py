@@ -14,7 +14,8 @@ from math import inf
 
 from gateway.context import RequestContext
 from gateway.dispatch.allowances import Allowances
-from gateway.dispatch.fleet import Fleet, Worker
+from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.fleet_worker import Worker
 from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, TargetMissed, TenantQueueFull
 from gateway.quotas.quota import Lease, Refusal
 from policies.routing.protocol import Route

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from gateway.context import RequestContext
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.loads import Place, WorkerLoad
 from workers.adapter import WorkerAnswer, WorkerCall
 from workers.disaggregation import Leg, Pair

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.pairs import Through
 from gateway.dispatch.ranks import RankPlace

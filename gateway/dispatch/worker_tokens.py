@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.media import Media
 from gateway.dispatch.prompts import TextEncoder
 from gateway.model import EncodedPrompt

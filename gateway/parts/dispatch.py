@@ -14,7 +14,8 @@ from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.event_sources import event_sources, load_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
-from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.fleet import Fleet, FleetEvents
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.household import QueueHousehold
 from gateway.dispatch.load_feeds import LoadFeeds

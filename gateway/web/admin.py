@@ -21,7 +21,7 @@ from gateway.adminapi.records import office_of
 from gateway.adminapi.routes import mount
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
-from gateway.dispatch.fleet import Worker
+from gateway.dispatch.fleet_worker import Worker
 from gateway.errors import GatewayError
 from gateway.several import OneOf
 from gateway.telemetry.exposition import exposition

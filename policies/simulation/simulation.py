@@ -251,7 +251,9 @@ class Simulation:
     def _give_turns(self, turns: TurnQueue, now: float) -> None:
         passed: set[int] = set()
         closed: set[WorkerId] = set()
-        while len(passed) <= PASSED_MAX and (number := turns.first(now, passed)) is not None:
+        rule = self._scenario.turns
+        passed_max = PASSED_MAX if rule is not None and rule.hold is not None else 0
+        while len(passed) <= passed_max and (number := turns.first(now, passed)) is not None:
             route = self._route(number, now, closed)
             if route is not None:
                 turns.take()

@@ -73,7 +73,15 @@ class Trial:
             trace,
             contender("cost", LEAST_TTFT),
             # One gateway that knows everything, and workers that stay.
-            replace(scenario, gateways=1, event_seconds=0.0, event_loss=0.0, window_tokens=None, changes=()),
+            replace(
+                scenario,
+                gateways=1,
+                event_seconds=0.0,
+                event_loss=0.0,
+                window_tokens=None,
+                turns=None,
+                changes=(),
+            ),
             seed=self.seed,
             paths=paths,
             caches=[cache] * scenario.workers,

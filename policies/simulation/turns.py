@@ -14,6 +14,9 @@ from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, 
 from policies.registry import queue_policy, tenant_order
 from policies.simulation.trace import TraceRequest
 
+RELEASE_WINDOW_TOKENS = 16_384
+"""As `queueing.release_window_tokens` is by default."""
+
 REQUESTS = "requests"
 """In place of a policy: start-time fair queueing where a request is a request, however long."""
 

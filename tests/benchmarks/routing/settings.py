@@ -8,16 +8,20 @@ from typing import Any
 from policies.simulation.contenders import contender_names
 from policies.simulation.scenario import Scenario
 from policies.simulation.trial import LIMITS, Source, Trial
+from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import Load
 
 CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"
 WINDOW_TOKENS = 24_000
+QUEUED: dict[str, Any] = {"window_tokens": RELEASE_WINDOW_TOKENS, "turns": QueueRule()}
 HELD: dict[str, dict[str, Any]] = {
+    "cost, in its turn": QUEUED,
     "cost, order shortest": {"order": "shortest"},
     "cost, held, hrrn": {"window_tokens": WINDOW_TOKENS, "hold": "hrrn"},
     "cost, held, shortest": {"window_tokens": WINDOW_TOKENS, "hold": "shortest"},
 }
-"""`cost` with another order in the engines' queues, and with requests held in the gateway (late binding)."""
+"""`cost` behind the gateway's own queue; with another order in the engines' queues; and where requests are held in
+any order that helps, whoever waits longest for it, and never sent to a KV memory that they may not fit."""
 
 FLEETS = {
     "conversation x3, 4 workers of 2.1M": (3.0, 4, 2_100_000),
@@ -85,12 +89,15 @@ def _gateways(quick: bool, seeds: Sequence[int]) -> Iterator[Trial]:
     for sync, known in ((SYNC_SECONDS, "known after 50 ms"), (None, "never known")):
         for count in GATEWAYS[1:]:
             scenario = Scenario(workers=8, kv_tokens=1_000_000, gateways=count, sync_seconds=sync)
-            for subject in AGAINST:
-                for seed in seeds:
-                    yield Trial(
-                        subject=subject,
-                        source=source,
-                        scenario=scenario,
-                        seed=seed,
-                        group=f"{count} gateways, x4, 8 workers of 1M, others' loads {known}",
-                    )
+            group = f"{count} gateways, x4, 8 workers of 1M, others' loads {known}"
+            for seed in seeds:
+                for subject in AGAINST:
+                    yield Trial(subject=subject, source=source, scenario=scenario, seed=seed, group=group)
+                yield Trial(
+                    subject="cost",
+                    source=source,
+                    scenario=replace(scenario, **QUEUED),
+                    seed=seed,
+                    group=group,
+                    name="cost, in its turn",
+                )

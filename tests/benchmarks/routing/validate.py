@@ -39,6 +39,7 @@ from policies.simulation.outcome import figures
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import TraceRequest, write_trace
 from policies.simulation.trial import Source, Trial
+from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import Load
 from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
 from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD
@@ -46,8 +47,6 @@ from tests.benchmarks.routing.settings import CONVERSATIONS, FLEETS
 from tests.stage.processes import GatewayProcess, Process
 
 POLICIES = ("round_robin", "least_work", "product", "cost")
-WINDOW_TOKENS = 16_384
-"""As queueing.release_window_tokens has it."""
 
 REAL_LOAD, REAL_WORKERS, REAL_KV_TOKENS = "agents", 4, 1_000_000
 REAL_RATE = 0.7
@@ -140,7 +139,7 @@ async def real(
             "models": [{"name": MODEL, "tokenizer": str(tokenizer), "block_size": 64 // TOKENS_PER_WORD}],
             "queueing": {
                 "waiting_seconds_max": 600,
-                "release_window_tokens": WINDOW_TOKENS // TOKENS_PER_WORD,
+                "release_window_tokens": RELEASE_WINDOW_TOKENS // TOKENS_PER_WORD,
             },
             # It says nothing between its first token and its last.
             "requests": {"idle_seconds_max": 600},
@@ -207,7 +206,7 @@ async def main() -> None:
             workers, kv_tokens = REAL_WORKERS, REAL_KV_TOKENS
             source = Source(workload=REAL_LOAD, load=Load(requests=given.real, rate=REAL_RATE))
             scenario = Scenario(
-                workers=workers, kv_tokens=kv_tokens, window_tokens=WINDOW_TOKENS, hold="hrrn"
+                workers=workers, kv_tokens=kv_tokens, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule()
             )
             group = f"generated {REAL_LOAD}, {workers} workers of {kv_tokens // 1000}k, {given.real} requests"
             rows = simulated(source, scenario, POLICIES)

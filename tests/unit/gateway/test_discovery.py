@@ -11,7 +11,8 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
 from gateway.discovery.source import SourceAway
-from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.fleet import Fleet, FleetEvents
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.loads import Place
 from gateway.settings.types import Secret
 from gateway.settings.workers import Discovery as Settings

@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from gateway.dispatch import fleet as module
-from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.fleet import Fleet, FleetEvents
+from gateway.dispatch.fleet_worker import Worker
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerReport, WorkerUnreachable
 from workers.health import FAILURES_MAX

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from gateway.context import RequestContext
-from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
+from gateway.dispatch.fleet import Fleet, FleetEvents
+from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.overflow import Overflow
 from gateway.dispatch.provider import Provider
 from gateway.model import Model

@@ -41,7 +41,16 @@ def clock():
 
 
 def room_for(
-    desk, clock, *, waiting_max=10, seconds=30.0, policy=None, first=lambda: True, passed_max=0, passed_of_flow_max=4, **bounds
+    desk,
+    clock,
+    *,
+    waiting_max=10,
+    seconds=30.0,
+    policy=None,
+    first=lambda: True,
+    passed_max=0,
+    passed_of_flow_max=4,
+    **bounds,
 ):
     return WaitingRoom(
         "m",

@@ -12,6 +12,7 @@ from policies.simulation.scenario import Change, Happening, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
 from policies.simulation.trial import LIMITS, Source, Trial, restarts
+from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WORKLOADS, Load
 
 CONVERSATIONS = Path(__file__).parents[3] / "data" / "mooncake" / "conversation_trace.jsonl"
@@ -192,3 +193,14 @@ def test_held_requests_wait_for_their_best_worker_and_all_go_in_the_end():
 def test_imbalance_is_the_most_over_the_mean():
     assert imbalance((1, 1, 4)) == 2
     assert imbalance((0, 0)) is None
+
+
+def test_one_tenant_alone_waits_no_longer_in_its_turn_than_if_all_were_sent_at_once():
+    source = Source(path=CONVERSATIONS, speed=3.0, requests_max=3000)
+    at_once = Scenario(workers=4, kv_tokens=2_100_000)
+    in_turn = replace(at_once, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule())
+    means = [
+        summary(Trial(subject="cost", source=source, scenario=scenario).run().outcomes)["ttft_ms_mean"]
+        for scenario in (at_once, in_turn)
+    ]
+    assert means[1] < 1.02 * means[0]
