@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from gateway.dispatch.loads import WorkerLoad
 from gateway.dispatch.provider import Provider
+from gateway.dispatch.shapes import Shapes
 from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
 from gateway.queue.store import NOTHING
+from gateway.request import Surface
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
 from workers.disaggregation import half_of
@@ -34,6 +36,7 @@ class Worker:
     itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
     settings have it; with `both`, as it says itself. `priority`: its engine orders requests by it. `names_rank`: of
     several data-parallel ranks it is told which is to answer. `provider`: None where it is one of our own.
+    `shapes`: of its whole answers since it started.
     """
 
     id: WorkerId
@@ -49,6 +52,7 @@ class Worker:
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
+    shapes: Shapes = field(default_factory=Shapes)
     began_at: float | None = None
     report: WorkerReport = field(default_factory=WorkerReport)
     reported: bool = False
@@ -69,6 +73,10 @@ class Worker:
     def ranks(self) -> int:
         """Data-parallel ranks to choose from."""
         return self.report.ranks if self.names_rank else 1
+
+    def puts_together(self, surface: Surface) -> bool:
+        """May it be asked for a stream where a whole answer is wanted? Once it is known what such a one has."""
+        return self.adapter.streams_whole and self.shapes.of(surface) is not None
 
     @property
     def able(self) -> bool:
@@ -261,6 +269,7 @@ class Fleet:
         if worker.report.instance not in (None, report.instance):
             log.warning("worker %s has restarted, or emptied its cache", worker.id)
             worker.began_at = self._clock()
+            worker.shapes.forget()
         slept = worker.report.asleep
         worker.report, worker.reported = report, True
         if slept != report.asleep:
@@ -307,6 +316,8 @@ class Fleet:
             return
         if state.routable and (worker.began_at is None or before.health is Health.DOWN):
             worker.began_at = self._clock()
+        if state.health is Health.DOWN:
+            worker.shapes.forget()
         if state.open:
             worker.openings += 1
             reason = f"{reason}; too many of its requests fail"

@@ -124,8 +124,8 @@ def answers(draw, choices, kind):
     return chunks, {**HEAD, "object": kind, "choices": choices, "usage": usage}
 
 
-def assembled(surface, chunks):
-    assembly = Assembly(surface)
+def assembled(surface, chunks, shape=None):
+    assembly = Assembly(surface, shape)
     for chunk in chunks:
         assembly.add(json.dumps(chunk).encode())
     return json.loads(assembly.body(done=False))
@@ -211,6 +211,13 @@ async def test_what_does_not_come_to_its_end_may_be_tried_elsewhere(stream):
         await passed(stream)
 
 
+async def test_a_whole_answer_that_breaks_off_may_be_had_elsewhere():
+    broken = Stream([b'{"choices": ['], broken=True)
+    broken.content_type = "application/json"
+    with pytest.raises(WorkerUnreachable):
+        await passed(broken)
+
+
 async def test_a_refusal_that_comes_as_a_stream_is_a_refusal():
     error = {"message": "too long for http://10.0.0.1:3000", "code": 400, "type": "BadRequestError"}
     with pytest.raises(RefusedByWorker) as raised:
@@ -231,6 +238,9 @@ def test_what_is_nested_without_end_is_no_answer():
     [
         ({}, True),
         ({"n": 2, "logprobs": True, "tools": [], "seed": 1}, True),
+        ({"tools": None, "tool_choice": "none"}, True),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, False),
+        ({"functions": [{"name": "f"}]}, False),
         ({"best_of": 2}, False),
         ({"echo": True}, False),
         ({"return_hidden_states": True}, False),
