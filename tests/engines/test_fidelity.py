@@ -123,22 +123,27 @@ def without_cached(answer):
 
 
 def names(value):
-    """The names in there, in their order."""
-    if isinstance(value, dict):
+    """The names in there, in their order; of a list those of its items, however many. Tokens are no names."""
+    if isinstance(value, dict) and not all(isinstance(inner, float) for inner in value.values()):
         return [(name, names(inner)) for name, inner in value.items()]
-    return [names(inner) for inner in value] if isinstance(value, list) else None
+    if not isinstance(value, list):
+        return None
+    found = []
+    for item in map(names, value):
+        if item is not None and item not in found:
+            found.append(item)
+    return found
 
 
 def kinds(stream):
-    """Of one choice after the other: chunks that differ in more than their texts, less those of a kind in a row.
+    """Of one choice after the other: chunks that differ in more than their texts, each kind once.
 
     How many tokens come in one chunk is the engine's, and differs with every run.
     """
     found = {}
     for chunk in stream:
-        at = chunk["choices"][0]["index"] if chunk["choices"] else None
-        of_choice = found.setdefault(at, [])
-        if of_choice[-1:] != [names(chunk)]:
+        of_choice = found.setdefault(chunk["choices"][0]["index"] if chunk["choices"] else None, [])
+        if names(chunk) not in of_choice:
             of_choice.append(names(chunk))
     return found
 
