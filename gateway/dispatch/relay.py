@@ -8,7 +8,7 @@ from gateway.dispatch.assembly import Assembly, has_faithful_stream
 from gateway.dispatch.shapes import Shapes
 from gateway.dispatch.sse import FrameFilter
 from gateway.dispatch.sse_payloads import Payloads
-from gateway.dispatch.worker_words import read_error, without_cached_tokens
+from gateway.dispatch.worker_words import read_error, without_cached_tokens, without_transfers
 from gateway.errors import RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.exchange import Exchange
 from gateway.request import InferenceRequest
@@ -56,6 +56,7 @@ async def relay(
                 progress.usage = _usage(body)
                 if shapes is not None and not streamed and has_faithful_stream(request):
                     shapes.learn(request.surface, body)
+                body = without_transfers(body)
                 if not tells_cached:
                     body = without_cached_tokens(body)
             await exchange.answer(answer.status, kind, body, headers)
