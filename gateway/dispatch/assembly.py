@@ -231,6 +231,9 @@ def _finished(choice: dict[str, Any], *, chat: bool, shaped: bool) -> dict[str, 
         for call in calls:
             call.pop("index", None)
         message["content"] = message["content"] or None
+    if isinstance(message.get("reasoning"), str):
+        # vLLM says null of an answer that is nothing but thought, where its stream begins with an empty text.
+        message["content"] = message["content"] or None
     return {"index": whole.pop("index", 0), "message": message, **whole}
 
 

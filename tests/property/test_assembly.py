@@ -75,7 +75,7 @@ def chat_choices(draw):
             {"id": f"c{index}", "type": "function", "function": {"name": "f", "arguments": "".join(pieces)}}
             for index, pieces in enumerate(calls)
         ]
-    elif message["content"] is None:
+    elif message["content"] is None and "reasoning" not in message:
         message["content"] = ""
     end = draw(ENDS)
     whole = {"message": message, "logprobs": None, **end}
@@ -223,6 +223,16 @@ async def test_a_refusal_that_comes_as_a_stream_is_a_refusal():
     with pytest.raises(RefusedByWorker) as raised:
         await passed(Stream([sse([{"error": error}])]))
     assert (raised.value.status, raised.value.message) == (400, "too long for ...")
+
+
+@pytest.mark.parametrize(("name", "content"), [("reasoning", None), ("reasoning_content", "")])
+def test_an_answer_that_is_nothing_but_thought_has_no_content_at_vllm_and_an_empty_one_at_sglang(
+    name, content
+):
+    deltas = [{"role": "assistant", "content": ""}, {name: "h"}, {name: "m"}]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    (choice,) = assembled(Surface.CHAT, [*chunks, END])["choices"]
+    assert (choice["message"][name], choice["message"]["content"]) == ("hm", content)
 
 
 def test_what_is_nested_without_end_is_no_answer():
