@@ -193,6 +193,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         )
         stack.push_async_callback(gateway.queues.close)
         stack.push_async_callback(reservations.favours.close)
+        stack.push_async_callback(reservations.rests.close)
         registry.register(
             StateCollector(
                 gauges(
@@ -254,11 +255,16 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, stack: AsyncExitStack) -> Fe
 
 
 def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
-    queue = gateway.services.reservations.queue
+    reservations = gateway.services.reservations
+    queue = reservations.queue
     return TurnReader(
         scripts,
         QueueKeys(gateway.settings.redis.prefix).turns,
-        others={**gateway.queues.heard, b"preempt": gateway.services.reservations.favours.heard},
+        others={
+            **gateway.queues.heard,
+            b"preempt": reservations.favours.heard,
+            b"rest": reservations.rests.heard,
+        },
         turn=queue.turn_told,
         gateways=queue.gateways_changed,
         missed=queue.ask_again,

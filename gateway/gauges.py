@@ -143,6 +143,25 @@ def gauges(
             read=lambda: [((name,), float(reservations.hedging.outcomes[name])) for name in OUTCOMES],
             counter=True,
         ),
+        Gauge(
+            name="provider_resting",
+            text="1: it is asked for nothing, since it said that it is full (429).",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(w.rests_until > fleet.now())) for w in fleet if w.provider is not None
+            ],
+        ),
+        Gauge(
+            name="provider_limited",
+            text="Requests that did not go there for one of its limits.",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(reservations.allowances.refused[w.id]))
+                for w in fleet
+                if w.provider is not None
+            ],
+            counter=True,
+        ),
         worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),
         worker(
             "worker_step_seconds",

@@ -42,8 +42,8 @@ class Failure(Enum):
 
 
 class WorkerUnreachable(Exception):
-    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says. `worker`: whose failure it is,
-    where several had a part in it."""
+    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says; `limited`: it is asked too much
+    (429). `worker`: whose failure it is, where several had a part in it."""
 
     def __init__(
         self,
@@ -52,12 +52,14 @@ class WorkerUnreachable(Exception):
         failure: Failure = Failure.ILL,
         timed_out: bool = False,
         retry_after_seconds: float | None = None,
+        limited: bool = False,
         worker: WorkerId | None = None,
     ) -> None:
         super().__init__(reason)
         self.failure = failure
         self.timed_out = timed_out
         self.retry_after_seconds = retry_after_seconds
+        self.limited = limited
         self.worker = worker
 
 

@@ -11,7 +11,6 @@ from gateway.dispatch.provider import Provider
 from gateway.dispatch.shapes import Shapes
 from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
 from gateway.queue.store import NOTHING
-from gateway.request import Surface
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreachable
 from workers.disaggregation import half_of
@@ -35,8 +34,8 @@ class Worker:
     `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
     itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
     settings have it; with `both`, as it says itself. `priority`: its engine orders requests by it. `names_rank`: of
-    several data-parallel ranks it is told which is to answer. `provider`: None where it is one of our own.
-    `shapes`: of its whole answers since it started.
+    several data-parallel ranks it is told which is to answer. `provider`: None where it is one of our own; it rests
+    until `rests_until`. `shapes`: of its whole answers since it started.
     """
 
     id: WorkerId
@@ -49,6 +48,7 @@ class Worker:
     priority: bool = False
     names_rank: bool = True
     provider: Provider | None = None
+    rests_until: float = float("-inf")
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
@@ -73,10 +73,6 @@ class Worker:
     def ranks(self) -> int:
         """Data-parallel ranks to choose from."""
         return self.report.ranks if self.names_rank else 1
-
-    def puts_together(self, surface: Surface) -> bool:
-        """May it be asked for a stream where a whole answer is wanted? Once it is known what such a one has."""
-        return self.adapter.streams_whole and self.shapes.of(surface) is not None
 
     @property
     def able(self) -> bool:
@@ -111,13 +107,15 @@ class FleetEvents:
     """Who is told what.
 
     `room`: a worker may have room again. `emptied`: its cache may be lost. `reported`: what it says of itself, its
-    instance included: another one than before has another cache. `gone`: it is no more of the fleet.
+    instance included: another one than before has another cache. `gone`: it is no more of the fleet. `rests`: a
+    provider wants to be asked for nothing for so many seconds.
     """
 
     room: Callable[[], None]
     emptied: Callable[[WorkerId], None]
     reported: Callable[[Worker], None]
     gone: Callable[[WorkerId], None]
+    rests: Callable[[WorkerId, float], None] = lambda worker, seconds: None
 
 
 class Fleet:
@@ -157,9 +155,23 @@ class Fleet:
             w for w in there if (w.health.open or w.health.trial) and not w.report.asleep
         ]
 
-    def providers(self, model: str) -> list[Worker]:
-        """Those that may get a new request for this model, where its tenant consents."""
-        return [w for w in self._workers.values() if w.provider is not None and model in w.models and w.able]
+    def providers(self, model: str, *, resting: bool = False) -> list[Worker]:
+        """Those that may get a new request for this model, where its tenant consents. `resting`: or may later."""
+        there = [w for w in self._workers.values() if w.provider is not None and model in w.models and w.able]
+        return there if resting else [worker for worker in there if worker.rests_until <= self.now()]
+
+    def now(self) -> float:
+        """Seconds, never backwards."""
+        return self._clock()
+
+    def rest(self, worker: WorkerId, seconds: float) -> None:
+        """A provider wants to be asked for nothing for so long, as it, or another gateway, says."""
+        resting = self._workers.get(worker)
+        if resting is None or resting.provider is None:
+            return
+        until = self.now() + min(seconds, resting.provider.rest_seconds_max)
+        if until > resting.rests_until:
+            resting.rests_until = until
 
     def answered(self, worker: Worker) -> None:
         """It gave an answer of any kind."""
@@ -179,6 +191,11 @@ class Fleet:
         """A request did not get an answer."""
         if cause.failure is Failure.BUSY:
             log.debug("worker %s is busy: %s", worker.id, cause)
+            seconds = worker.provider.rest_seconds(cause) if worker.provider is not None else 0.0
+            if seconds:
+                log.info("provider %s rests for %g seconds: %s", worker.id, seconds, cause)
+                self.rest(worker.id, seconds)
+                self._events.rests(worker.id, seconds)
             return
         worker.failures += 1
         log.warning("worker %s did not answer: %s", worker.id, cause)
@@ -316,21 +333,24 @@ class Fleet:
             return
         if state.routable and (worker.began_at is None or before.health is Health.DOWN):
             worker.began_at = self._clock()
-        if state.health is Health.DOWN:
-            worker.shapes.forget()
         if state.open:
             worker.openings += 1
             reason = f"{reason}; too many of its requests fail"
-        level = logging.WARNING if state.health is Health.DOWN else logging.INFO
-        log.log(level, "worker %s: %s, was %s: %s", worker.id, state.health, before.health, reason)
-        if state.health is Health.DOWN and worker.report.instance is None:
+        down = state.health is Health.DOWN
+        log.log(
+            logging.WARNING if down else logging.INFO,
+            "worker %s: %s, was %s: %s",
+            worker.id,
+            state.health,
+            before.health,
+            reason,
+        )
+        if down:
+            worker.shapes.forget()
+        if down and worker.report.instance is None:
             # It may come back with an empty cache, and its kind does not say so.
             self._events.emptied(worker.id)
-        if (
-            state.health is Health.DOWN
-            and not state.open
-            and all(self.serving(model) for model in worker.models)
-        ):
+        if down and not state.open and all(self.serving(model) for model in worker.models):
             # Others can answer what it has not begun to answer. Where nobody can, it may yet come back.
             worker.adapter.abandon()
         # A worker that is back has room; one that is gone may leave nothing to wait for.

@@ -82,6 +82,11 @@ class Place:
         load.kv_tokens += kv_tokens
         load.streams += 1
 
+    @property
+    def tokens_computing(self) -> int:
+        """What it takes of a window until its prefill is done."""
+        return self.tokens_queued
+
     def first_token(self) -> None:
         """Its prefill is done."""
         if self._load is not None and self.tokens_queued:

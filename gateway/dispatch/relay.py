@@ -39,7 +39,7 @@ async def relay(
     `tells_cached`: the cache is its tenant's own, so that it may know what was in it. `shapes`: of this worker's
     whole answers; learnt here.
     Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves. WorkerUnreachable if an
-    answer that is no stream for its client broke off: that one has got nothing yet.
+    answer that is no stream for its client broke off, or is none: that one has got nothing yet.
     """
     try:
         if answer.status >= 400:
@@ -50,21 +50,36 @@ async def relay(
             await _relay_frames(answer, exchange, request, progress, headers, tells_cached)
         else:
             body = await (_assembled(answer, request, progress, shapes) if streamed else _at_once(answer))
-            # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
-            kind = "application/json" if request.generates else answer.content_type or "application/json"
-            if kind == "application/json":
-                progress.usage = _usage(body)
-                if shapes is not None and not streamed and has_faithful_stream(request):
-                    shapes.learn(request.surface, body)
-                body = without_transfers(body)
-                if not tells_cached:
-                    body = without_cached_tokens(body)
-            await exchange.answer(answer.status, kind, body, headers)
-            progress.output(0)
+            if shapes is not None and not streamed and has_faithful_stream(request):
+                shapes.learn(request.surface, body)
+            await _relay_whole(answer, body, exchange, request, progress, headers, tells_cached)
     except StreamBroken as err:
         raise StreamInterrupted from err
     finally:
         progress.mark("relay")
+
+
+async def _relay_whole(
+    answer: WorkerAnswer,
+    body: bytes,
+    exchange: Exchange,
+    request: InferenceRequest,
+    progress: Progress,
+    headers: Mapping[str, str],
+    tells_cached: bool,
+) -> None:
+    # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
+    kind = "application/json" if request.generates else answer.content_type or "application/json"
+    try:
+        if kind == "application/json":
+            progress.usage = _usage(body)
+            body = without_transfers(body)
+            if not tells_cached:
+                body = without_cached_tokens(body)
+        await exchange.answer(answer.status, kind, body, headers)
+    except WorkerError as err:
+        raise WorkerUnreachable("no answer to such a request", failure=Failure.UNCLEAR) from err
+    progress.output(0)
 
 
 async def _relay_frames(
@@ -89,6 +104,9 @@ async def _relay_frames(
         if rest:
             await exchange.write(rest)
         await exchange.end()
+    except WorkerError as err:
+        # Its client has read the beginning: nobody else can go on from there.
+        raise StreamInterrupted from err
     finally:
         progress.usage = frames.usage
 

@@ -27,6 +27,7 @@ from gateway.dispatch.speeds import LearntSpeed
 from gateway.dispatch.waiting_room import RoomRules
 from gateway.queue.favours import Favours
 from gateway.queue.keys import QueueKeys
+from gateway.queue.rests import Rests
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
 from gateway.quotas.leases import Leases
@@ -38,6 +39,7 @@ from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Provider as ProviderSettings
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
+from gateway.tenants.limits import limits_at
 from policies.admission import PASSED_MAX, RoomBounds
 from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
@@ -62,7 +64,13 @@ def reservations_of(
 ) -> Reservations:
     """Nothing is asked yet; `fleet.run` and `queue.run` are its loops."""
     index = shared.index
-    events = _fleet_events(shared, catalogue, feeds, room=lambda: reservations.fleet_changed())
+    events = _fleet_events(
+        shared,
+        catalogue,
+        feeds,
+        room=lambda: reservations.fleet_changed(),
+        rests=lambda worker, seconds: reservations.rests.tell(worker, seconds),
+    )
     fleet = _fleet(settings, catalogue, events)
     household = QueueHousehold(
         fleet, room=lambda queue: reservations.room(queue), rooms=lambda: reservations.rooms()
@@ -96,6 +104,7 @@ def reservations_of(
         bounds=_bounds(settings),
         queue=queue,
         favours=favours,
+        rests=Rests(scripts, QueueKeys(settings.redis.prefix), queue.gateway, fleet.rest),
         rules=_rules(settings.queueing),
         retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
         hedging=_hedging(settings.requests.hedging),
@@ -139,6 +148,8 @@ def _provider(settings: ProviderSettings) -> Provider:
     return Provider(
         prices={model: price for model, price in prices.items() if price is not None},
         after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
+        rest_seconds_max=settings.rest_seconds_max,
+        limits=limits_at(0.0, settings.limits, settings.concurrency),
     )
 
 
@@ -153,7 +164,12 @@ def _static(at: int, settings: WorkerSettings) -> Worker:
 
 
 def _fleet_events(
-    shared: SharedIndexParts, catalogue: Catalogue, feeds: Feeds, *, room: Callable[[], None]
+    shared: SharedIndexParts,
+    catalogue: Catalogue,
+    feeds: Feeds,
+    *,
+    room: Callable[[], None],
+    rests: Callable[[WorkerId, float], None],
 ) -> FleetEvents:
     """What the index, the catalogue and the feeds are told of workers."""
     index = shared.index
@@ -176,7 +192,7 @@ def _fleet_events(
         feeds.follow(worker, ())
         emptied(worker)
 
-    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone)
+    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone, rests=rests)
 
 
 def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:

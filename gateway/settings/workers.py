@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from gateway.settings.prices import Prices
+from gateway.settings.tenants import Limit
 from gateway.settings.types import (
     Branch,
     FilePath,
@@ -13,6 +14,7 @@ from gateway.settings.types import (
     Identifier,
     Name,
     Port,
+    Positive,
     Seconds,
     Secret,
     ZmqUrl,
@@ -86,6 +88,24 @@ class Provider(Branch, frozen=True, kw_only=True):
             "that is no provider; by default as long as its class's target for the first token."
         ),
     ] = None
+    rest_seconds_max: Annotated[
+        Seconds,
+        Meta(
+            description="After a 429, or a 503 or 529 with Retry-After, no gateway asks it for anything for as "
+            "long as that says, and at most for so long."
+        ),
+    ] = 60.0
+    concurrency: Annotated[
+        Positive | None, Meta(description="Requests there at one time, from all gateways together.")
+    ] = None
+    limits: Annotated[
+        tuple[Limit, ...],
+        Meta(
+            description="What all gateways together may ask of it, as in `plans[].limits`: {requests: 500, per: "
+            "minute}, {spend: 100, per: month, reset: calendar}. At a limit it is asked for nothing.",
+            max_length=100,
+        ),
+    ] = ()
 
 
 Headers = dict[str, Secret]

@@ -200,13 +200,13 @@ async def test_the_shape_of_answers_is_forgotten_when_a_worker_starts_anew_or_is
     fleet = fleet_of(one)
     whole = b'{"choices": [{"message": {}}]}'
     await fleet.probe(one)
-    assert not one.puts_together(Surface.CHAT)
+    assert one.shapes.of(Surface.CHAT) is None
     one.shapes.learn(Surface.CHAT, whole)
     await fleet.probe(one)
-    assert one.puts_together(Surface.CHAT)
+    assert one.shapes.of(Surface.CHAT) is not None
     one.adapter.says = WorkerReport(models=("m",), instance="second")
     await fleet.probe(one)
-    assert not one.puts_together(Surface.CHAT)
+    assert one.shapes.of(Surface.CHAT) is None
     one.shapes.learn(Surface.CHAT, whole)
     await probe_until_down(fleet, one, WorkerUnreachable("gone"))
-    assert not one.puts_together(Surface.CHAT)
+    assert one.shapes.of(Surface.CHAT) is None

@@ -45,8 +45,16 @@ def test_every_setting_of_a_worker_may_be_given():
         {"kv_events": {"endpoint": "tcp://*:5557", "ranks": 2}, "headers": {"x-team": "llm"}},
         {"kv_events": "off", "url": "https://10.0.0.1", "tls": {"ca": "/etc/ca.crt"}},
         {"provider": {"models": {"m": {"name": "n", "prices": {"input": 1, "output": 2}}}, "after_ms": 50}},
+        {
+            "provider": {
+                "models": {"m": {}},
+                "rest_seconds_max": 5,
+                "concurrency": 4,
+                "limits": [{"requests": 500, "per": "minute"}],
+            }
+        },
     ],
-    ids=["scheduling", "events", "tls", "provider"],
+    ids=["scheduling", "events", "tls", "provider", "limited provider"],
 )
 def test_what_the_schema_takes_the_gateway_takes(more):
     worker = {**LEAST, **more}
@@ -62,6 +70,7 @@ def test_what_the_schema_takes_the_gateway_takes(more):
         {"kv_events": {"ranks": 2}},
         {"kvEvents": "auto"},
         {"provider": {}},
+        {"provider": {"models": {"m": {}}, "concurrency": 0}},
         {"prefill_tokens_per_second": 0},
     ],
     ids=str,
