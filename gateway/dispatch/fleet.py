@@ -337,14 +337,8 @@ class Fleet:
             worker.openings += 1
             reason = f"{reason}; too many of its requests fail"
         down = state.health is Health.DOWN
-        log.log(
-            logging.WARNING if down else logging.INFO,
-            "worker %s: %s, was %s: %s",
-            worker.id,
-            state.health,
-            before.health,
-            reason,
-        )
+        level = logging.WARNING if down else logging.INFO
+        log.log(level, "worker %s: %s, was %s: %s", worker.id, state.health, before.health, reason)
         if down:
             worker.shapes.forget()
         if down and worker.report.instance is None:
