@@ -22,6 +22,7 @@ from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.choices import Choices
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.load_feeds import LoadFeeds
 from gateway.dispatch.media_fetch import MediaFetcher
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
@@ -140,7 +141,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             return spaces.of(worker, salt, adapter, page_size)
 
         feeds = _feeds(index, space, stack)
-        reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, scripts)
+        loads = LoadFeeds(feeds.ranks, lambda worker, rate: reservations.fleet.told_speed(worker, rate))
+        stack.push_async_callback(loads.close)
+        reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, loads, scripts)
         stack.callback(reservations.fleet.close)
         prefixes = Prefixes(secret)
         salts = Salts(records.tenants.groups, lambda group: cache_salt(group, secret))

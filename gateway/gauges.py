@@ -117,6 +117,11 @@ def gauges(
             lambda w: w.load.tokens_queued,
         ),
         worker("worker_kv_tokens", "Tokens of requests under way.", lambda w: w.load.kv_tokens),
+        worker(
+            "worker_load_heard",
+            "1: its load feed says how busy it is; 0: it is asked, or does not tell.",
+            lambda w: w.load.is_heard,
+        ),
         worker("worker_failures", "Requests that it did not answer.", lambda w: w.failures, counter=True),
         worker(
             "worker_circuit_open",

@@ -24,6 +24,7 @@ from radix_cache.blocks import Tokens
 from radix_cache.match import WorkerId
 from workers.engine_loads import EngineLoad
 from workers.kv_events.source import EventSource
+from workers.load_feed import LoadSource
 from workers.worker import Role
 
 
@@ -111,8 +112,9 @@ class WorkerReport:
 
     `models`: names it serves. `kv_tokens_max`: tokens that fit into its KV cache. `chunk_tokens`: its prefill
     budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
-    publishes what its cache holds, one source for each data-parallel rank. `role`: which half of a pair it was
-    started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks.
+    publishes what its cache holds, one source for each data-parallel rank; `loads`: so too how busy it is. `role`:
+    which half of a pair it was started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its
+    data-parallel ranks.
     `load`: how busy it is. `asleep`: it has given its memory away, its cache with it, and answers nobody.
     """
 
@@ -121,6 +123,7 @@ class WorkerReport:
     chunk_tokens: int | None = None
     instance: str | None = None
     events: tuple[EventSource, ...] = ()
+    loads: tuple[LoadSource, ...] = ()
     role: Role = Role.BOTH
     handoff: tuple[str, int | None] | None = None
     ranks: int = 1

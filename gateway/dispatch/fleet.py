@@ -16,6 +16,7 @@ from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreacha
 from workers.disaggregation import half_of
 from workers.health import HealthState
 from workers.kv_events.source import EventSource
+from workers.load_feed import LoadSource
 from workers.worker import Half, Health, Role, Speed, WorkerSnapshot
 
 log = logging.getLogger(__name__)
@@ -31,11 +32,11 @@ YOUNG_SECONDS = 3600.0
 class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
-    `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
-    itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
-    settings have it; with `both`, as it says itself. `priority`: its engine orders requests by it. `names_rank`: of
-    several data-parallel ranks it is told which is to answer. `provider`: None where it is one of our own; it rests
-    until `rests_until`. `shapes`: of its whole answers since it started.
+    `learnt`: its speed so far. `told`, `told_loads`: where it publishes its KV events and its load, if the settings
+    say; else it does itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
+    `role`: as the settings have it; with `both`, as it says itself. `priority`: its engine orders by it.
+    `names_rank`: of several data-parallel ranks it is told which is to answer. `provider`: None for one of our own;
+    it rests until `rests_until`. `shapes`: of its whole answers since it started.
     """
 
     id: WorkerId
@@ -45,6 +46,7 @@ class Worker:
     models_fixed: bool
     role: Role = Role.BOTH
     told: tuple[EventSource, ...] | None = None
+    told_loads: tuple[LoadSource, ...] | None = None
     priority: bool = False
     names_rank: bool = True
     provider: Provider | None = None
@@ -215,6 +217,10 @@ class Fleet:
     def step(self, worker: Worker, tpot_ms: float) -> None:
         """A stream's tokens came so far apart on average."""
         self._speeds.step(worker.models, worker.learnt, self._fellows(worker), tpot_ms=tpot_ms)
+
+    def told_speed(self, worker: Worker, ms_per_token: float) -> None:
+        """Its engine says what an uncached prompt token has taken it."""
+        self._speeds.told(worker.models, worker.learnt, ms_per_token)
 
     def _fellows(self, worker: Worker) -> Iterator[LearntSpeed]:
         return (other.learnt for other in self._workers.values() if other.models == worker.models)

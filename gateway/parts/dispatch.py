@@ -11,12 +11,13 @@ import msgspec
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue, prices_of
 from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.event_sources import event_sources
+from gateway.dispatch.event_sources import event_sources, load_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.household import QueueHousehold
+from gateway.dispatch.load_feeds import LoadFeeds
 from gateway.dispatch.placed import Bounds
 from gateway.dispatch.provider import Provider
 from gateway.dispatch.reservations import QueueRules, Reservations
@@ -60,6 +61,7 @@ def reservations_of(
     leases: Leases,
     shared: SharedIndexParts,
     feeds: Feeds,
+    loads: LoadFeeds,
     scripts: ScriptCaller,
 ) -> Reservations:
     """Nothing is asked yet; `fleet.run` and `queue.run` are its loops."""
@@ -68,6 +70,7 @@ def reservations_of(
         shared,
         catalogue,
         feeds,
+        loads,
         room=lambda: reservations.fleet_changed(),
         rests=lambda worker, seconds: reservations.rests.tell(worker, seconds),
     )
@@ -136,6 +139,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         models_fixed=bool(models),
         role=Role(settings.role),
         told=event_sources(settings) if provider is None else (),
+        told_loads=load_sources(settings) if provider is None else (),
         provider=_provider(provider) if provider is not None else None,
         learnt=LearntSpeed(rated_ms_per_token=1000 / rated if rated is not None else None),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
@@ -167,6 +171,7 @@ def _fleet_events(
     shared: SharedIndexParts,
     catalogue: Catalogue,
     feeds: Feeds,
+    loads: LoadFeeds,
     *,
     room: Callable[[], None],
     rests: Callable[[WorkerId, float], None],
@@ -180,6 +185,7 @@ def _fleet_events(
             return
         index.enrol(worker.id, worker.report.instance or "")
         feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
+        loads.follow(worker, worker.report.loads if worker.told_loads is None else worker.told_loads)
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
@@ -190,6 +196,7 @@ def _fleet_events(
 
     def gone(worker: WorkerId) -> None:
         feeds.follow(worker, ())
+        loads.forget(worker)
         emptied(worker)
 
     return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone, rests=rests)

@@ -46,6 +46,22 @@ class KvEventsAt(Branch, frozen=True, kw_only=True):
     ] = 1
 
 
+class LoadFeedAt(Branch, frozen=True, kw_only=True):
+    """Where a worker publishes how busy it is, if its engine does not say: as in its --load-publish-endpoint."""
+
+    endpoint: Annotated[
+        ZmqUrl,
+        Meta(
+            description="Address of rank 0, tcp://host:port; further ranks have the next ports. "
+            "tcp://*:port is at the host of the worker's url."
+        ),
+    ]
+    ranks: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)],
+        Meta(description="Data-parallel ranks, each with a port of its own."),
+    ] = 1
+
+
 class WorkerTls(Branch, frozen=True, kw_only=True):
     """How a worker's https:// is spoken; PEM files, read again when they change."""
 
@@ -156,11 +172,21 @@ class Worker(Branch, frozen=True, kw_only=True):
             extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5557}"),
         ),
     ] = "auto"
+    load_feed: Annotated[
+        Literal["auto", "off"] | LoadFeedAt,
+        Meta(
+            description="`auto`: hear how busy the worker is from what it publishes (SGLang's "
+            "--load-publish-endpoint), where it says that it does, and ask it where it does not, or falls silent; "
+            "`off`: ask it; or where it publishes, for engines that do not say.",
+            extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5559}"),
+        ),
+    ] = "auto"
     prefill_tokens_per_second: Annotated[
         Annotated[float, Meta(ge=1, le=1e8)] | None,
         Meta(
             description="Rated: prompt tokens that it computes a second. Routing goes by that until it has learnt "
-            "better from its answers; by default by what other workers of its models take."
+            "better from its answers; by default by what its load feed says that it took so far, else by what "
+            "other workers of its models take."
         ),
     ] = None
     provider: Annotated[

@@ -69,6 +69,7 @@ class ScriptedWorker:
         self.listed: bytes | None = None  # instead of the list of models
         self.kv_tokens_max: int | None = 100_000
         self.ranks = 1
+        self.info: dict[str, Any] = {}  # more of /server_info
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -118,6 +119,7 @@ class ScriptedWorker:
             "max_total_num_tokens": self.kv_tokens_max,
             "instance_id": self.instance,
             "dp_size": self.ranks,
+            **self.info,
         }
         return web.json_response(told)
 
