@@ -118,7 +118,8 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
                 try:
                     async with held.answer(partial(call, ctx, prompt, at, progress)) as answer:
                         own = held.worker.adapter.isolates or not ctx.tenant.group
-                        return await relay(answer, exchange, ctx.request, progress, held.headers, own)
+                        shapes = held.worker.shapes if at.assembles else None
+                        return await relay(answer, exchange, ctx.request, progress, held.headers, own, shapes)
                 except WorkerUnreachable as err:
                     held.failed(err)  # Nothing has been sent, so the next worker may try.
                 except Preempted:
@@ -212,7 +213,13 @@ def call(
     fields, stream, worker = ctx.request.fields, ctx.request.stream, placed.worker
     # Of a pair the room that it meets in says which rank computes, and who answers chooses by itself.
     rank = placed.rank if placed.computes is worker and ctx.request.generates else None
-    if not stream and at.assembles and worker.adapter.streams_whole and has_faithful_stream(ctx.request):
+    if (
+        not stream
+        and at.assembles
+        and worker.adapter.streams_whole
+        and worker.shapes.of(ctx.request.surface) is not None
+        and has_faithful_stream(ctx.request)
+    ):
         fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
     if prompt.output_tokens_max is not None:
         fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}

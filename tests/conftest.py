@@ -19,6 +19,7 @@ import hypothesis  # its plugin would load it in the summary, where CPython 3.11
 import pytest
 import uvloop
 
+from gateway.request import GENERATING
 from gateway.server import Serving, serving
 from gateway.settings.sources import load
 from gateway.tenants.keys import NewKey, new_key, pepper
@@ -183,6 +184,12 @@ class RunningGateway:
         """A chat completion in flight: `async with gateway.chat() as response`."""
         body = {"model": "m", "messages": [{"role": "user", "content": text}], **more}
         return self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=self.headers(tenant))
+
+    def knows_shapes(self) -> None:
+        """Every worker has given a whole answer before: from now on they are asked for streams."""
+        for worker in self.here.gateway.fleet:
+            for surface in GENERATING:
+                worker.shapes.learn(surface, b'{"choices":[{"index":0,"message":{}}]}')
 
     async def until(self, true: Callable[[], object], seconds: float = 5.0) -> float:
         """Waits until something holds; gives the seconds that took."""

@@ -13,14 +13,20 @@ would hold it until the last token.
 Not every server says why an answer ended. One that ends its stream with `[DONE]` has said all that it has to say:
 `finish_reason` is null then, as it is for a client that streams. A stream without either has broken off.
 
-Fields that nobody here knows are treated by the same rules. Only requests whose every field is known to leave a
-stream complete are asked for so (FAITHFUL), of workers whose streams are.
+Fields that nobody here knows are treated by the same rules, and the blanks that streams leave out are filled in
+from the shape of the worker's whole answers (shapes.py). Only requests whose every field is known to leave a stream
+complete are asked for so (FAITHFUL), of workers whose streams are.
+
+Requests with tools are not. Engines read calls out of a stream with another parser than out of a whole text, and
+with other results: for a call that is cut off or is no JSON, and for the text beside it.
 """
 
+import re
 from typing import Any
 
 import msgspec
 
+from gateway.dispatch.shapes import Shape
 from gateway.dispatch.worker_words import read_error
 from gateway.errors import RefusedByWorker, StreamInterrupted
 from gateway.request import InferenceRequest, Surface
@@ -90,6 +96,9 @@ FAITHFUL = frozenset(
 SAID_ONCE = frozenset({"role", "id", "type", "name"})
 """Texts that are no pieces: said in the first chunk, or in each."""
 
+TOOLS = ("tools", "functions")
+_NO_TOOLS = re.compile(rb"\s*(?:null|\[\s*\])\s*")
+
 ENDINGS = frozenset({"finish_reason", "stop_reason", "matched_stop"})
 """Texts of which the last one holds."""
 
@@ -98,14 +107,20 @@ DEPTH_MAX = 32
 
 def has_faithful_stream(request: InferenceRequest) -> bool:
     """Would a stream of it say all that the answer at once would?"""
-    return request.generates and request.fields.keys() <= FAITHFUL
+    fields = request.fields
+    return (
+        request.generates
+        and fields.keys() <= FAITHFUL
+        and all(name not in fields or _NO_TOOLS.fullmatch(fields[name]) for name in TOOLS)
+    )
 
 
 class Assembly:
-    """One answer. `surface`: chat or text completions."""
+    """One answer. `surface`: chat or text completions. `shape`: of those that this worker gives whole."""
 
-    def __init__(self, surface: Surface) -> None:
+    def __init__(self, surface: Surface, shape: Shape | None = None) -> None:
         self._chat = surface is Surface.CHAT
+        self._shape = shape
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
 
@@ -128,7 +143,10 @@ class Assembly:
 
     def body(self, *, done: bool) -> bytes:
         """All of it. `done`: the stream said that it ends. Raises StreamInterrupted if a choice has not ended."""
-        choices = [_finished(self._choices[index], chat=self._chat) for index in sorted(self._choices)]
+        choices = [
+            _finished(self._choices[index], chat=self._chat, shaped=self._shape is not None)
+            for index in sorted(self._choices)
+        ]
         if not choices or not (done or all(choice.get("finish_reason") for choice in choices)):
             raise StreamInterrupted
         for choice in choices:
@@ -137,7 +155,7 @@ class Assembly:
         whole = {**self._head, "choices": choices, **usage}
         if self._chat:
             whole["object"] = "chat.completion"
-        return msgspec.json.encode(whole)
+        return msgspec.json.encode(self._shape.filled(whole) if self._shape is not None else whole)
 
     def _failure(self, chunk: dict[str, Any], payload: bytes) -> StreamInterrupted | RefusedByWorker:
         """An engine that has begun to stream may find out only then what is wrong with a request."""
@@ -200,17 +218,21 @@ def _continue(items: list[Any], more: list[Any], depth: int) -> None:
         _merge(known, item, depth - 1)
 
 
-def _finished(choice: dict[str, Any], *, chat: bool) -> dict[str, Any]:
-    """As it stands in a whole answer."""
+def _finished(choice: dict[str, Any], *, chat: bool, shaped: bool) -> dict[str, Any]:
+    """As it stands in a whole answer. `shaped`: blanks that OpenAI has are filled in if this worker has them."""
     whole: dict[str, Any] = _joined(choice)
     if not chat:
         return whole
-    message = {"role": "assistant", "content": None, "refusal": None, **(whole.pop("delta", None) or {})}
+    blank: dict[str, Any] = {} if shaped else {"refusal": None}
+    message = {"role": "assistant", "content": None, **blank, **(whole.pop("delta", None) or {})}
     calls = message.get("tool_calls")
     if calls:
         calls.sort(key=lambda call: call.get("index", 0))
         for call in calls:
             call.pop("index", None)
+        message["content"] = message["content"] or None
+    if isinstance(message.get("reasoning"), str):
+        # vLLM says null of an answer that is nothing but thought, where its stream begins with an empty text.
         message["content"] = message["content"] or None
     return {"index": whole.pop("index", 0), "message": message, **whole}
 

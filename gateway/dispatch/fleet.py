@@ -207,6 +207,7 @@ class Fleet:
         if worker.report.instance not in (None, report.instance):
             log.warning("worker %s has restarted, or emptied its cache", worker.id)
             worker.began_at = self._clock()
+            worker.shapes.forget()
         slept = worker.report.asleep
         worker.report, worker.reported = report, True
         if slept != report.asleep:
@@ -256,16 +257,15 @@ class Fleet:
         if state.open:
             worker.openings += 1
             reason = f"{reason}; too many of its requests fail"
-        level = logging.WARNING if state.health is Health.DOWN else logging.INFO
+        down = state.health is Health.DOWN
+        level = logging.WARNING if down else logging.INFO
         log.log(level, "worker %s: %s, was %s: %s", worker.id, state.health, before.health, reason)
-        if state.health is Health.DOWN and worker.report.instance is None:
+        if down:
+            worker.shapes.forget()
+        if down and worker.report.instance is None:
             # It may come back with an empty cache, and its kind does not say so.
             self._events.emptied(worker.id)
-        if (
-            state.health is Health.DOWN
-            and not state.open
-            and all(self.serving(model) for model in worker.models)
-        ):
+        if down and not state.open and all(self.serving(model) for model in worker.models):
             # Others can answer what it has not begun to answer. Where nobody can, it may yet come back.
             worker.adapter.abandon()
         # A worker that is back has room; one that is gone may leave nothing to wait for.

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from gateway.dispatch.loads import WorkerLoad
 from gateway.dispatch.provider import Provider
+from gateway.dispatch.shapes import Shapes
 from gateway.dispatch.speeds import LearntSpeed
 from gateway.queue.store import NOTHING
 from radix_cache.match import WorkerId
@@ -27,7 +28,7 @@ class Worker:
     say; else it does itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
     `role`: as the settings have it; with `both`, as it says itself. `priority`: its engine orders by it.
     `names_rank`: of several data-parallel ranks it is told which is to answer. `provider`: None for one of our own;
-    it rests until `rests_until`.
+    it rests until `rests_until`. `shapes`: of its whole answers since it started.
     """
 
     id: WorkerId
@@ -45,6 +46,7 @@ class Worker:
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
+    shapes: Shapes = field(default_factory=Shapes)
     began_at: float | None = None
     report: WorkerReport = field(default_factory=WorkerReport)
     reported: bool = False

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.dispatch.assembly import Assembly
+from gateway.dispatch.assembly import Assembly, has_faithful_stream
+from gateway.dispatch.shapes import Shapes
 from gateway.dispatch.sse import FrameFilter
 from gateway.dispatch.sse_payloads import Payloads
-from gateway.dispatch.worker_words import read_error, without_cached_tokens
+from gateway.dispatch.worker_words import read_error, without_cached_tokens, without_transfers
 from gateway.errors import RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.exchange import Exchange
 from gateway.request import InferenceRequest
@@ -31,12 +32,14 @@ async def relay(
     progress: Progress,
     headers: Mapping[str, str],
     tells_cached: bool = True,
+    shapes: Shapes | None = None,
 ) -> None:
     """The whole answer; what was streamed for a client that wants it at once is put together.
 
-    `tells_cached`: the cache is its tenant's own, so that it may know what was in it.
+    `tells_cached`: the cache is its tenant's own, so that it may know what was in it. `shapes`: of this worker's
+    whole answers; learnt here.
     Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves. WorkerUnreachable if an
-    answer that was to be put together broke off, or one at once is none: its client has got nothing yet.
+    answer that is no stream for its client broke off, or is none: that one has got nothing yet.
     """
     try:
         if answer.status >= 400:
@@ -46,7 +49,9 @@ async def relay(
         if streamed and (request.stream or not request.generates):
             await _relay_frames(answer, exchange, request, progress, headers, tells_cached)
         else:
-            body = await _assembled(answer, request, progress) if streamed else await _whole(answer)
+            body = await (_assembled(answer, request, progress, shapes) if streamed else _at_once(answer))
+            if shapes is not None and not streamed and has_faithful_stream(request):
+                shapes.learn(request.surface, body)
             await _relay_whole(answer, body, exchange, request, progress, headers, tells_cached)
     except StreamBroken as err:
         raise StreamInterrupted from err
@@ -68,6 +73,7 @@ async def _relay_whole(
     try:
         if kind == "application/json":
             progress.usage = _usage(body)
+            body = without_transfers(body)
             if not tells_cached:
                 body = without_cached_tokens(body)
         await exchange.answer(answer.status, kind, body, headers)
@@ -105,9 +111,12 @@ async def _relay_frames(
         progress.usage = frames.usage
 
 
-async def _assembled(answer: WorkerAnswer, request: InferenceRequest, progress: Progress) -> bytes:
+async def _assembled(
+    answer: WorkerAnswer, request: InferenceRequest, progress: Progress, shapes: Shapes | None
+) -> bytes:
     """The body that a stream of it comes to. Raises WorkerUnreachable, RefusedByWorker."""
-    payloads, assembly, size = Payloads(), Assembly(request.surface), 0
+    shape = shapes.of(request.surface) if shapes is not None else None
+    payloads, assembly, size = Payloads(), Assembly(request.surface, shape), 0
     try:
         async for chunk in answer.chunks():
             size += len(chunk)
@@ -128,13 +137,21 @@ async def _assembled(answer: WorkerAnswer, request: InferenceRequest, progress: 
         raise
 
 
+async def _at_once(answer: WorkerAnswer) -> bytes:
+    """The body of an answer that came as one. Raises WorkerUnreachable."""
+    try:
+        return await _whole(answer)
+    except StreamBroken as err:
+        raise WorkerUnreachable(str(err)) from err
+
+
 async def _whole(answer: WorkerAnswer) -> bytes:
-    """A body that is not a stream."""
+    """A body that is not a stream. Raises StreamInterrupted for one that is too large, StreamBroken."""
     parts, size = [], 0
     async for chunk in answer.chunks():
         size += len(chunk)
         if size > BODY_BYTES_MAX:
-            raise StreamBroken("the answer is too large")
+            raise StreamInterrupted
         parts.append(chunk)
     return b"".join(parts)
 

@@ -136,6 +136,7 @@ class Vllm(Engine):
             *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--enable-prefix-caching", "--block-size", str(self.page_size)),
             *("--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events)),
+            *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
             *self.on_cpu(),
         ]
 

@@ -17,12 +17,12 @@ from aiohttp import web
 class Script:
     """What the worker does.
 
-    `status`: other than 200 it refuses with `body` (`{}`: an empty one) and `headers`. `tokens`: words of the
-    answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
-    is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
-    `until`: it waits for this before anything else. `more`: fields of an answer that is no stream; `whole`: what it
-    is instead. `finish_reason`: of its last choice; None: it says none. `last_frame`: with which its streams end.
-    `named`: the model, in its frames.
+    `status`: other than 200 it refuses with `body` (`{}`: an empty one). `headers`: of each answer. `tokens`: words
+    of the answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the
+    connection is cut after so many frames (0: before the first byte). `silent`: it takes the request and never
+    answers. `until`: it waits for this before anything else. `more`: fields of an answer that is no stream;
+    `whole`: what it is instead. `finish_reason`: of its last choice; None: it says none. `last_frame`: with which
+    its streams end. `named`: the model, in its frames.
     """
 
     status: int = 200
@@ -161,8 +161,8 @@ class ScriptedWorker:
             seen.ended = "finished"
             if script.whole is not None:
                 return web.Response(body=script.whole, content_type="application/json")
-            return web.json_response(self._whole(script, chat=chat))
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            return web.json_response(self._whole(script, chat=chat), headers=script.headers)
+        response = web.StreamResponse(headers={**script.headers, "content-type": "text/event-stream"})
         await response.prepare(http)
         for frame in self._frames(script, seen, chat=chat):
             await response.write(frame)

@@ -63,11 +63,26 @@ async def test_the_embedded_engine_says_the_same_in_pieces(gateway, embedded, mo
     assert same(said(put_together), said(at_once)), (put_together, at_once)
 
 
+async def test_a_workers_first_answer_is_passed_as_it_came_and_after_a_restart_again(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(more={"service_tier": None})
+        answers = []
+        for instance in ("first", "first", "second", "second"):
+            worker.instance = instance
+            await running.until(lambda now=instance: running.here.gateway.fleet["w0"].report.instance == now)
+            async with running.chat() as answer:
+                answers.append(await answer.json())
+    assert [bool(seen.body.get("stream")) for seen in worker.seen] == [False, True, False, True]
+    assert [answer["service_tier"] for answer in answers] == [None] * 4
+    assert [answer["choices"] for answer in answers] == [answers[0]["choices"]] * 4
+
+
 async def test_the_first_token_of_an_answer_that_nobody_streams_makes_room_for_the_next(gateway):
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **{"queueing.release_window_tokens": 100}) as running,
     ):
+        running.knows_shapes()
         worker.then(gap=3600.0)
         first = asyncio.ensure_future(running.chat("x" * 300).__aenter__())
         await running.until(lambda: worker.seen and worker.seen[0].frames)
@@ -91,6 +106,7 @@ async def test_the_first_token_of_an_answer_that_nobody_streams_makes_room_for_t
 )
 async def test_where_a_stream_may_say_less_none_is_asked_for(gateway, kind, settings, more):
     async with ScriptedWorker() as worker, gateway(worker, kind=kind, **settings) as running:
+        running.knows_shapes()
         async with running.chat(**more) as answer:
             assert (answer.status, len((await answer.json())["choices"])) == (200, 1)
     assert not worker.seen[0].body.get("stream")
@@ -98,6 +114,7 @@ async def test_where_a_stream_may_say_less_none_is_asked_for(gateway, kind, sett
 
 async def test_an_answer_that_breaks_off_is_had_from_another_worker_while_its_client_has_nothing(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:
+        running.knows_shapes()
         # Slowly, so that what the other one does can be said meanwhile.
         for worker in (one, other):
             worker.then(break_after=2, gap=0.1)
@@ -121,6 +138,7 @@ async def test_an_answer_that_breaks_off_is_had_from_another_worker_while_its_cl
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 async def test_a_worker_that_ends_its_stream_and_does_not_say_why_has_answered(gateway, path, last):
     async with ScriptedWorker() as worker, gateway(worker) as running:
+        running.knows_shapes()
         worker.then(finish_reason=None, last_frame=last)
         body = {"model": "m", **(CHAT if path.startswith("chat") else TEXT)}
         url = f"{running.url}/v1/{path}"
@@ -137,6 +155,7 @@ async def test_a_worker_that_ends_its_stream_and_does_not_say_why_has_answered(g
 @pytest.mark.parametrize(("reason", "status"), [(None, 502), ("stop", 200)])
 async def test_a_stream_without_an_end_has_one_only_if_its_choices_say_so(gateway, reason, status):
     async with ScriptedWorker() as worker, gateway(worker) as running:
+        running.knows_shapes()
         worker.then(finish_reason=reason, last_frame=b"")
         async with running.chat() as answer:
             assert answer.status == status, await answer.text()

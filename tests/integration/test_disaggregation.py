@@ -29,6 +29,11 @@ async def completion(running, **body):
         return (await response.json())["choices"]
 
 
+async def status(running, said):
+    async with running.chat(said) as response:
+        return response.status
+
+
 # Real halves.
 
 
@@ -181,15 +186,21 @@ async def test_concurrent_prompts_spread_over_the_prefill_workers(gateway):
 async def test_when_prefill_fails_another_worker_computes_the_prompt(gateway, kind):
     async with ScriptedWorker() as broken, ScriptedWorker() as prefill, ScriptedWorker() as decode:
         broken.then(break_after=0)
-        decode.then(first_after=0.2)
         prefill.then(more={"kv_transfer_params": {}})
         roles = ("prefill", "prefill", "decode")
         async with gateway(
             broken, prefill, decode, kind=kind, roles=roles, **{"routing.policy": "round_robin"}
         ) as running:
             for at in range(3):
-                async with running.chat(f"{at} {LONG}") as response:
-                    assert response.status == 200
+                # A decode worker has no answer before its prompt is computed; both fail on a clock of their own.
+                decode.then(until=asyncio.Event())
+                asked = asyncio.create_task(status(running, f"{at} {LONG}"))
+                await running.until(lambda count=at + 1: len(prefill.seen) == count)
+                room = prefill.seen[-1].body.get("bootstrap_room")
+                earlier = [seen for seen in decode.seen if seen.body.get("bootstrap_room") != room]
+                await asyncio.gather(*(asyncio.wait_for(seen.done.wait(), 5) for seen in earlier))
+                decode.script.until.set()
+                assert await asked == 200
             await running.until(lambda: running.idle)
             answers = [seen for seen in decode.seen if seen.ended == "finished"]
             assert len(answers) == len(prefill.seen) == 3
@@ -201,10 +212,12 @@ async def test_when_prefill_fails_another_worker_computes_the_prompt(gateway, ki
 async def test_without_prefill_workers_a_decode_worker_that_can_does_it_all(gateway):
     async with ScriptedWorker() as prefill, ScriptedWorker() as decode:
         prefill.then(status=502)
-        decode.then(first_after=0.2)
+        decode.then(until=asyncio.Event())
         async with gateway(prefill, decode, kind="embedded", roles=ROLES) as running:
-            async with running.chat(LONG) as response:
-                assert response.status == 200
+            asked = asyncio.create_task(status(running, LONG))
+            await running.until(lambda: any("bootstrap_room" not in seen.body for seen in decode.seen))
+            decode.script.until.set()
+            assert await asked == 200
             await running.until(lambda: running.idle)
         assert "bootstrap_room" not in decode.seen[-1].body
 

@@ -46,6 +46,7 @@ async def test_the_second_answers_where_the_first_is_silent_which_is_let_go_at_o
         ScriptedWorker() as good,
         gateway(slow, good, **hedging()) as running,
     ):
+        running.knows_shapes()
         slow.then(silent=True)
         assert await asked(running, stream=stream) == 200
         assert await ended(slow) == "aborted"
@@ -143,6 +144,7 @@ async def test_quota_is_charged_once(gateway):
         ScriptedWorker() as good,
         gateway(slow, good, limits=LIMITS, **hedging()) as running,
     ):
+        running.knows_shapes()
         slow.then(silent=True)
         left = []
         for _ in range(2):

@@ -75,7 +75,7 @@ def chat_choices(draw):
             {"id": f"c{index}", "type": "function", "function": {"name": "f", "arguments": "".join(pieces)}}
             for index, pieces in enumerate(calls)
         ]
-    elif message["content"] is None:
+    elif message["content"] is None and "reasoning" not in message:
         message["content"] = ""
     end = draw(ENDS)
     whole = {"message": message, "logprobs": None, **end}
@@ -124,8 +124,8 @@ def answers(draw, choices, kind):
     return chunks, {**HEAD, "object": kind, "choices": choices, "usage": usage}
 
 
-def assembled(surface, chunks):
-    assembly = Assembly(surface)
+def assembled(surface, chunks, shape=None):
+    assembly = Assembly(surface, shape)
     for chunk in chunks:
         assembly.add(json.dumps(chunk).encode())
     return json.loads(assembly.body(done=False))
@@ -211,11 +211,28 @@ async def test_what_does_not_come_to_its_end_may_be_tried_elsewhere(stream):
         await passed(stream)
 
 
+async def test_a_whole_answer_that_breaks_off_may_be_had_elsewhere():
+    broken = Stream([b'{"choices": ['], broken=True)
+    broken.content_type = "application/json"
+    with pytest.raises(WorkerUnreachable):
+        await passed(broken)
+
+
 async def test_a_refusal_that_comes_as_a_stream_is_a_refusal():
     error = {"message": "too long for http://10.0.0.1:3000", "code": 400, "type": "BadRequestError"}
     with pytest.raises(RefusedByWorker) as raised:
         await passed(Stream([sse([{"error": error}])]))
     assert (raised.value.status, raised.value.message) == (400, "too long for ...")
+
+
+@pytest.mark.parametrize(("name", "content"), [("reasoning", None), ("reasoning_content", "")])
+def test_an_answer_that_is_nothing_but_thought_has_no_content_at_vllm_and_an_empty_one_at_sglang(
+    name, content
+):
+    deltas = [{"role": "assistant", "content": ""}, {name: "h"}, {name: "m"}]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    (choice,) = assembled(Surface.CHAT, [*chunks, END])["choices"]
+    assert (choice["message"][name], choice["message"]["content"]) == ("hm", content)
 
 
 def test_what_is_nested_without_end_is_no_answer():
@@ -231,6 +248,9 @@ def test_what_is_nested_without_end_is_no_answer():
     [
         ({}, True),
         ({"n": 2, "logprobs": True, "tools": [], "seed": 1}, True),
+        ({"tools": None, "tool_choice": "none"}, True),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, False),
+        ({"functions": [{"name": "f"}]}, False),
         ({"best_of": 2}, False),
         ({"echo": True}, False),
         ({"return_hidden_states": True}, False),

@@ -55,7 +55,8 @@ class AnthropicDialect:
         return self._events.end()
 
     async def whole(self, body: bytes) -> bytes:
-        return msgspec.json.encode(answers.message(chat_answers.read(body), self._message_id, self._stops))
+        message = answers.message(chat_answers.read(body), self._message_id, self._stops)
+        return msgspec.json.encode({**message, "model": message["model"] or self._model})
 
     def error(self, error: GatewayError) -> bytes:
         return answers.error(error, self._request_id)

@@ -71,9 +71,10 @@ def _chat(read: wire.CountedBody, fields: Mapping[str, msgspec.Raw]) -> Json:
         }
     if config.effort is not None:
         chat["reasoning_effort"] = config.effort
-    if read.thinking is not None and read.thinking.type != "adaptive" and "chat_template_kwargs" not in chat:
+    asked = read.thinking.type if read.thinking is not None else None
+    if asked in ("enabled", "disabled") and "chat_template_kwargs" not in chat:
         # One name is Qwen's, the other DeepSeek's; a template reads the one that it knows.
-        wanted = read.thinking.type == "enabled"
+        wanted = asked == "enabled"
         chat["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
     return chat
 
@@ -167,15 +168,23 @@ def _parts(block: wire.Block, where: str) -> list[Json]:
             return [{"type": "image_url", "image_url": {"url": url}}]
         case wire.ImageBlock(source=wire.Base64Source() as source):
             return [{"type": "image_url", "image_url": {"url": _data_url(source)}}]
-        case wire.DocumentBlock(source=wire.TextSource(data=data), title=title):
-            return [_text(f"{title}\n{data}" if title else data)]
-        case wire.DocumentBlock(source=wire.Base64Source() as source, title=title):
+        case wire.DocumentBlock(source=wire.TextSource(data=data)):
+            return [_text("\n".join([*_above(block), data]))]
+        case wire.DocumentBlock(source=wire.ContentSource(content=content)):
+            above = [_text(text) for text in _above(block)]
+            return above + [part for inner in _blocks(content) for part in _parts(inner, where)]
+        case wire.DocumentBlock(source=wire.Base64Source() as source, title=title, context=context):
             file = {"filename": title or "document", "file_data": _data_url(source)}
-            return [{"type": "file", "file": file}]
+            return [*([_text(context)] if context else ()), {"type": "file", "file": file}]
         case wire.SearchResultBlock(source=source, title=title, content=content):
             return [_text("\n".join([title, source, *(inner.text for inner in content)]))]
     kind = block.__struct_config__.tag
     raise BadRequest(f"{where}: a block of type {kind!r} has no place in this role's turn.", param=where)
+
+
+def _above(document: wire.DocumentBlock) -> list[str]:
+    """What stands over its text."""
+    return [text for text in (document.title, document.context) if text]
 
 
 def _text(text: str) -> Json:

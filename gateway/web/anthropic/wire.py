@@ -32,9 +32,18 @@ class ImageBlock(msgspec.Struct, frozen=True, tag="image", tag_field="type"):
     source: Base64Source | UrlSource
 
 
+class ContentSource(msgspec.Struct, frozen=True, tag="content", tag_field="type"):
+    """A document that is made of blocks."""
+
+    content: str | list[TextBlock | ImageBlock]
+
+
 class DocumentBlock(msgspec.Struct, frozen=True, tag="document", tag_field="type"):
-    source: Base64Source | TextSource
+    """`context`: what is said of it, beside what it says."""
+
+    source: Base64Source | TextSource | ContentSource
     title: str | None = None
+    context: str | None = None
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, tag="search_result", tag_field="type"):
@@ -102,7 +111,9 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class Thinking(msgspec.Struct, frozen=True):
-    type: Literal["enabled", "disabled", "adaptive"]
+    """Only `disabled` and `enabled` are for a template to know; what else there is leaves it to the model."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
 
 
 class OutputFormat(msgspec.Struct, frozen=True):

@@ -12,6 +12,16 @@ from gateway.web.responses.items import new_id
 
 Json = dict[str, Any]
 
+SAID_AGAIN = (
+    "max_tool_calls",
+    "prompt_cache_key",
+    "safety_identifier",
+    "service_tier",
+    "top_logprobs",
+    "user",
+)
+"""As they were asked for."""
+
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -21,6 +31,8 @@ def opening(identity: str, created: float, read: wire.Body, *, stored: bool) -> 
     if read.text is not None and read.text.format is not None:
         form = msgspec.structs.asdict(read.text.format)
         text["format"] = {name: value for name, value in form.items() if value is not None}
+    if read.text is not None and read.text.verbosity is not None:
+        text["verbosity"] = read.text.verbosity
     return {
         "id": identity,
         "object": "response",
@@ -49,6 +61,7 @@ def opening(identity: str, created: float, read: wire.Body, *, stored: bool) -> 
         "truncation": "disabled",
         "usage": None,
         "metadata": read.metadata or {},
+        **{name: getattr(read, name) for name in SAID_AGAIN},
     }
 
 

@@ -4,7 +4,7 @@ items                                       messages
   message user                       ->       user
   message developer, system          ->       system; leading ones become one, with the instructions before them
   reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
-  function_call_output               ->       tool
+  function_call_output               ->       tool; its images and files are the user's next turn
 """
 
 import secrets
@@ -61,21 +61,33 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
     """The chat of these items. Raises BadRequest for what cannot be read; the request's own begin at `own_from`."""
     system = [instructions] if instructions else []
     turns: list[Json] = []
+    shown: list[Json] = []
     for at, item in enumerate(items):
         try:
             read = msgspec.convert(item, wire.Item)
         except msgspec.ValidationError as err:
             where = f"input[{at - own_from}]"
             raise BadRequest(f"{where}: {err}.", param=where) from err
+        if shown and not isinstance(read, wire.FunctionCallOutput):
+            # Results that belong to one turn stand together.
+            turns.append({"role": "user", "content": shown})
+            shown = []
         match read:
             case wire.Message(role="system" | "developer", content=content):
-                text = "\n".join(part["text"] for part in _parts(content) if part["type"] == "text")
+                parts = _parts(content)
+                text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+                if any(part["type"] != "text" for part in parts):
+                    where = f"input[{at - own_from}]"
+                    raise BadRequest(f"{where}: a message of role {read.role!r} is text.", param=where)
                 if turns:
                     turns.append({"role": "system", "content": text})
                 else:
                     system.append(text)
             case wire.Message(role="user", content=content):
-                turns.append({"role": "user", "content": _plain(_parts(content))})
+                if turns and turns[-1]["role"] == "user" and isinstance(turns[-1]["content"], list):
+                    turns[-1]["content"] += _parts(content)
+                else:
+                    turns.append({"role": "user", "content": _plain(_parts(content))})
             case wire.Message(content=content):
                 turn = _assistant(turns, anew="content")
                 turn["content"] = _plain(_parts(content))
@@ -85,12 +97,16 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
                     {"id": read.call_id, "type": "function", "function": call}
                 )
             case wire.FunctionCallOutput(call_id=call_id, output=output):
-                texts = [part["text"] for part in _parts(output) if part["type"] == "text"]
+                parts = _parts(output)
+                texts = [part["text"] for part in parts if part["type"] == "text"]
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
+                shown += [part for part in parts if part["type"] != "text"]
             case wire.Reasoning():
                 texts = [part.text for part in read.content or read.summary or ()]
                 if texts:
                     _assistant(turns, anew="reasoning_content")["reasoning_content"] = "\n".join(texts)
+    if shown:
+        turns.append({"role": "user", "content": shown})
     first = [{"role": "system", "content": "\n".join(system)}] if system else []
     return first + [{"content": "", **turn} for turn in turns]
 

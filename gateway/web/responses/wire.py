@@ -113,6 +113,12 @@ class Body(msgspec.Struct, frozen=True):
     prompt: Any = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    max_tool_calls: int | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    top_logprobs: int | None = None
+    user: str | None = None
 
 
 OWN = frozenset(

@@ -63,6 +63,24 @@ def test_images_are_data_urls_or_the_urls_that_they_were():
     ]
 
 
+def test_a_document_has_its_title_its_context_and_its_blocks():
+    about = {"type": "document", "title": "Title", "context": "Context"}
+    plain = {**about, "source": {"type": "text", "media_type": "text/plain", "data": "Data"}}
+    blocks = [{"type": "text", "text": "Data"}, {"type": "image", "source": PNG}]
+    made = {**about, "source": {"type": "content", "content": blocks}}
+    file = {**about, "source": {**PNG, "media_type": "application/pdf"}}
+    assert messages(("user", [plain]))[0]["content"] == "Title\nContext\nData"
+    parts = messages(("user", [made]))[0]["content"]
+    assert [part.get("text") for part in parts] == ["Title", "Context", "Data", None]
+    parts = messages(("user", [file]))[0]["content"]
+    assert (parts[0]["text"], parts[1]["file"]["filename"]) == ("Context", "Title")
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "between_tools"])
+def test_how_a_model_thinks_is_left_to_it_where_no_template_can_say(kind):
+    assert "chat_template_kwargs" not in fields(thinking={"type": kind})
+
+
 def test_tools_calls_and_results_go_round():
     use = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"days": 1, "unit": "C"}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "rain"}]}

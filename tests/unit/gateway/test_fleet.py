@@ -8,6 +8,7 @@ import pytest
 from gateway.dispatch import fleet as module
 from gateway.dispatch.fleet import Fleet, FleetEvents
 from gateway.dispatch.fleet_worker import Worker
+from gateway.request import Surface
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerReport, WorkerUnreachable
 from workers.health import FAILURES_MAX
@@ -193,3 +194,20 @@ async def test_a_worker_that_sleeps_is_not_asked_and_has_lost_its_cache():
     one.adapter.says = WorkerReport(models=("m",))
     await fleet.probe(one)
     assert fleet.serving("m") == [one]
+
+
+async def test_the_shape_of_answers_is_forgotten_when_a_worker_starts_anew_or_is_down():
+    one = worker("w", Adapter(instance="first"))
+    fleet = fleet_of(one)
+    whole = b'{"choices": [{"message": {}}]}'
+    await fleet.probe(one)
+    assert one.shapes.of(Surface.CHAT) is None
+    one.shapes.learn(Surface.CHAT, whole)
+    await fleet.probe(one)
+    assert one.shapes.of(Surface.CHAT) is not None
+    one.adapter.says = WorkerReport(models=("m",), instance="second")
+    await fleet.probe(one)
+    assert one.shapes.of(Surface.CHAT) is None
+    one.shapes.learn(Surface.CHAT, whole)
+    await probe_until_down(fleet, one, WorkerUnreachable("gone"))
+    assert one.shapes.of(Surface.CHAT) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import StreamInterrupted
+from gateway.errors import BadRequest, StreamInterrupted
 from gateway.web import chat_answers
 from gateway.web.responses import answers, items
 from gateway.web.responses.events import ResponseEvents
@@ -109,3 +109,31 @@ def test_leading_developers_join_the_instructions_and_later_ones_stay_where_they
         ("user", "a"),
         ("system", "Two."),
     ]
+
+
+def test_what_a_function_shows_comes_after_all_results_of_its_turn():
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    results = [
+        {
+            "type": "function_call_output",
+            "call_id": "a",
+            "output": [{"type": "input_text", "text": "A"}, image],
+        },
+        {"type": "function_call_output", "call_id": "b", "output": "B"},
+    ]
+    shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
+    given = [{**call, "call_id": "a"}, {**call, "call_id": "b"}, *results]
+    turns = items.messages(given, None)[1:]
+    assert [turn["role"] for turn in turns] == ["tool", "tool", "user"]
+    assert ([turn["content"] for turn in turns[:2]], turns[2]["content"]) == (["A", "B"], [shown])
+    turns = items.messages([*given, {"type": "message", "role": "user", "content": "what?"}], None)[1:]
+    assert turns[2:] == [{"role": "user", "content": [shown, {"type": "text", "text": "what?"}]}]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_system_message_that_is_more_than_text_is_refused(role):
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    with pytest.raises(BadRequest) as raised:
+        items.messages([{"type": "message", "role": role, "content": [image]}], None)
+    assert raised.value.param == "input[0]"

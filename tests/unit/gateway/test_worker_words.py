@@ -13,6 +13,7 @@ from gateway.dispatch.worker_words import (
     with_safe_errors,
     without_addresses,
     without_cached_tokens,
+    without_transfers,
 )
 
 
@@ -27,6 +28,20 @@ from gateway.dispatch.worker_words import (
         ("gpu-0.workers.svc:30000 refused", "... refused"),
         ("localhost:30001 refused", "... refused"),
         ("postgres://user:pw@db/x", "..."),
+        ("Cannot connect to host vllm:8000 ssl:default", "Cannot connect to host ... ssl:default"),
+        ("Cannot connect to host gpu-node-7", "Cannot connect to host ..."),
+        ("gpu-node-7:30000 refused", "... refused"),
+        ("decode0:30000 refused", "... refused"),
+        ("ip-10-0-0-5.ec2.internal is gone", "... is gone"),
+        ("w-0.vllm.svc.cluster.local is gone", "... is gone"),
+        ("fd00:1::7 and fe80::1.", "... and ...."),
+        ("bind failed on port 30000", "bind failed on port ..."),
+        ("No such file: '/root/models/llama-3/config.json'", "No such file: '...'"),
+        ('File "/usr/lib/python3.11/site-packages/vllm/engine.py", line 3', 'File "...", line 3'),
+        ("see ~/.cache/huggingface/hub.", "see ..."),
+        ("POST /v1/chat/completions takes no and/or, 3/4", "POST /v1/chat/completions takes no and/or, 3/4"),
+        ("meta-llama/Llama-3 knows image/png at 12:30:45", "meta-llama/Llama-3 knows image/png at 12:30:45"),
+        ("max_tokens:4096 c10::Error std::string", "max_tokens:4096 c10::Error std::string"),
         ("max_tokens: 100 is more than 64, line 1:22", "max_tokens: 100 is more than 64, line 1:22"),
         ("version 0.6.3.post1 of 2.12.1", "version 0.6.3.post1 of 2.12.1"),
         ("expected [1, 2] or {a: b}", "expected [1, 2] or {a: b}"),
@@ -68,6 +83,8 @@ def frame(value):
     [
         {"error": {"message": "http://10.0.0.1:1 died", "type": "x", "param": None, "code": 500}},
         {"object": "error", "message": "http://10.0.0.1:1 died", "code": 500},
+        {"id": "x", "choices": [], "error": {"message": "http://10.0.0.1:1 died", "host": "10.0.0.1"}},
+        {"code": 500, "error": "http://10.0.0.1:1 died"},
     ],
 )
 def test_an_error_in_a_stream_is_told_in_our_shape_without_addresses(error):
@@ -83,6 +100,42 @@ def test_words_of_an_answer_are_never_touched():
     text = 'data: {"error": "http://10.0.0.1:80"}\n\n'
     answer = frame({"choices": [{"delta": {"content": text}}]})
     assert with_safe_errors(answer) == answer
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": [{"delta": {"content": "a", "x": {"error": {"message": "http://a:1"}}}}], "error": None},
+        {"choices": [{"delta": {"tool_calls": [{"error": "http://a:1"}]}}]},
+    ],
+)
+def test_a_field_of_that_name_inside_of_a_chunk_is_no_error(chunk):
+    assert with_safe_errors(frame(chunk)) == frame(chunk)
+
+
+def test_where_workers_hand_over_blocks_is_not_told_and_all_else_stays_byte_for_byte():
+    at = {"remote_host": "10.0.0.7", "remote_port": 5600, "remote_engine_id": "e"}
+    answer = {"id": "x", "kv_transfer_params": at, "choices": [{"x": 1.50}], "ec_transfer_params": None}
+    told = without_transfers(json.dumps(answer).encode())
+    assert json.loads(told) == {**answer, "kv_transfer_params": None}
+    for other in ({"choices": [{"text": '"kv_transfer_params": {'}]}, {"kv_transfer_params": None}):
+        body = json.dumps(other, indent=1).encode()
+        assert without_transfers(body) == body
+
+
+@pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 1, "created_cache_tokens": 8}}, None),
+        ({"prompt_cache_hit_tokens": 1, "prompt_cache_miss_tokens": 2}, ...),
+        ({"cached_tokens": 3, "prompt_tokens_details": {"audio_tokens": 1}}, {"audio_tokens": 1}),
+    ],
+    ids=["vLLM's", "DeepSeek's", "at the top"],
+)
+def test_nor_is_it_told_under_another_name(usage, told):
+    got = json.loads(without_cached_tokens(json.dumps({"usage": {"prompt_tokens": 9, **usage}}).encode()))
+    details = {} if told is ... else {"prompt_tokens_details": told}
+    assert got == {"usage": {"prompt_tokens": 9, **details}}
 
 
 def usage(**details):

@@ -1,0 +1,188 @@
+"""What a real engine answers is what its client gets through the gateway, field by field and chunk by chunk.
+
+What may differ is listed: what differs between any two answers, and what the gateway owns.
+"""
+
+import json
+from math import isclose
+
+import pytest
+
+from gateway.dispatch.assembly import Assembly
+from gateway.request import Surface
+from tests.engines.processes import MODEL
+
+EACH_TIME = {"id", "created"}
+"""Of any two answers, and of the calls in them."""
+
+NOT_STREAMED = {"sglang": {"metadata"}, "vllm": set()}
+"""SGLang says by which weights each token was computed, and only in an answer that it gives at once."""
+
+WITH_USAGE = {"system_fingerprint"}
+"""vLLM says this in its very last chunk; that is the one of usage, which the gateway asks for and keeps."""
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["x", "y"]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+CHAT = {
+    "messages": [{"role": "user", "content": "Tell me of trees."}],
+    "max_tokens": 12,
+    "temperature": 0,
+    "seed": 1,
+}
+TEXT = {"prompt": "Tell me", "max_tokens": 12, "temperature": 0, "seed": 1}
+TWO = {"n": 2, "temperature": 1.0, "top_k": 1}
+"""Not greedy by name, of which vLLM gives one."""
+ASKED = {
+    "chat": CHAT,
+    "chat of one token": {**CHAT, "max_tokens": 1},
+    "chat with logprobs": {**CHAT, "logprobs": True, "top_logprobs": 2},
+    "chat with two choices": {**CHAT, **TWO},
+    "chat that stops": {**CHAT, "stop": ["e", "a", "o", "2"]},
+    "chat that stops at a token": {**CHAT, "stop_token_ids": list(range(5, 200))},
+    "chat by a schema": {
+        **CHAT,
+        "max_tokens": 40,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
+    },
+    "chat with JSON": {**CHAT, "response_format": {"type": "json_object"}},
+    "chat with a tool that is required": {
+        **CHAT,
+        "max_tokens": 40,
+        "tools": [TOOL],
+        "tool_choice": "required",
+    },
+    "chat with a named tool": {
+        **CHAT,
+        "max_tokens": 40,
+        "tools": [TOOL],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+    },
+    "chat with a tool that is not to be called": {**CHAT, "tools": [TOOL], "tool_choice": "none"},
+    "text": TEXT,
+    "text of token ids": {**TEXT, "prompt": [5, 6, 7]},
+    "text of two prompts": {**TEXT, "prompt": ["one", "two"]},
+    "text with logprobs": {**TEXT, "logprobs": 2},
+    "text that stops": {**TEXT, "stop": ["e", "a", "o", "2"]},
+    "text with its prompt": {**TEXT, "echo": True},
+}
+
+
+def path(body):
+    return "/v1/chat/completions" if "messages" in body else "/v1/completions"
+
+
+async def ask(running, url, body):
+    """The answer's bytes."""
+    async with running.http.post(
+        url + path(body), json={"model": MODEL, **body}, headers=running.headers()
+    ) as response:
+        assert response.status == 200, await response.text()
+        return await response.read()
+
+
+def chunks(text):
+    """Of a stream; its end is checked."""
+    *frames, done = [line[6:] for line in text.decode().split("\n\n") if line.startswith("data: ")]
+    assert done == "[DONE]"
+    return [json.loads(frame) for frame in frames]
+
+
+def same(one, other, owned=frozenset(), at="answer"):
+    """Equal in names, their order and values; numbers as close as two batches of other sizes compute them."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        names, others = ([name for name in each if name not in owned] for each in (one, other))
+        assert names == others, at
+        for name in names:
+            if name not in EACH_TIME:
+                same(one[name], other[name], at=f"{at}.{name}")
+        return
+    if isinstance(one, list) and isinstance(other, list):
+        assert len(one) == len(other), at
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            same(*pair, at=f"{at}[{index}]")
+        return
+    close = (
+        isinstance(one, float)
+        and isinstance(other, float)
+        and isclose(one, other, rel_tol=1e-3, abs_tol=1e-3)
+    )
+    assert close or (type(one), one) == (type(other), other), at
+
+
+def without_cached(answer):
+    """How much of a prompt was cached differs: the gateway's salt keeps it apart from what came without one."""
+    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+    for name in {"cached_tokens", "created_cache_tokens"} & details.keys():
+        details[name] = 0
+    return answer
+
+
+def names(value):
+    """The names in there, in their order; of a list those of its items, however many. Tokens are no names."""
+    if isinstance(value, dict) and not all(isinstance(inner, float) for inner in value.values()):
+        return [(name, names(inner)) for name, inner in value.items()]
+    if not isinstance(value, list):
+        return None
+    found = []
+    for item in map(names, value):
+        if item is not None and item not in found:
+            found.append(item)
+    return found
+
+
+def kinds(stream):
+    """Of one choice after the other: chunks that differ in more than their texts, each kind once.
+
+    How many tokens come in one chunk is the engine's, and differs with every run.
+    """
+    found = {}
+    for chunk in stream:
+        of_choice = found.setdefault(chunk["choices"][0]["index"] if chunk["choices"] else None, [])
+        if names(chunk) not in of_choice:
+            of_choice.append(names(chunk))
+    return found
+
+
+def joined(surface, stream):
+    assembly = Assembly(surface)
+    for chunk in stream:
+        assembly.add(json.dumps(chunk).encode())
+    return json.loads(assembly.body(done=True))
+
+
+@pytest.mark.parametrize("name", ASKED)
+async def test_a_whole_answer_is_the_engines_own_field_by_field(gateway, engine, model_of, name):
+    body = ASKED[name]
+    async with gateway(engine, kind=engine.kind, **model_of(engine.page_size)) as running:
+        direct = without_cached(json.loads(await ask(running, engine.url, body)))
+        passed = without_cached(json.loads(await ask(running, running.url, body)))
+        put_together = without_cached(json.loads(await ask(running, running.url, body)))
+    same(direct, passed)
+    same(direct, put_together, NOT_STREAMED[engine.kind])
+
+
+@pytest.mark.parametrize("usage", [True, False], ids=["with usage", "without usage"])
+@pytest.mark.parametrize("name", [name for name in ASKED if name != "text with its prompt"])
+async def test_a_stream_is_the_engines_own_in_every_kind_of_chunk(gateway, engine, model_of, name, usage):
+    body = {**ASKED[name], "stream": True}
+    if usage:
+        body["stream_options"] = {"include_usage": True}
+    async with gateway(engine, kind=engine.kind, **model_of(engine.page_size)) as running:
+        direct, through = [
+            [without_cached(chunk) for chunk in chunks(await ask(running, url, body))]
+            for url in (engine.url, running.url)
+        ]
+    if not usage:
+        for chunk in [*direct, *through]:
+            # That a chunk has none is said only where usage was asked for, as the gateway does.
+            assert chunk.pop("usage", None) is None
+            for name in WITH_USAGE:
+                chunk.pop(name, None)
+    surface = Surface.CHAT if "messages" in body else Surface.COMPLETIONS
+    assert kinds(direct) == kinds(through)
+    same(joined(surface, direct), joined(surface, through))

@@ -1,0 +1,120 @@
+"""Answers that are made here have every field that the SDKs' own types want, of the kind that they want."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.web import chat_answers
+from gateway.web.anthropic import answers as messages
+from gateway.web.responses import answers as responses
+from gateway.web.responses import wire
+from gateway.web.responses.events import ResponseEvents
+from tests.unit.gateway import test_anthropic_events, test_responses_items
+
+TOOLS = Path(__file__).parents[2] / ".tools"
+SAID = {
+    "role": "assistant",
+    "content": "Look.",
+    "reasoning_content": "hm",
+    "tool_calls": [{"id": "c0", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
+}
+USAGE = {
+    "prompt_tokens": 10,
+    "completion_tokens": 4,
+    "prompt_tokens_details": {"cached_tokens": 6},
+    "completion_tokens_details": {"reasoning_tokens": 2},
+}
+
+
+def faults(sdk, kind, found):
+    """What the SDK's type does not take, with what was given."""
+    if not (TOOLS / sdk).is_dir():
+        pytest.skip(f"{sdk} is not installed; `make test` puts it into .tools")
+    read = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("sdk_answers.py"))],
+        input="\n".join(json.dumps([*kind.split(), answer]) for answer in found).encode(),
+        env={**os.environ, "PYTHONPATH": str(TOOLS / sdk)},
+        capture_output=True,
+        check=True,
+    ).stdout
+    told = [json.loads(line) for line in read.splitlines()]
+    assert len(told) == len(found)
+    return [(fault, answer) for fault, answer in zip(told, found, strict=True) if fault]
+
+
+def chat(**choice):
+    body = {"model": "m", "choices": [{"message": SAID, "finish_reason": "stop", **choice}], "usage": USAGE}
+    return chat_answers.read(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "content_filter"])
+def test_a_message(finish):
+    made = messages.message(chat(finish_reason=finish), "msg_1", ())
+    assert faults("anthropic", "anthropic.types Message", [made]) == []
+
+
+def test_a_messages_events():
+    made = [
+        event
+        for name, event in test_anthropic_events.translated(*test_anthropic_events.STREAM)
+        if name != "ping"  # The SDK reads past it.
+    ]
+    assert len({event["type"] for event in made}) == 6
+    assert faults("anthropic", "anthropic.types RawMessageStreamEvent", made) == []
+
+
+def test_an_error():
+    made = json.loads(messages.error(Overloaded(1), "req-1"))
+    assert faults("anthropic", "anthropic.types ErrorResponse", [made]) == []
+
+
+ASKED = wire.Body(
+    model="m",
+    input="hi",
+    instructions="Be brief.",
+    tools=[wire.FunctionTool(name="f", parameters={"type": "object"}, strict=True)],
+    tool_choice=wire.FunctionChoice(type="function", name="f"),
+    text=wire.TextOptions(
+        format=wire.Format(type="json_schema", name="s", schema={"type": "object"}), verbosity="low"
+    ),
+    reasoning=wire.ReasoningOptions(effort="low"),
+    max_output_tokens=4,
+    metadata={"a": "b"},
+    max_tool_calls=3,
+    prompt_cache_key="k",
+    safety_identifier="s",
+    service_tier="flex",
+    top_logprobs=2,
+    user="u",
+)
+
+
+@pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
+@pytest.mark.parametrize("body", [wire.Body(model="m", input="hi"), ASKED], ids=["bare", "full"])
+def test_a_response_and_its_events(sdk, body):
+    opening = responses.opening("resp_1", 1.0, body, stored=True)
+    output, choice = responses.output_of(chat())
+    whole = [
+        responses.ended(opening, output, finish, choice_usage, 2.0)
+        for finish in ("stop", "length")
+        for choice_usage in (chat().counted, None)
+    ]
+    made = json.loads(msgspec.json.encode([opening, *whole, responses.failed(opening, Overloaded(1))]))
+    assert choice.finish_reason == "stop"
+    assert [made[0][name] for name in responses.SAID_AGAIN] == [
+        getattr(body, name) for name in responses.SAID_AGAIN
+    ]
+    assert faults(sdk, "openai.types.responses Response", made) == []
+    events = ResponseEvents(opening)
+    text = events.begin() + b"".join(map(events.feed, test_responses_items.STREAM))
+    closing, output = events.close()
+    text += closing + events.last(responses.ended(events.response, output, events.finish, events.usage, 2.0))
+    found = [json.loads(part.split("\ndata: ")[1]) for part in text.decode().split("\n\n")[:-1]]
+    assert len({event["type"] for event in found}) > 10
+    assert faults(sdk, "openai.types.responses ResponseStreamEvent", found) == []
