@@ -17,7 +17,7 @@ import msgspec
 from gateway.errors import BadRequest
 from gateway.request import GENERATING, InferenceRequest, Surface
 from gateway.web import passed_media
-from gateway.web.reading import TokenId, token_ids
+from gateway.web.reading import LONG_BYTES, TokenId, fields_of, token_ids
 from gateway.web.shape import check_depth, check_size
 
 CHOICES_MAX = 128
@@ -151,6 +151,7 @@ class _RawInput(EmbeddingBody):
 
 
 _READ: Mapping[Surface, type[CommonBody]] = {Surface.COMPLETIONS: _RawPrompt, Surface.EMBEDDINGS: _RawInput}
+_RAW = {Surface.COMPLETIONS: "prompt", Surface.EMBEDDINGS: "input"}
 _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
     surface: msgspec.json.Decoder(_READ.get(surface, body_type(surface))) for surface in Surface
 }
@@ -162,8 +163,8 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
         _ = body.isascii() or body.decode()
         check_size(body)
-        fields = _FIELDS.decode(body)
-        read = _READERS[surface].decode(body)
+        fields = fields_of(body) if surface in _READ else _FIELDS.decode(body)
+        read = _read(surface, body, fields)
         check_depth(getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _refusal(str(err)) from err
@@ -195,6 +196,18 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         # Both names may be sent; the larger one counts, or a tiny first one would be a way round the quota.
         output_tokens_max=max(limits, default=None),
     )
+
+
+def _read(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:
+    """What is read of the body. Of a long one, without its prompt, which would be read twice."""
+    raw = _RAW.get(surface)
+    if raw is None or len(body) <= LONG_BYTES or raw not in fields:
+        return _READERS[surface].decode(body)
+    known = body_type(surface).__struct_fields__
+    few = {name: value for name, value in fields.items() if name in known and name != raw}
+    read = _READERS[surface].decode(msgspec.json.encode(few))
+    setattr(read, raw, fields[raw])
+    return read
 
 
 def _prompt(surface: Surface, read: Any) -> list[Any]:
