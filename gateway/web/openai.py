@@ -17,7 +17,7 @@ import msgspec
 from gateway.errors import BadRequest
 from gateway.request import GENERATING, InferenceRequest, Surface
 from gateway.web import passed_media
-from gateway.web.reading import LONG_BYTES, TokenId, fields_of, token_ids
+from gateway.web.reading import LONG_BYTES, TokenId, check_text, fields_of, token_ids
 from gateway.web.shape import check_depth, check_size
 
 CHOICES_MAX = 128
@@ -161,7 +161,7 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     """The request in a body. Raises BadRequest that names the field."""
     try:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
-        _ = body.isascii() or body.decode()
+        check_text(body)
         check_size(body)
         fields = fields_of(body) if surface in _READ else _FIELDS.decode(body)
         read = _read(surface, body, fields)

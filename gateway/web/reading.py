@@ -12,6 +12,7 @@ import asyncio
 import re
 import secrets
 from array import array
+from codecs import getincrementaldecoder
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, TypeVar
@@ -35,6 +36,20 @@ _MARK = b'"%b"' % secrets.token_hex(16).encode()
 async def unhurried(body: bytes, read: Callable[[bytes], _Read]) -> _Read:
     """What reading the body gives. Raises what it raises."""
     return read(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(read, body)
+
+
+def check_text(body: bytes) -> None:
+    """Is it UTF-8? Raises UnicodeDecodeError."""
+    if body.isascii():
+        return
+    check, view = getincrementaldecoder("utf-8")(), memoryview(body)
+    try:
+        for start in range(0, len(body), SLICE_BYTES):
+            check.decode(view[start : start + SLICE_BYTES])
+        check.decode(b"", final=True)
+    except UnicodeDecodeError:
+        # Once more from its beginning, for the place.
+        body.decode()
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:

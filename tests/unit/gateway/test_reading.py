@@ -134,3 +134,24 @@ def test_a_body_says_the_same_read_in_slices(fields, surface, blank):
 def test_what_is_no_list_of_ids_is_refused_in_slices_as_in_one_piece(prompt, more):
     body = f'{{"model":"m","prompt":{prompt}{more}}}'.encode()
     assert in_slices(Surface.COMPLETIONS, body) == in_one_piece(Surface.COMPLETIONS, body)
+
+
+@given(
+    text=st.text(min_size=1),
+    at=st.integers(0, 50),
+    wrong=st.sampled_from([b"", b"\xff", b"\xc3", b"\xed\xa0\x80"]),
+)
+def test_what_is_no_text_is_seen_wherever_it_is_cut(text, at, wrong):
+    body = text.encode()[:at] + wrong + text.encode()[at:]
+    try:
+        body.decode()
+        right = True
+    except UnicodeDecodeError:
+        right = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "SLICE_BYTES", 1)
+        if right:
+            reading.check_text(body)
+        else:
+            with pytest.raises(UnicodeDecodeError):
+                reading.check_text(body)
