@@ -27,6 +27,7 @@ import msgspec
 from tokenizers import Tokenizer
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
+from gateway.breathing import breathe
 from gateway.dispatch.cutting import cutter_of
 from gateway.dispatch.encoder_child import read_tokenizer
 from gateway.dispatch.encoder_processes import EncoderProcesses, NoProcess, Work
@@ -52,6 +53,9 @@ INLINE_CHARACTERS_MAX = 4096
 
 LONG_BYTES = 128 * 1024
 """Of a request: a longer one is made ready in a thread, a millisecond or more."""
+
+JOINED_TOKENS = 64 * 1024
+"""Copied in one go."""
 
 PROCESS_CHARACTERS_MIN = 64 * 1024
 """Longer texts are encoded in a process."""
@@ -80,6 +84,8 @@ class TextEncoder:
             name.encode() + bytes(request.fields[name]) for name in TEMPLATED if name in request.fields
         )
         text = before + msgspec.json.encode(media.messages, order="sorted")
+        if len(text) > LONG_BYTES:
+            breathe()
         if media:
             texts, digests = media.cut(text.decode())
             text = b"".join(_interleaved(map(str.encode, texts), (bytes(stand_in(d)) for d in digests)))
@@ -145,10 +151,10 @@ class TokenizerEncoder:
             texts, digests = await _made(request, partial(self._texts, request))
             self._check_length(["".join(texts)], request, length_max)
             parts = await self._encode_texts(texts, tenant)
-            tokens = parts[0]
-            for part in list(_interleaved(parts, map(stand_in, digests)))[1:]:
-                tokens.extend(part)
-            return [EncodedPrompt(tokens=tokens, counted=not digests)]
+            if not digests:
+                return [EncodedPrompt(tokens=parts[0])]
+            tokens = _joined(_interleaved(parts, map(stand_in, digests)))
+            return [EncodedPrompt(tokens=tokens, counted=False)]
         texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
         self._check_length(texts, request, length_max)
         encoded = iter(await self._batch(texts, tenant, special=True))
@@ -191,16 +197,19 @@ class TokenizerEncoder:
         if missing:
             encoded = await self._batch(list(missing.values()), tenant, special=False)
             found.update(zip(missing, encoded, strict=True))
-        tokens: Tokens = array("I")
         for key in keys:
-            tokens.extend(found[key])
             self._remember(key, found[key])
-        return tokens
+        parts = [found[key] for key in keys]
+        if sum(map(len, parts)) <= JOINED_TOKENS:
+            return _joined(parts)
+        return await asyncio.to_thread(_joined, parts)
 
     def _pieces_of(self, text: str, tenant: Tenant) -> tuple[list[str], list[bytes]]:
         """And under what each is remembered."""
         assert self._cut is not None
         pieces = list(self._cut.pieces(text))
+        if len(text) > LONG_BYTES:
+            breathe()
         seed = xxh3_64_intdigest(tenant.group.encode(), self._key)
         return pieces, [xxh3_128_digest(piece.encode("utf-8", "surrogatepass"), seed) for piece in pieces]
 
@@ -241,6 +250,15 @@ def _elsewhere_or_here(work: Work, here: Callable[[], list[Tokens]]) -> list[Tok
         return work.tokens()
     except NoProcess:
         return here() if work.wanted else []
+
+
+def _joined(parts: Iterable[Tokens]) -> Tokens:
+    """Slice by slice: a call keeps the interpreter until it returns."""
+    tokens: Tokens = array("I")
+    for part in parts:
+        for at in range(0, len(part), JOINED_TOKENS):
+            tokens.extend(part[at : at + JOINED_TOKENS] if len(part) > JOINED_TOKENS else part)
+    return tokens
 
 
 def _packed(prompt: Sequence[int]) -> Tokens:

@@ -17,7 +17,7 @@ import msgspec
 from gateway.errors import BadRequest
 from gateway.request import GENERATING, InferenceRequest, Surface
 from gateway.web import passed_media
-from gateway.web.reading import LONG_BYTES, TokenId, check_text, fields_of, token_ids
+from gateway.web.reading import LONG_BYTES, TokenId, between, check_text, fields_of, token_ids
 from gateway.web.shape import check_depth, check_size
 
 CHOICES_MAX = 128
@@ -163,8 +163,11 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
         check_text(body)
         check_size(body)
+        between(body)
         fields = fields_of(body) if surface in _READ else _FIELDS.decode(body)
+        between(body)
         read = _read(surface, body, fields)
+        between(body)
         check_depth(getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _refusal(str(err)) from err
