@@ -60,6 +60,9 @@ class Work:
                 if self.wanted:
                     log.warning("a process that encodes long prompts has died")
                 continue
+            except BaseException:
+                process.end()  # It may be in the middle of an answer.
+                raise
             finally:
                 self._done()
             self._among.give_back(process)
@@ -73,14 +76,18 @@ class Work:
         with self._lock:
             self._abandoned = True
             if self._process is not None and sum(map(len, self._texts)) > ENDED_CHARACTERS:
-                self._process.end()
+                self._process.kill()  # Who asks it sees it end.
 
     def _begin(self) -> "_Process":
+        if self._abandoned:
+            raise NoProcess
+        process = self._among.take()
         with self._lock:
-            if self._abandoned:
-                raise NoProcess
-            self._process = self._among.take()
-            return self._process
+            if not self._abandoned:
+                self._process = process
+                return process
+        self._among.give_back(process)
+        raise NoProcess
 
     def _done(self) -> None:
         with self._lock:
@@ -131,6 +138,8 @@ class EncoderProcesses:
         with self._lock:
             self.closed = True
             for process in self._all:
+                process.kill()
+            for process in self._all:
                 process.end()
             self._idle.clear()
 
@@ -152,7 +161,11 @@ class _Process:
         ask(cast(BinaryIO, self._process.stdin), asked, texts)
         return answer(cast(BinaryIO, self._process.stdout))
 
+    def kill(self) -> None:
+        """It ends soon."""
+        self._process.kill()
+
     def end(self) -> None:
-        """At once."""
+        """It has ended: its memory may take a moment to be given back."""
         self._process.kill()
         self._process.wait()

@@ -9,7 +9,7 @@ something else.
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from gateway.errors import BadRequest
 from gateway.request import GENERATING, InferenceRequest, Surface
 from gateway.web import passed_media
+from gateway.web.long_strings import put_back, taken_out
 from gateway.web.reading import LONG_BYTES, TokenId, between, check_text, fields_of, token_ids
 from gateway.web.shape import check_depth, check_size
 
@@ -203,6 +204,8 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
 
 def _read(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:
     """What is read of the body. Of a long one, without its prompt, which would be read twice."""
+    if surface is Surface.CHAT and len(body) > LONG_BYTES:
+        return _chat(body)
     raw = _RAW.get(surface)
     if raw is None or len(body) <= LONG_BYTES or raw not in fields:
         return _READERS[surface].decode(body)
@@ -211,6 +214,21 @@ def _read(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> A
     read = _READERS[surface].decode(msgspec.json.encode(few))
     setattr(read, raw, fields[raw])
     return read
+
+
+def _chat(body: bytes) -> ChatBody:
+    """What is read of a long one, its very long strings in slices."""
+    decode: Callable[[bytes], ChatBody] = _READERS[Surface.CHAT].decode
+    try:
+        rest, strings = taken_out(body)
+    except msgspec.DecodeError:
+        return decode(body)  # Which says of what is wrong where it is.
+    if strings:
+        read = decode(rest)
+        read.messages, count = put_back(read.messages, strings)
+        if count == len(strings):
+            return read
+    return decode(body)  # Some are elsewhere.
 
 
 def _prompt(surface: Surface, read: Any) -> list[Any]:
