@@ -52,19 +52,18 @@ class Work:
     def tokens(self) -> list[Tokens]:
         """Of each text. Raises NoProcess."""
         for _ in range(TRIES):
-            process = self._begin()
+            process, answered = self._begin(), False
             try:
                 found = process.encoded(self._asked, self._texts)
+                answered = True
             except (Ended, OSError):
-                process.end()
                 if self.wanted:
                     log.warning("a process that encodes long prompts has died")
                 continue
-            except BaseException:
-                process.end()  # It may be in the middle of an answer.
-                raise
             finally:
                 self._done()
+                if not answered:
+                    process.end()  # It may be in the middle of an answer.
             self._among.give_back(process)
             if found is None:
                 break
