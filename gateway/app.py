@@ -23,6 +23,7 @@ from gateway.dispatch.choices import Choices
 from gateway.dispatch.encoder_processes import EncoderProcesses
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.load_feeds import LoadFeeds
 from gateway.dispatch.media_fetch import MediaFetcher
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.prefixes import Prefixes
@@ -144,7 +145,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             return spaces.of(worker, salt, adapter, page_size)
 
         feeds = _feeds(index, space, stack)
-        reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, scripts)
+        loads = LoadFeeds(feeds.ranks, lambda worker, rate: reservations.fleet.told_speed(worker, rate))
+        stack.push_async_callback(loads.close)
+        reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, loads, scripts)
         stack.callback(reservations.fleet.close)
         prefixes = Prefixes(secret)
         salts = Salts(records.tenants.groups, lambda group: cache_salt(group, secret))
@@ -197,6 +200,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         )
         stack.push_async_callback(gateway.queues.close)
         stack.push_async_callback(reservations.favours.close)
+        stack.push_async_callback(reservations.rests.close)
         registry.register(
             StateCollector(
                 gauges(
@@ -258,11 +262,16 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, stack: AsyncExitStack) -> Fe
 
 
 def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
-    queue = gateway.services.reservations.queue
+    reservations = gateway.services.reservations
+    queue = reservations.queue
     return TurnReader(
         scripts,
         QueueKeys(gateway.settings.redis.prefix).turns,
-        others={**gateway.queues.heard, b"preempt": gateway.services.reservations.favours.heard},
+        others={
+            **gateway.queues.heard,
+            b"preempt": reservations.favours.heard,
+            b"rest": reservations.rests.heard,
+        },
         turn=queue.turn_told,
         gateways=queue.gateways_changed,
         missed=queue.ask_again,

@@ -312,10 +312,13 @@ class TenantQueueFull(GatewayError):
 
 
 class Overloaded(GatewayError):
+    """`by_workers`: all that could take it are full, as they say; another model's may not be."""
+
     status, code, type = 503, "overloaded", "server_error"
 
-    def __init__(self, retry_after_seconds: float) -> None:
+    def __init__(self, retry_after_seconds: float, *, by_workers: bool = False) -> None:
         super().__init__("The service is overloaded.", retry_after_seconds=retry_after_seconds)
+        self.by_workers = by_workers
 
 
 class AdmissionTimeout(GatewayError):

@@ -117,6 +117,11 @@ def gauges(
             lambda w: w.load.tokens_queued,
         ),
         worker("worker_kv_tokens", "Tokens of requests under way.", lambda w: w.load.kv_tokens),
+        worker(
+            "worker_load_heard",
+            "1: its load feed says how busy it is; 0: it is asked, or does not tell.",
+            lambda w: w.load.is_heard,
+        ),
         worker("worker_failures", "Requests that it did not answer.", lambda w: w.failures, counter=True),
         worker(
             "worker_circuit_open",
@@ -141,6 +146,25 @@ def gauges(
             "client `left`.",
             labels=("outcome",),
             read=lambda: [((name,), float(reservations.hedging.outcomes[name])) for name in OUTCOMES],
+            counter=True,
+        ),
+        Gauge(
+            name="provider_resting",
+            text="1: it is asked for nothing, since it said that it is full (429).",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(w.rests_until > fleet.now())) for w in fleet if w.provider is not None
+            ],
+        ),
+        Gauge(
+            name="provider_limited",
+            text="Requests that did not go there for one of its limits.",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(reservations.allowances.refused[w.id]))
+                for w in fleet
+                if w.provider is not None
+            ],
             counter=True,
         ),
         worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),

@@ -35,6 +35,7 @@ from gateway.errors import (
     InternalError,
     ModelNotFound,
     NoWorker,
+    Overloaded,
     PromptTooLong,
     WorkerError,
 )
@@ -87,8 +88,8 @@ async def serve(exchange: Exchange, at: Services) -> None:
         ctx = await admit(exchange, tenant, at, progress)
         try:
             await answered(ctx, exchange, at, progress)
-        except (NoWorker, WorkerError):
-            if not await instead(ctx, exchange, at, progress):
+        except (NoWorker, WorkerError, Overloaded) as err:
+            if not is_of_its_model(err) or not await instead(ctx, exchange, at, progress):
                 raise
     except GatewayError as err:
         progress.ended(err.code, err.status)
@@ -126,16 +127,24 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
 
 async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:
     """By another model, where the settings name one that can; or not."""
+    failed = progress.worker
     for other in at.choices.fallbacks(ctx):
         log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
-        progress.model = other.model.name
+        progress.turn_to(other.model.name)
         try:
             await answered(other, exchange, at, progress)
-        except (NoWorker, WorkerError, PromptTooLong):
+        except (NoWorker, WorkerError, Overloaded, PromptTooLong) as err:
+            if not is_of_its_model(err):
+                raise
             continue
         return True
-    progress.model = ctx.model.name
+    progress.turn_to(ctx.model.name, failed)
     return False
+
+
+def is_of_its_model(err: GatewayError) -> bool:
+    """Another model's workers may do better."""
+    return err.by_workers if isinstance(err, Overloaded) else True
 
 
 def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:

@@ -24,6 +24,7 @@ from radix_cache.blocks import Tokens
 from radix_cache.match import WorkerId
 from workers.engine_loads import EngineLoad
 from workers.kv_events.source import EventSource
+from workers.load_feed import LoadSource
 from workers.worker import Role
 
 
@@ -42,8 +43,8 @@ class Failure(Enum):
 
 
 class WorkerUnreachable(Exception):
-    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says. `worker`: whose failure it is,
-    where several had a part in it."""
+    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says; `limited`: it is asked too much
+    (429). `worker`: whose failure it is, where several had a part in it."""
 
     def __init__(
         self,
@@ -52,12 +53,14 @@ class WorkerUnreachable(Exception):
         failure: Failure = Failure.ILL,
         timed_out: bool = False,
         retry_after_seconds: float | None = None,
+        limited: bool = False,
         worker: WorkerId | None = None,
     ) -> None:
         super().__init__(reason)
         self.failure = failure
         self.timed_out = timed_out
         self.retry_after_seconds = retry_after_seconds
+        self.limited = limited
         self.worker = worker
 
 
@@ -109,8 +112,9 @@ class WorkerReport:
 
     `models`: names it serves. `kv_tokens_max`: tokens that fit into its KV cache. `chunk_tokens`: its prefill
     budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
-    publishes what its cache holds, one source for each data-parallel rank. `role`: which half of a pair it was
-    started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks.
+    publishes what its cache holds, one source for each data-parallel rank; `loads`: so too how busy it is. `role`:
+    which half of a pair it was started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its
+    data-parallel ranks.
     `load`: how busy it is. `asleep`: it has given its memory away, its cache with it, and answers nobody.
     """
 
@@ -119,6 +123,7 @@ class WorkerReport:
     chunk_tokens: int | None = None
     instance: str | None = None
     events: tuple[EventSource, ...] = ()
+    loads: tuple[LoadSource, ...] = ()
     role: Role = Role.BOTH
     handoff: tuple[str, int | None] | None = None
     ranks: int = 1

@@ -247,9 +247,12 @@ def _sglang_loads(patient: _Patient) -> tuple[On, str]:
     if isinstance(ranks, list) and ranks and all(isinstance(rank, dict) for rank in ranks):
         running = sum(whole_number(rank.get("num_running_reqs")) or 0 for rank in ranks)
         waiting = sum(whole_number(rank.get("num_waiting_reqs")) or 0 for rank in ranks)
+        events = patient.info.get("kv_events")
+        port = events.get("load_endpoint_port_base") if isinstance(events, dict) else None
+        feed = f", published on port {port}" if port is not None else ""
         return (
             On.YES,
-            f"{running} running, {waiting} waiting, {len(ranks)} rank{'s' if len(ranks) > 1 else ''}",
+            f"{running} running, {waiting} waiting, {len(ranks)} rank{'s' if len(ranks) > 1 else ''}{feed}",
         )
     missing = reply.status == 404 and patient.kind != "openai"
     return (On.NO if missing else On.UNKNOWN), f"/v1/loads got {status_of(reply)}"

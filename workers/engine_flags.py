@@ -31,18 +31,31 @@ def page_size(kind: str, tokens: int | None = None) -> tuple[str, ...]:
     return PAGE_SIZE_FLAG[kind], str(tokens or PAGE_SIZE[kind])
 
 
-def kv_events(kind: str, port: int = EVENTS_PORT, replay_port: int = REPLAY_PORT) -> tuple[str, ...]:
-    """Events of rank 0 on `port`, further ranks on the next ones; and their replay. A `*` makes engines listen, a
-    host makes them connect."""
+def kv_events(
+    kind: str, port: int = EVENTS_PORT, replay_port: int = REPLAY_PORT, at: str | None = None
+) -> tuple[str, ...]:
+    """Events of rank 0 on `port`, further ranks on the next ones; and their replay.
+
+    `at`: the address to listen on; None: all. vLLM listens on one only where it chooses the port itself (0), and
+    then on the one of VLLM_HOST_IP.
+    """
     if kind not in ("sglang", "vllm"):
         return ()
+    host = at if at is not None and kind == "sglang" else "*"
     config = {
         **({"enable_kv_cache_events": True} if kind == "vllm" else {}),
         "publisher": "zmq",
-        "endpoint": f"tcp://*:{port}",
-        "replay_endpoint": f"tcp://*:{replay_port}",
+        "endpoint": f"tcp://{host}:{port}",
+        # Without a word on it, engines connect to an address that is no wildcard.
+        **({"bind": True} if host != "*" else {}),
+        "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
     return "--kv-events-config", json.dumps(config, separators=(",", ":"))
+
+
+def load_feed(kind: str, port: int) -> tuple[str, ...]:
+    """How busy rank 0 is on `port`, further ranks on the next ones. The engine takes no address but all of them."""
+    return ("--load-publish-endpoint", f"tcp://*:{port}") if kind == "sglang" else ()
 
 
 def in_words(flags: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""How busy an engine says it is: SGLang's and the embedded engine's /v1/loads, vLLM's /metrics. Pure.
+"""How busy an engine says it is: SGLang's and the embedded engine's /v1/loads, vLLM's /metrics. Pure. SGLang's load
+feed, which it tells by itself, is in load_feed.py.
 
 It tells what a gateway cannot know: requests that came some other way. See WorkerLoad in gateway/dispatch/loads.py.
 """
@@ -23,6 +24,13 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             streams=max(0, self.streams - streams),
             tokens_queued=max(0, self.tokens_queued - tokens_queued),
             kv_tokens=max(0, self.kv_tokens - kv_tokens),
+        )
+
+    def __add__(self, other: "EngineLoad") -> "EngineLoad":
+        return EngineLoad(
+            streams=self.streams + other.streams,
+            tokens_queued=self.tokens_queued + other.tokens_queued,
+            kv_tokens=self.kv_tokens + other.kv_tokens,
         )
 
     def least(self, other: "EngineLoad") -> "EngineLoad":

@@ -39,7 +39,8 @@ STEADY_SECONDS = 300.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What is launched. `python`: the interpreter that has the engine. `events_port`, `replay_port`: of its KV
-    events; None publishes none. `more`: flags of the caller's."""
+    events; None publishes none; 0: vLLM chooses. `events_at`: the address that they are published on, None: all.
+    `loads_port`: of its load feed; None: none. `more`: flags of the caller's."""
 
     engine: str
     model: str
@@ -50,6 +51,8 @@ class Launch:
     page_size: int | None = None
     events_port: int | None = None
     replay_port: int | None = None
+    events_at: str | None = None
+    loads_port: int | None = None
     role: Role = Role.BOTH
     bootstrap_port: int | None = None
     more: tuple[str, ...] = ()
@@ -70,11 +73,22 @@ def command_line(launch: Launch) -> list[str]:
         flags.PRIORITY[engine],
         *_halved(launch),
     ]
-    if launch.events_port is not None and launch.replay_port is not None:
-        ours.append(flags.kv_events(engine, launch.events_port, launch.replay_port))
     theirs = {word.partition("=")[0] for word in launch.more if word.startswith("-")}
+    if launch.events_port is not None and launch.replay_port is not None:
+        events = flags.kv_events(engine, launch.events_port, launch.replay_port, launch.events_at)
+        ours.append(events)
+        # It is found through the events: where they are the caller's, so is that.
+        if launch.loads_port is not None and events[0] not in theirs:
+            ours.append(flags.load_feed(engine, launch.loads_port))
     kept = [word for part in ours if part and part[0] not in theirs for word in part]
     return [launch.python, "-m", MODULES[engine], *kept, *launch.more]
+
+
+def environment(launch: Launch) -> dict[str, str]:
+    """Variables that the engine gets, unless they are set: where vLLM listens, if it chooses the port."""
+    if launch.engine == "vllm" and launch.events_port == 0 and launch.events_at is not None:
+        return {"VLLM_HOST_IP": launch.events_at}
+    return {}
 
 
 def ranks(more: Sequence[str]) -> int:
@@ -153,7 +167,8 @@ class EngineLife:
 
 
 class LaunchedEngine:
-    """`ask`: asks it once whether it serves. Raises WorkerUnreachable if it does not."""
+    """`ask`: asks it once whether it serves. Raises WorkerUnreachable if it does not. `environment`: variables that
+    it gets unless they are set."""
 
     def __init__(
         self,
@@ -167,7 +182,7 @@ class LaunchedEngine:
         self._command = command
         self._ask = ask
         self._patience = patience or Patience()
-        self._environment = environment
+        self._environment = environment or {}
         self._process: Process | None = None
         self._why = ""
 
@@ -197,7 +212,7 @@ class LaunchedEngine:
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=DEVNULL,
-            env={**os.environ, **(self._environment or {})},
+            env={**self._environment, **os.environ},
             start_new_session=True,
             preexec_fn=die_with_parent,
         )

@@ -124,12 +124,14 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
         for rank, route in enumerate(decision.routes, start=1)
     ]
     taking_part = {route.worker for route in decision.routes}
-    overflow = Overflow(ctx, by.fleet, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens)
+    overflow = Overflow(
+        ctx, by.fleet, by.allowances, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
+    )
     waits = overflow.after_seconds(ctx.service_class.ttft_seconds)
     for route in overflow.routes(f"asked where nobody here takes it within {(waits or 0) * 1000:.0f} ms"):
         taking_part.add(route.worker)
         ranked.append(_provider(len(ranked) + 1, by.fleet[route.worker], route))
-    others = [_out(worker, ctx) for worker in by.fleet if worker.id not in taking_part]
+    others = [_out(worker, ctx, by.fleet.now()) for worker in by.fleet if worker.id not in taking_part]
     return RouteExplained(
         tenant=tenant.id,
         asked=request.model,
@@ -183,13 +185,15 @@ def _provider(rank: int, worker: Worker, route: Route) -> WorkerRanked:
     )
 
 
-def _out(worker: Worker, ctx: RequestContext) -> WorkerRanked:
+def _out(worker: Worker, ctx: RequestContext, now: float) -> WorkerRanked:
     """One that takes no part."""
     state = worker.health.health.value
     if ctx.model.name not in worker.models:
         reason = f"it does not serve {ctx.model.name}"
     elif worker.provider is not None and not ctx.tenant.overflows:
         reason = f"it is a provider, and {ctx.tenant.id} has not consented (overflow: deny)"
+    elif worker.able and (seconds := worker.rests_until - now) > 0:
+        reason = f"it is a provider that wants to be let alone for {seconds:.0f} seconds"
     elif worker.health.trial:
         reason = "it is on trial, and has its one request"
     elif worker.health.open:

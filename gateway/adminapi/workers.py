@@ -1,5 +1,6 @@
 """Workers: who serves and how they fare, here; who gets no new requests and who is registered, in all gateways."""
 
+from collections.abc import Awaitable
 from typing import Annotated
 
 import msgspec
@@ -8,6 +9,7 @@ from msgspec import Meta
 from gateway.adminapi.call import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
+from gateway.discovery import sleeping
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.file import workers_of
 from gateway.discovery.registry import WorkerRegistry
@@ -15,6 +17,7 @@ from gateway.discovery.source import SourceAway
 from gateway.dispatch.fleet import Fleet, Worker
 from gateway.settings.types import HttpUrl, Name
 from radix_cache.match import WorkerId
+from workers.adapter import Sleeps, WorkerUnreachable
 from workers.worker import Health
 
 
@@ -24,7 +27,7 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     `found`: in the settings, or in which source. `state`: up, suspect, down, draining, asleep; `circuit`: open
     where its requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe
     failed.
-    `streams`, `tokens_queued`, `kv_tokens`: of all gateways.
+    `streams`, `tokens_queued`, `kv_tokens`: of all gateways. `load_heard`: its load feed says how busy it is.
     """
 
     id: str
@@ -39,6 +42,7 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     tokens_queued: int
     kv_tokens: int
     kv_tokens_max: int | None
+    load_heard: bool
     failures: int
     prefill_tokens_per_second: float
     fixed_ms: float
@@ -79,6 +83,41 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             await change.note("workers", identity, {"id": identity})
             await (registry.drain if action == "drain" else registry.resume)([identity])
         return Answer(value=Told(id=identity, state=state.value), status=202)
+
+    async def sleep(call: Call) -> Answer:
+        engine, identity = sleeper(call), call.part("id")
+        load = fleet[WorkerId(identity)].load
+        streams = load.streams + load.others.streams + load.foreign.streams
+        if streams:
+            # What an engine makes of them when its memory goes differs, and none of it is good.
+            raise Problem(409, f"Requests under way there: {streams}. Drain it, and let them end first.")
+        await noted(call, "sleep", identity)
+        return await done(identity, sleeping.put_to_sleep(registry, identity, engine), "asleep")
+
+    async def wake(call: Call) -> Answer:
+        engine, identity = sleeper(call), call.part("id")
+        await noted(call, "wake", identity)
+        return await done(identity, sleeping.wake(registry, identity, engine), Health.SUSPECT.value)
+
+    def sleeper(call: Call) -> Sleeps:
+        call.parameters()
+        worker = fleet[WorkerId(known(call))]
+        if not isinstance(worker.adapter, Sleeps):
+            raise Problem(409, f"It is of a kind that does not sleep: {worker.kind}.")
+        return worker.adapter
+
+    async def noted(call: Call, action: str, identity: str) -> None:
+        """Before it is done: that takes as long as an engine copies weights, and others would wait."""
+        async with call.store.change() as change:
+            change.action = action
+            await change.note("workers", identity, {"id": identity})
+
+    async def done(identity: str, doing: Awaitable[None], state: str) -> Answer:
+        try:
+            await doing
+        except WorkerUnreachable as err:
+            raise Problem(503, f"The engine does not do as it is told: {err}.") from err
+        return Answer(value=Told(id=identity, state=state))
 
     async def put(call: Call) -> Answer:
         call.parameters()
@@ -160,6 +199,22 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             gives=Told,
             status=202,
         ),
+        Operation(
+            method="POST",
+            path="/workers/{id}/sleep",
+            role="operator",
+            does="Drain an idle worker and have its engine give its memory away. Answers once that is done.",
+            handle=sleep,
+            gives=Told,
+        ),
+        Operation(
+            method="POST",
+            path="/workers/{id}/wake",
+            role="operator",
+            does="Have its engine take its memory back, and send it requests again.",
+            handle=wake,
+            gives=Told,
+        ),
     ]
 
 
@@ -179,6 +234,7 @@ def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
         tokens_queued=load.all_tokens_queued,
         kv_tokens=load.kv_tokens + load.others.kv_tokens,
         kv_tokens_max=worker.report.kv_tokens_max,
+        load_heard=load.is_heard,
         failures=worker.failures,
         prefill_tokens_per_second=1000 / worker.speed.ms_per_token,
         fixed_ms=worker.speed.fixed_ms,

@@ -13,7 +13,7 @@ ENGINE_MISSING = (
 )
 
 
-OF_LAUNCHED = ("python", "start_seconds", "silent_seconds", "drain_seconds")
+OF_LAUNCHED = ("python", "load_feed", "start_seconds", "silent_seconds", "drain_seconds")
 OF_BOTH = (
     *("engine", "model", "host", "port", "served_model_name", "page_size", "kv_events", "kv_events_port"),
     *("disaggregation_mode", "disaggregation_bootstrap_port"),
@@ -125,7 +125,7 @@ def worker(
     kv_events: Annotated[bool, typer.Option(help="Publish what the prefix cache holds, on ZMQ.")] = True,
     kv_events_port: Annotated[
         int,
-        typer.Option(help="Port for that, the next one for its replay; 0 takes free ones.", min=0, max=65534),
+        typer.Option(help="Port for that, the next one for its replay; 0 takes free ones.", min=0, max=65533),
     ] = 0,
     kv_events_buffer_steps: Annotated[
         int, typer.Option(help="Batches of events kept for replay, each of one step.", min=1)
@@ -134,6 +134,14 @@ def worker(
         str | None,
         typer.Option(
             help="Launched: the interpreter that has the engine; by default ours.", show_default=False
+        ),
+    ] = None,
+    load_feed: Annotated[
+        bool | None,
+        typer.Option(
+            "--load-feed/--no-load-feed",
+            help="Launched, sglang: publish how busy it is, on all addresses, on the port after the replay's.",
+            show_default="where --host is no loopback address",
         ),
     ] = None,
     start_seconds: Annotated[float, typer.Option(help="Launched: until it has to answer.", min=1)] = 1800.0,
@@ -166,6 +174,7 @@ def worker(
             served_model_name=served_model_name,
             page_size=page_size,
             events_port=kv_events_port if kv_events else None,
+            load_feed=load_feed,
             role=disaggregation_mode,
             bootstrap_port=disaggregation_bootstrap_port,
             python=python,

@@ -12,12 +12,14 @@ import typer
 from gateway.cli.failure import Failure
 from gateway.cli.free_ports import free_ports
 from gateway.cli.options import is_given, refuse
+from gateway.cli.published import published
 from gateway.cli.registering import EVERYWHERE, Registering
 from gateway.cli.serve import run_loop
 from gateway.telemetry import logs
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerTarget, WorkerUnreachable
 from workers.adapters.registry import BUILT_IN
+from workers.engine_source import abilities_of
 from workers.launch import (
     ENGINES,
     EngineLife,
@@ -25,6 +27,7 @@ from workers.launch import (
     LaunchedEngine,
     Patience,
     command_line,
+    environment,
     ranks,
     shown,
     value_of,
@@ -51,6 +54,7 @@ def launched(
     served_model_name: str | None,
     page_size: int,
     events_port: int | None,
+    load_feed: bool | None,
     role: str,
     bootstrap_port: int,
     python: str | None,
@@ -69,25 +73,34 @@ def launched(
     api_key = value_of(context.args, "--api-key", "--api_key")
     if api_key is not None and registering is not None:
         raise Failure("--api-key: gateways that find a worker by its registration have no key for it", 2)
-    count = ranks(context.args)
-    if events_port == 0:
-        # Engines publish on all addresses.
-        events_port = free_ports("", 2 * count)
+    logs.set_up("info")
+    python = python or sys.executable
+    at = None
+    if events_port is not None:
+        at = published(
+            engine,
+            host,
+            events_port,
+            ranks=ranks(context.args),
+            load_feed=load_feed,
+            can=abilities_of(engine, python),
+        )
     launch = Launch(
         engine=engine,
         model=model,
-        python=python or sys.executable,
+        python=python,
         host=host,
         port=port or free_ports(host),
         served_model_name=served_model_name,
         page_size=page_size if is_given(context, "page_size") else None,
-        events_port=events_port,
-        replay_port=events_port + count if events_port is not None else None,
+        events_port=at.events_port if at is not None else None,
+        replay_port=at.replay_port if at is not None else None,
+        events_at=at.events_at if at is not None else None,
+        loads_port=at.loads_port if at is not None else None,
         role=Role.BOTH if role == "null" else Role(role),
         bootstrap_port=bootstrap_port if is_given(context, "disaggregation_bootstrap_port") else None,
         more=tuple(context.args),
     )
-    logs.set_up("info")
     patience = Patience(start=start_seconds, silent=silent_seconds)
     run_loop(_run(launch, api_key, patience, registering, drain_seconds))
     return 0
@@ -105,7 +118,8 @@ async def _run(
     log.info("launching %s", shown(command))
     answers_at = _url(EVERYWHERE.get(launch.host, launch.host), launch.port)
     adapter = BUILT_IN[launch.engine](WorkerTarget(id=WorkerId("launched"), url=answers_at, api_key=api_key))
-    engine, stop = LaunchedEngine(command, adapter.probe, patience=patience), asyncio.Event()
+    engine = LaunchedEngine(command, adapter.probe, patience=patience, environment=environment(launch))
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     running = asyncio.create_task(engine.run())

@@ -12,6 +12,7 @@ from gateway.cli.columns import columns
 from gateway.cli.failure import Failure
 from gateway.cli.index_access import opened
 from gateway.cli.options import Assignments, ConfigFile
+from gateway.discovery import sleeping
 from gateway.discovery.file import workers_of
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
@@ -115,8 +116,7 @@ def sleep(
 
     async def do(registry: WorkerRegistry) -> None:
         async with _sleeper(settings, registry, worker) as engine:
-            await registry.drain([worker])
-            await engine.sleep()
+            await sleeping.put_to_sleep(registry, worker, engine)
 
     _with(settings, do)
 
@@ -132,8 +132,7 @@ def wake(
 
     async def do(registry: WorkerRegistry) -> None:
         async with _sleeper(settings, registry, worker) as engine:
-            await engine.wake()
-            await registry.resume([worker])
+            await sleeping.wake(registry, worker, engine)
 
     _with(settings, do)
 

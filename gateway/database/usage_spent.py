@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Select, desc, func, or_, select
 
 from gateway.database.database import Database
 from gateway.database.tables import keys
 from gateway.database.usage_store import HOUR_MS
-from gateway.database.usage_tables import usage_hours
+from gateway.database.usage_tables import usage, usage_hours
 from gateway.quotas.quota import Units
 
 HOURS_MAX = 20_000
@@ -29,36 +29,62 @@ class SpentHours:
         self._database = database
 
     async def of(self, kind: str, name: str, since_ms: int, also: Sequence[str] = ()) -> list[Spent]:
-        """Of an organisation, a tenant, or a key with all that came of it by rotation; the oldest first.
+        """The oldest first; of an organisation, a tenant, a provider, a key with all that came of it by rotation.
 
         `also`: more keys that count as this one.
         """
         if not self._database.exists:
             return []
-        hours = usage_hours.c
-        sums = (
-            func.sum(hours.requests - hours.failed),
-            func.sum(hours.prompt_tokens - hours.cached_tokens),
-            func.sum(hours.cached_tokens),
-            func.sum(hours.output_tokens),
-            func.sum(hours.prompt_tokens + hours.output_tokens),
-            func.sum(hours.cost),
-        )
+        first_ms = since_ms // HOUR_MS * HOUR_MS
         asked = (
-            select(hours.start_ms, hours.model, *sums)
-            .where(_whose(kind, name, also), hours.start_ms >= since_ms // HOUR_MS * HOUR_MS)
-            .group_by(hours.start_ms, hours.model)
-            .order_by(hours.start_ms.desc(), hours.model)
-            .limit(HOURS_MAX)
+            _of_a_provider(name, first_ms) if kind == "provider" else _of(_whose(kind, name, also), first_ms)
         )
         spent: list[Spent] = []
         async with self._database.begin() as connection:
-            found = await connection.execute(asked)
+            found = await connection.execute(asked.limit(HOURS_MAX))
             while rows := found.fetchmany(ROWS_AT_ONCE):
                 spent += [_spent(tuple(row)) for row in rows]
                 await asyncio.sleep(0)
         spent.reverse()
         return spent
+
+
+def _of(whose: ColumnElement[bool], first_ms: int) -> Select[Any]:
+    hours = usage_hours.c
+    sums = (
+        func.sum(hours.requests - hours.failed),
+        func.sum(hours.prompt_tokens - hours.cached_tokens),
+        func.sum(hours.cached_tokens),
+        func.sum(hours.output_tokens),
+        func.sum(hours.prompt_tokens + hours.output_tokens),
+        func.sum(hours.cost),
+    )
+    return (
+        select(hours.start_ms, hours.model, *sums)
+        .where(whose, hours.start_ms >= first_ms)
+        .group_by(hours.start_ms, hours.model)
+        .order_by(hours.start_ms.desc(), hours.model)
+    )
+
+
+def _of_a_provider(name: str, first_ms: int) -> Select[Any]:
+    """Sums are not apart by worker: counted from single requests, for as long as these are kept."""
+    row = usage.c
+    start, cached = row.at_ms - row.at_ms % HOUR_MS, func.coalesce(row.cached_tokens, 0)
+    sums = (
+        func.count(),
+        func.sum(row.prompt_tokens - cached),
+        func.sum(cached),
+        func.sum(row.output_tokens),
+        func.sum(row.prompt_tokens + row.output_tokens),
+        func.sum(row.cost),
+    )
+    return (
+        select(start.label("start_ms"), row.model, *sums)
+        .where(row.worker == name, row.at_ms >= first_ms)
+        .group_by("start_ms", row.model)
+        .order_by(desc("start_ms"), row.model)
+    )
 
 
 def _whose(kind: str, name: str, also: Sequence[str]) -> ColumnElement[bool]:

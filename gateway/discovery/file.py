@@ -59,4 +59,4 @@ def workers_of(listed: object) -> list[Worker]:
 def _decoded(wanted: type, given: object) -> object:
     if wanted is Secret and isinstance(given, str):
         return Secret(given)
-    raise NotImplementedError(f"{wanted.__name__} cannot be given here")
+    raise ValueError(f"{wanted.__name__} cannot be given here")

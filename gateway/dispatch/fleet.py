@@ -15,6 +15,7 @@ from workers.adapter import Failure, WorkerAdapter, WorkerReport, WorkerUnreacha
 from workers.disaggregation import half_of
 from workers.health import HealthState
 from workers.kv_events.source import EventSource
+from workers.load_feed import LoadSource
 from workers.worker import Half, Health, Role, Speed, WorkerSnapshot
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,11 @@ YOUNG_SECONDS = 3600.0
 class Worker:
     """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
     `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
-    `learnt`: its speed so far. `told`: where it publishes its KV events, if the settings say; else it says so
-    itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet. `role`: as the
-    settings have it; with `both`, as it says itself. `priority`: its engine orders requests by it. `names_rank`: of
-    several data-parallel ranks it is told which is to answer. `provider`: None where it is one of our own.
+    `learnt`: its speed so far. `told`, `told_loads`: where it publishes its KV events and its load, if the settings
+    say; else it does itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
+    `role`: as the settings have it; with `both`, as it says itself. `priority`: its engine orders by it.
+    `names_rank`: of several data-parallel ranks it is told which is to answer. `provider`: None for one of our own;
+    it rests until `rests_until`.
     """
 
     id: WorkerId
@@ -43,9 +45,11 @@ class Worker:
     models_fixed: bool
     role: Role = Role.BOTH
     told: tuple[EventSource, ...] | None = None
+    told_loads: tuple[LoadSource, ...] | None = None
     priority: bool = False
     names_rank: bool = True
     provider: Provider | None = None
+    rests_until: float = float("-inf")
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
@@ -103,13 +107,15 @@ class FleetEvents:
     """Who is told what.
 
     `room`: a worker may have room again. `emptied`: its cache may be lost. `reported`: what it says of itself, its
-    instance included: another one than before has another cache. `gone`: it is no more of the fleet.
+    instance included: another one than before has another cache. `gone`: it is no more of the fleet. `rests`: a
+    provider wants to be asked for nothing for so many seconds.
     """
 
     room: Callable[[], None]
     emptied: Callable[[WorkerId], None]
     reported: Callable[[Worker], None]
     gone: Callable[[WorkerId], None]
+    rests: Callable[[WorkerId, float], None] = lambda worker, seconds: None
 
 
 class Fleet:
@@ -149,9 +155,23 @@ class Fleet:
             w for w in there if (w.health.open or w.health.trial) and not w.report.asleep
         ]
 
-    def providers(self, model: str) -> list[Worker]:
-        """Those that may get a new request for this model, where its tenant consents."""
-        return [w for w in self._workers.values() if w.provider is not None and model in w.models and w.able]
+    def providers(self, model: str, *, resting: bool = False) -> list[Worker]:
+        """Those that may get a new request for this model, where its tenant consents. `resting`: or may later."""
+        there = [w for w in self._workers.values() if w.provider is not None and model in w.models and w.able]
+        return there if resting else [worker for worker in there if worker.rests_until <= self.now()]
+
+    def now(self) -> float:
+        """Seconds, never backwards."""
+        return self._clock()
+
+    def rest(self, worker: WorkerId, seconds: float) -> None:
+        """A provider wants to be asked for nothing for so long, as it, or another gateway, says."""
+        resting = self._workers.get(worker)
+        if resting is None or resting.provider is None:
+            return
+        until = self.now() + min(seconds, resting.provider.rest_seconds_max)
+        if until > resting.rests_until:
+            resting.rests_until = until
 
     def answered(self, worker: Worker) -> None:
         """It gave an answer of any kind."""
@@ -171,6 +191,11 @@ class Fleet:
         """A request did not get an answer."""
         if cause.failure is Failure.BUSY:
             log.debug("worker %s is busy: %s", worker.id, cause)
+            seconds = worker.provider.rest_seconds(cause) if worker.provider is not None else 0.0
+            if seconds:
+                log.info("provider %s rests for %g seconds: %s", worker.id, seconds, cause)
+                self.rest(worker.id, seconds)
+                self._events.rests(worker.id, seconds)
             return
         worker.failures += 1
         log.warning("worker %s did not answer: %s", worker.id, cause)
@@ -190,6 +215,10 @@ class Fleet:
     def step(self, worker: Worker, tpot_ms: float) -> None:
         """A stream's tokens came so far apart on average."""
         self._speeds.step(worker.models, worker.learnt, self._fellows(worker), tpot_ms=tpot_ms)
+
+    def told_speed(self, worker: Worker, ms_per_token: float) -> None:
+        """Its engine says what an uncached prompt token has taken it."""
+        self._speeds.told(worker.models, worker.learnt, ms_per_token)
 
     def _fellows(self, worker: Worker) -> Iterator[LearntSpeed]:
         return (other.learnt for other in self._workers.values() if other.models == worker.models)

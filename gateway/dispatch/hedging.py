@@ -5,12 +5,13 @@
 
 It is for requests that a slow worker would keep waiting, and costs a second prefill: so it is off unless the
 settings say otherwise, comes out of the same budget as retries, and is not done for long prompts, for what runs in
-the background, for tenants whose limits would not bear the same request twice, or past anybody who waits.
+the background, for tenants whose limits would not bear the same request twice, or past anybody who waits, for any
+model of the worker and at any gateway, batch work apart.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -74,7 +75,7 @@ class Opening:
 async def first_of(
     first: Opening,
     after_seconds: float,
-    another: Callable[[], Opening | None],
+    another: Callable[[], Awaitable[Opening | None]],
     failed: Callable[[Opening, WorkerUnreachable | None], None],
 ) -> Opening:
     """Whichever has the first bytes; the other is left as it is. `another`: called if there are none in time.
@@ -84,7 +85,7 @@ async def first_of(
     if that has waited as long as anybody may.
     """
     await asyncio.wait([first.task], timeout=after_seconds)
-    second = None if first.task.done() else another()
+    second = None if first.task.done() else await another()
     running = [first] if second is None else [first, second]
     while True:
         await asyncio.wait([opening.task for opening in running], return_when=asyncio.FIRST_COMPLETED)
@@ -106,5 +107,6 @@ def _again(err: WorkerUnreachable) -> WorkerUnreachable:
         failure=err.failure,
         timed_out=err.timed_out,
         retry_after_seconds=err.retry_after_seconds,
+        limited=err.limited,
         worker=err.worker,
     )

@@ -6,34 +6,31 @@
         held.failed(err)                            # or they did not: the next place is another one
 
 A place is left on every ending. How often all requests together may go on to a next place is bounded, see
-policies/retry_budget: beyond it the first failure is the answer. Where hedging.py says so, a request has a second
+policies/retry_budget: beyond it the first failure is the answer. Where second.py says so, a request has a second
 place for a while; from the first byte on it has one.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from gateway.context import RequestContext
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.fleet import Worker
-from gateway.dispatch.hedging import Hedging, Opening, bears_twice, first_of
-from gateway.dispatch.legs import Keeper, Leg, Legs
+from gateway.dispatch.legs import Leg, Legs
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.refusals import nobody_left
-from gateway.dispatch.target import SAMPLES_MIN
+from gateway.dispatch.second import Second, Seconder
 from gateway.dispatch.turn import Turn
 from gateway.errors import NoWorker, StreamInterrupted, WorkerTimeout
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
 from gateway.telemetry.record import Progress
-from policies.latency_model import predicted_ttft_p95_ms
-from policies.retry_budget import RetryBudget
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAnswer, WorkerCall, WorkerUnreachable
@@ -42,14 +39,12 @@ UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
 
 
-class Desk(Keeper, Protocol):
+class Desk(Seconder, Protocol):
     """What places are held with; see Reservations."""
 
     shares: CacheShares
     estimates: OutputEstimates
     preemptible: Preemptible
-    retries: RetryBudget
-    hedging: Hedging
 
 
 class Held:
@@ -73,9 +68,7 @@ class Held:
         by_shadow = by.router.for_shadow()
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
         self._recorded = False
-        self._hedged = False
         self._leg: Leg | None = None
-        self._lease = lease
         self._comments = comments
         self._attempt = Attempt()
         self._turn = Turn(
@@ -88,6 +81,7 @@ class Held:
             tried=self._tried,
         )
         self._legs = Legs(by, ctx, prompt, progress, self._turn, by_shadow=by_shadow)
+        self._second = Second(by, prompt, progress, lease, self._turn, self._legs, self._tried)
 
     @property
     def worker(self) -> Worker:
@@ -98,8 +92,8 @@ class Held:
     @property
     def prices(self) -> Prices | None:
         """Of who answers, or was to."""
-        provider = self._leg.placed.worker.provider if self._leg is not None else None
-        return provider.prices_of(self._ctx.model) if provider is not None else self._ctx.model.prices
+        model = self._ctx.model
+        return self._leg.placed.prices(model) if self._leg is not None else model.prices
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -108,7 +102,7 @@ class Held:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
         Overloaded, WorkerError.
         """
-        placed = self._next() if self._turn.over else await self._first()
+        placed = await self._next() if self._turn.over else await self._first()
         if placed is None:
             raise nobody_left(self._tried.values())
         progress = self._progress
@@ -144,73 +138,24 @@ class Held:
         """
         assert self._leg is not None
         placed, asked = self._leg.placed, call(self._leg.placed)
-        seconds = self._patience_seconds(placed) if asked.stream else None
+        seconds = self._second.patience_seconds(placed) if asked.stream else None
         if seconds is not None:
-            async with self._of_two(self._leg, asked, seconds, call) as answer:
+            answering = self._second.answer(
+                self._leg, asked, seconds, call, blame=self._blame, leads=self._leads
+            )
+            async with answering as answer:
+                self._answered(self._leg.placed, answer)
                 yield answer
             return
         async with self._until_first_byte(placed), placed.through.stream(asked) as answer:
             self._answered(placed, answer)
             yield answer
 
-    @asynccontextmanager
-    async def _of_two(
-        self, leg: Leg, asked: WorkerCall, seconds: float, call: Callable[[Placed], WorkerCall]
-    ) -> AsyncIterator[WorkerAnswer]:
-        legs, outcome = dict[Opening, Leg](), "left"
-
-        def another() -> Opening | None:
-            if (second := self._second(leg)) is None:
-                return None
-            opening = Opening(second.placed.through.stream(call(second.placed)))
-            legs[opening] = second
-            return opening
-
-        def failed(opening: Opening, err: WorkerUnreachable | None) -> None:
-            nonlocal outcome
-            gone = legs[opening]
-            if err is not None:
-                self._blame(gone.placed, err)
-            if gone is leg:
-                self._leg = next(other for other in legs.values() if other is not leg)
-            else:
-                outcome = "failed"
-            self._legs.drop(gone)
-
-        first = Opening(leg.placed.through.stream(asked))
-        legs[first] = leg
-        async with AsyncExitStack() as stack:
-            try:
-                winner = await first_of(first, seconds, another, failed)
-                stack.push_async_exit(winner.stream)
-                self._leg = legs.pop(winner)
-                if self._leg is not leg:
-                    outcome = "won"
-                    self._legs.told(self._leg)
-                elif outcome != "failed":
-                    outcome = "lost"
-            except WorkerUnreachable:
-                outcome = "failed"
-                raise
-            finally:
-                # Their places are free at once, and then they are hung up on.
-                for other in legs.values():
-                    if other is not self._leg and not other.over:
-                        self._legs.drop(other)
-                for opening in legs:
-                    await opening.close()
-                if self._hedged:
-                    self._by.hedging.outcomes[outcome] += 1
-            answer = winner.task.result()
-            self._answered(self._leg.placed, answer)
-            yield answer
-
     def failed(self, cause: WorkerUnreachable) -> None:
         """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
         assert self._leg is not None
         self._progress.mark("failed_attempt")
-        self._progress.dispatched = self._progress.answered = False
-        self._progress.frames = 0
+        self._progress.take_back()
         self._blame(self._leg.placed, cause)
         if cause.timed_out:
             # Whoever has waited that long will not wait that long again.
@@ -242,7 +187,7 @@ class Held:
             self._by.retries.request(self._by.clock())
         return placed
 
-    def _next(self) -> Placed | None:
+    async def _next(self) -> Placed | None:
         """After a failure; None if nobody is left, or too many requests are sent again."""
         turn, why = self._turn, "workers here failed"
         # Of the attempts that it may have, the last is a provider's: another like those may fail alike.
@@ -250,41 +195,10 @@ class Held:
         if not self._by.retries.left(self._by.clock()):
             self._by.retries.refuse()
             return None
-        placed = (turn.instead(why) if is_last else None) or turn.seat() or turn.instead(why)
+        placed = (await turn.instead(why) if is_last else None) or turn.seat() or await turn.instead(why)
         if placed is not None:
             self._by.retries.spend(self._by.clock())
         return placed
-
-    def _second(self, first: Leg) -> Leg | None:
-        """A place for the same request, sent once more; None if there is none, or too many are sent again."""
-        by = self._by
-        placed = self._turn.besides(first.placed) if by.retries.left(by.clock()) else None
-        if placed is None:
-            return None
-        by.retries.spend(by.clock())
-        self._progress.mark("hedge")
-        self._hedged = True
-        return self._legs.sent(placed)
-
-    def _patience_seconds(self, placed: Placed) -> float | None:
-        """After so long without a first byte a second worker gets it too; None: it is not for two."""
-        by, rules, prompt = self._by, self._by.hedging, self._prompt
-        if (
-            not rules.enabled
-            or placed.outside
-            or self._hedged
-            or self._turn.background
-            or prompt.prompt_tokens > rules.prompt_tokens_max
-            or len(self._tried) + 2 > by.bounds.attempts_max
-            or not bears_twice(self._lease)
-        ):
-            return None
-        if rules.after_seconds is not None:
-            return rules.after_seconds
-        learnt = placed.computes.learnt
-        if learnt.fit.samples < SAMPLES_MIN:
-            return None
-        return predicted_ttft_p95_ms(learnt.speed, learnt.fit.error_ms, placed.tokens_ahead) / 1000
 
     @asynccontextmanager
     async def _until_first_byte(self, placed: Placed) -> AsyncIterator[None]:
@@ -304,7 +218,7 @@ class Held:
             async with self._attempt.until_first_byte(placed, by.preemptible):
                 yield
         except Preempted:
-            self._progress.dispatched = False
+            self._progress.take_back()
             raise
 
     def _answered(self, placed: Placed, answer: WorkerAnswer) -> None:
@@ -336,6 +250,10 @@ class Held:
             placed.rank.first_token()
         by.queue.first_token(placed.shared)
         by.room_made()
+
+    def _leads(self, leg: Leg) -> None:
+        """It answers, or is the one that is left to."""
+        self._leg = leg
 
     def _blame(self, placed: Placed, cause: WorkerUnreachable) -> None:
         """Whose failure it is. That one is not asked again."""

@@ -97,6 +97,8 @@ class Legs:
         if not placed.outside:
             self._learn(placed)
             used = costs.used(progress, self._ctx.model.prices)
+        elif placed.allowance is not None:
+            self._by.allowances.settle(placed.allowance, costs.used(progress, placed.prices(self._ctx.model)))
         # What a provider has computed, nobody waited for here: it is no part of a share in the queue.
         change = self._turn.cost_change(used)
         if not self.drop(leg, change):
@@ -106,6 +108,8 @@ class Legs:
         """Gives a place back, if there is one, to which nothing was sent."""
         if placed is None:
             return
+        if placed.allowance is not None:
+            self._by.allowances.give_back(placed.allowance)
         change = self._turn.cost_change(None)
         if not self._by.leave(placed, change):
             self._turn.settle(change)

@@ -10,18 +10,23 @@ the other gateways have there is what Redis said last (gateway/queue/shared.py).
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gateway.dispatch.foreign_load import Foreign
 from gateway.queue.store import NOTHING, Load
 from policies.latency_model import computed_tokens
 from workers.engine_loads import NO_LOAD, EngineLoad
+from workers.load_feed import SILENT_SECONDS
 from workers.worker import Speed
+
+FOREIGN_SECONDS = 1.0
+"""So long after a request began or ended elsewhere, its gateway may not have been heard yet."""
 
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share. `foreign`: what
-    came to it some other way; `beyond`: what its engine last had more than all gateways.
+    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share. `heard_at`: when
+    its load feed last told of all its ranks.
 
     `busy_since`: the last first token, of whichever gateway, or when prefills began to be ahead; what has been
     computed since then is estimated (policies/latency_model). `clock`: seconds, never backwards.
@@ -31,10 +36,20 @@ class WorkerLoad:
     streams: int = 0
     kv_tokens: int = 0
     others: Load = NOTHING
-    foreign: EngineLoad = NO_LOAD
-    beyond: EngineLoad = NO_LOAD
     busy_since: float = 0.0
+    heard_at: float | None = None
     clock: Callable[[], float] = time.monotonic
+    _foreign: Foreign = field(default_factory=Foreign)
+
+    @property
+    def foreign(self) -> EngineLoad:
+        """What came to it some other way."""
+        return self._foreign.load
+
+    @property
+    def is_heard(self) -> bool:
+        """Does its load feed say how busy it is? Else it is asked."""
+        return self.heard_at is not None and self.clock() - self.heard_at < SILENT_SECONDS
 
     @property
     def all_tokens_queued(self) -> int:
@@ -49,15 +64,23 @@ class WorkerLoad:
         self.others = others
 
     def reported(self, load: EngineLoad | None) -> None:
-        """What the engine says that it has. What two reports in a row have beyond all gateways' is foreign: one
-        alone may have come between a request's end here and there."""
-        beyond = NO_LOAD
-        if load is not None:
-            others = self.others
-            beyond = load.beyond(
-                self.streams + others.streams, self.all_tokens_queued, self.kv_tokens + others.kv_tokens
-            )
-        self.foreign, self.beyond = beyond.least(self.beyond), beyond
+        """What the engine says that it has, when it is asked; a load feed knows it sooner."""
+        if not self.is_heard:
+            self._foreign.told(self._beyond(load), self.clock(), 0.0)
+
+    def heard(self, load: EngineLoad) -> None:
+        """What its load feed says, of all ranks."""
+        self.heard_at = self.clock()
+        self._foreign.told(self._beyond(load), self.heard_at, FOREIGN_SECONDS)
+
+    def _beyond(self, load: EngineLoad | None) -> EngineLoad:
+        """What the engine has more than all gateways."""
+        if load is None:
+            return NO_LOAD
+        others = self.others
+        return load.beyond(
+            self.streams + others.streams, self.all_tokens_queued, self.kv_tokens + others.kv_tokens
+        )
 
     def computed(self, speed: Speed) -> int:
         """Tokens ahead that have been computed by now."""
@@ -81,6 +104,11 @@ class Place:
         load.tokens_queued += uncached_tokens
         load.kv_tokens += kv_tokens
         load.streams += 1
+
+    @property
+    def tokens_computing(self) -> int:
+        """What it takes of a window until its prefill is done."""
+        return self.tokens_queued
 
     def first_token(self) -> None:
         """Its prefill is done."""

@@ -58,6 +58,10 @@ class PairPlace(Place):
         super().__init__(decode, uncached_tokens=0, kv_tokens=kv_tokens)
         self._prompt = Place(prefill, uncached_tokens=uncached_tokens, kv_tokens=prompt_tokens)
 
+    @property
+    def tokens_computing(self) -> int:
+        return self._prompt.tokens_queued
+
     def first_token(self) -> None:
         self._prompt.leave()
         super().first_token()

@@ -8,7 +8,10 @@ from gateway.dispatch.fleet import Worker
 from gateway.dispatch.loads import Place
 from gateway.dispatch.pairs import Through
 from gateway.dispatch.ranks import RankPlace
+from gateway.model import Model
 from gateway.queue.store import SharedTicket
+from gateway.quotas.prices import Prices
+from gateway.quotas.quota import Lease
 from gateway.telemetry.record import PromptDetails, Usage
 from policies.queueing.cost import CostWeights
 from policies.routing.protocol import Route
@@ -22,7 +25,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `worker`: who answers; `computes`: who computes the prompt, mostly the same, and else `answering` is the name of
     the answer's own place there. `through`: whom to call. `rank`: whose cache it is to find, among several at who
-    computes.
+    computes. `allowance`: what is held of a provider's own limits.
     """
 
     worker: Worker
@@ -33,6 +36,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shared: SharedTicket
     answering: SharedTicket | None = None
     rank: RankPlace | None = None
+    allowance: Lease | None = None
     tokens_ahead: int
     since: float
 
@@ -49,6 +53,11 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         half = self.worker.half
         keeps = half is not None and half.alone
         return (self.computes.id, self.worker.id) if keeps else (self.computes.id,)
+
+    def prices(self, model: Model) -> Prices | None:
+        """Of who answers."""
+        provider = self.worker.provider
+        return provider.prices_of(model) if provider is not None else model.prices
 
     def cached(self, usage: Usage | None) -> Usage | None:
         """What the worker that answers reports, less the tokens that it only was handed over."""

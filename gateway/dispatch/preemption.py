@@ -1,7 +1,8 @@
 """Batch requests that may have to give up their place, as long as nothing has come from there.
 
-A worker that is hung up on stops; the batch request waits for another turn, and its charge is taken back. Whoever
-needs the room may wait at another gateway; see gateway/queue/favours.py.
+A worker that is hung up on stops; the batch request waits for another turn, and its charge is taken back. Of a pair
+the room is the prefill worker's, and both are hung up on. Whoever needs the room may wait at another gateway; see
+gateway/queue/favours.py.
 """
 
 import asyncio
@@ -85,14 +86,14 @@ class Preemptible:
         return next((given for need in needs if (given := self._enough(need, window_tokens))), [])
 
     def _enough(self, need: Need, window_tokens: int) -> list[Attempt]:
-        there = [item for item in self._placed.items() if item[1].worker.id == need.worker]
+        there = [item for item in self._placed.items() if item[1].computes.id == need.worker]
         given: list[Attempt] = []
         if not there:
             return given
-        queued = max(need.queued, there[0][1].worker.load.all_tokens_queued)
+        queued = max(need.queued, there[0][1].computes.load.all_tokens_queued)
         for attempt, placed in reversed(there):
             if has_window(queued, need.tokens, window_tokens):
                 break
             given.append(attempt)
-            queued -= placed.place.tokens_queued
+            queued -= placed.place.tokens_computing
         return given if has_window(queued, need.tokens, window_tokens) else []

@@ -1,6 +1,7 @@
 """The data-parallel ranks of workers: what each holds, as far as this gateway knows, and what is under way there.
 
     entered     its path is the rank's from now on, so that the next one with the same prefix follows it
+    heard       a rank's load feed says how busy it is: what is not from here comes on top of what is
     events      of workers that this gateway follows: what a rank stored, and what it evicted
     emptied     the rank holds nothing, or the worker is gone
 
@@ -8,16 +9,23 @@ The index counts a worker as one; this is a hint beside it, each gateway's own, 
 recently is forgotten first, the ends of paths before their beginnings.
 """
 
+import math
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from gateway.dispatch.foreign_load import Foreign
 from gateway.dispatch.prefixes import PromptBlocks
 from policies.routing.ranks import RankLoad, best_rank
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
+from workers.engine_loads import EngineLoad
+from workers.load_feed import SILENT_SECONDS
 
 BLOCKS_MAX = 131_072
 """Of one worker: about 15 MB."""
+FOREIGN_SECONDS = 0.25
+"""What has ended here is counted there until a reading or two later."""
 
 
 class RankPlace:
@@ -50,7 +58,21 @@ class _Worker:
 
     def __init__(self, ranks: int) -> None:
         self.loads = [RankLoad() for _ in range(ranks)]
+        self.foreign = [Foreign() for _ in range(ranks)]
+        self.heard_at = [-math.inf] * ranks
         self.holders: OrderedDict[int, int] = OrderedDict()
+
+    def all_loads(self, now: float) -> list[RankLoad]:
+        """Of everyone, as far as ranks tell."""
+        return [
+            load
+            if now - heard_at >= SILENT_SECONDS
+            else RankLoad(
+                tokens_queued=load.tokens_queued + foreign.load.tokens_queued,
+                streams=load.streams + foreign.load.streams,
+            )
+            for load, foreign, heard_at in zip(self.loads, self.foreign, self.heard_at, strict=True)
+        ]
 
     def matched(self, hashes: Hashes) -> list[int]:
         """Leading blocks by rank."""
@@ -89,9 +111,10 @@ class _Worker:
 
 
 class Ranks:
-    """Of all workers that have several."""
+    """Of all workers that have several. `clock`: seconds, never backwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._workers: dict[WorkerId, _Worker] = {}
 
     def enter(
@@ -108,9 +131,24 @@ class Ranks:
         hashes = prompt.hashes
         held = [prompt.matched_tokens(blocks) for blocks in at.matched(hashes)]
         home = session if session is not None else hashes[0] if hashes else prompt.prompt_tokens
-        number = best_rank(at.loads, held, prompt.prompt_tokens, home)
+        number = best_rank(at.all_loads(self._clock()), held, prompt.prompt_tokens, home)
         at.touch(hashes, number)
         return RankPlace(number, at.loads[number], prompt.prompt_tokens - held[number])
+
+    def loads(self, worker: WorkerId) -> list[RankLoad]:
+        """What each of its ranks has, as far as is known; none where it has one."""
+        at = self._workers.get(worker)
+        return at.all_loads(self._clock()) if at is not None else []
+
+    def heard(self, worker: WorkerId, rank: int, load: EngineLoad, ranks: int) -> None:
+        """The rank's load feed says what it has, from whomever; it is one of so many."""
+        if ranks > 1 and worker not in self._workers:
+            self._workers[worker] = _Worker(ranks)
+        if (at := self._at(worker, rank)) is not None:
+            own, now = at.loads[rank], self._clock()
+            beyond = load.beyond(own.streams, own.tokens_queued, 0)
+            at.foreign[rank].told(beyond, now, FOREIGN_SECONDS)
+            at.heard_at[rank] = now
 
     def held(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
         """The rank itself, one of so many, says that it holds this path."""

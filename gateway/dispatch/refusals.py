@@ -22,7 +22,7 @@ def nobody_left(tried: Collection[WorkerUnreachable]) -> WorkerError | Overloade
     if any(cause.failure is not Failure.BUSY for cause in tried):
         return WorkerError()
     seconds = [s for cause in tried if (s := cause.retry_after_seconds) is not None]
-    return Overloaded(min(seconds, default=BUSY_SECONDS))
+    return Overloaded(min(seconds, default=BUSY_SECONDS), by_workers=True)
 
 
 def refused(refusal: Refusal) -> GatewayError:

@@ -36,7 +36,7 @@ async def relay(
 
     `tells_cached`: the cache is its tenant's own, so that it may know what was in it.
     Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves. WorkerUnreachable if an
-    answer that was to be put together broke off: its client has got nothing yet.
+    answer that was to be put together broke off, or one at once is none: its client has got nothing yet.
     """
     try:
         if answer.status >= 400:
@@ -47,18 +47,33 @@ async def relay(
             await _relay_frames(answer, exchange, request, progress, headers, tells_cached)
         else:
             body = await _assembled(answer, request, progress) if streamed else await _whole(answer)
-            # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
-            kind = "application/json" if request.generates else answer.content_type or "application/json"
-            if kind == "application/json":
-                progress.usage = _usage(body)
-                if not tells_cached:
-                    body = without_cached_tokens(body)
-            await exchange.answer(answer.status, kind, body, headers)
-            progress.output(0)
+            await _relay_whole(answer, body, exchange, request, progress, headers, tells_cached)
     except StreamBroken as err:
         raise StreamInterrupted from err
     finally:
         progress.mark("relay")
+
+
+async def _relay_whole(
+    answer: WorkerAnswer,
+    body: bytes,
+    exchange: Exchange,
+    request: InferenceRequest,
+    progress: Progress,
+    headers: Mapping[str, str],
+    tells_cached: bool,
+) -> None:
+    # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
+    kind = "application/json" if request.generates else answer.content_type or "application/json"
+    try:
+        if kind == "application/json":
+            progress.usage = _usage(body)
+            if not tells_cached:
+                body = without_cached_tokens(body)
+        await exchange.answer(answer.status, kind, body, headers)
+    except WorkerError as err:
+        raise WorkerUnreachable("no answer to such a request", failure=Failure.UNCLEAR) from err
+    progress.output(0)
 
 
 async def _relay_frames(
@@ -83,6 +98,9 @@ async def _relay_frames(
         if rest:
             await exchange.write(rest)
         await exchange.end()
+    except WorkerError as err:
+        # Its client has read the beginning: nobody else can go on from there.
+        raise StreamInterrupted from err
     finally:
         progress.usage = frames.usage
 

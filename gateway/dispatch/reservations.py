@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gateway.context import RequestContext
 from gateway.dispatch import costs
+from gateway.dispatch.allowances import Allowances
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.feedback import Feedback
@@ -27,9 +28,11 @@ from gateway.dispatch.ranks import Ranks
 from gateway.dispatch.refusals import refused
 from gateway.dispatch.rooms import Rooms
 from gateway.dispatch.router import Router
+from gateway.dispatch.seats import computes_at, is_there
 from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
 from gateway.errors import QuotasUnavailable, RepeatRefused, RepeatRunning, WorkerError
 from gateway.queue.favours import Favours, Need
+from gateway.queue.rests import Rests
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import ROUTES_MAX
 from gateway.quotas import quota
@@ -70,6 +73,7 @@ class Reservations:
         queue: SharedQueue,
         rules: RoomRules,
         favours: Favours,
+        rests: Rests,
         ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,11 +84,13 @@ class Reservations:
         self.shares = shares
         self.feedback = feedback
         self.estimates = estimates
+        self.allowances = Allowances(leases, estimates)
         self.bounds = bounds
         self.retries = retries
         self.hedging = hedging
         self.queue = queue
         self.favours = favours
+        self.rests = rests
         self.ranks = ranks
         self.clock = clock
         self.preemptible = Preemptible()
@@ -143,6 +149,10 @@ class Reservations:
         """By queue."""
         return self._rooms.all()
 
+    def somebody_waits(self, model: str) -> bool:
+        """Here, for a worker of this model, whatever for; batch work apart."""
+        return not self._rooms.nobody_waits_beside(model)
+
     def room_made(self) -> None:
         """A worker may have room again."""
         self._rooms.room_made()
@@ -150,9 +160,9 @@ class Reservations:
     def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None:
         """Batch requests make room for this one, where that is enough: here, else at another gateway."""
         needs = [
-            Need(route.worker, uncached(route), self.fleet[route.worker].load.all_tokens_queued)
+            Need(computes_at(route), uncached(route), self.fleet[computes_at(route)].load.all_tokens_queued)
             for route in routes[:ROUTES_MAX]
-            if route.worker in self.fleet  # It may have left while Redis was asked.
+            if is_there(self.fleet, route)  # It may have left while Redis was asked.
         ]
         if not self.preemptible.make_room(needs, self.window_tokens) and self.queue.shared:
             self.favours.ask(needs)

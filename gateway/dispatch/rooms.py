@@ -37,7 +37,7 @@ class Rooms:
         room = self._rooms.get(queue)
         if room is None:
             model = model_of(queue)
-            first = partial(self._nobody_waits_beside, model) if queue != model else _always
+            first = partial(self.nobody_waits_beside, model) if queue != model else _always
             elsewhere = partial(self._room_elsewhere, model)
             room = self._rooms[queue] = WaitingRoom(
                 model,
@@ -74,7 +74,7 @@ class Rooms:
         able = self._fleet.serving(model)
         return any(w.id not in closed and has_window(w.load.all_tokens_queued, 1, window) for w in able)
 
-    def _nobody_waits_beside(self, model: str) -> bool:
+    def nobody_waits_beside(self, model: str) -> bool:
         """For no model of its workers, batch work apart."""
         ours = (worker for worker in self._fleet if worker.provider is None)
         beside = {other for worker in ours if model in worker.models for other in worker.models}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.context import RequestContext
+from gateway.dispatch.allowances import Allowances
 from gateway.dispatch.choices import session_of
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.loads import Place
@@ -29,11 +30,14 @@ class Parts(Protocol):
     queue: SharedQueue
     bounds: Bounds
     ranks: Ranks
+    allowances: Allowances
     clock: Callable[[], float]
 
     def room(self, queue: str) -> WaitingRoom[Placed]: ...
 
     def room_made(self) -> None: ...
+
+    def somebody_waits(self, model: str) -> bool: ...
 
     def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None: ...
 

@@ -22,7 +22,8 @@ class LearntSpeed:
     """`fit`: of prefills. `step_ms`, learnt from so many `steps`: of streams. `speed`: what is made of both.
 
     `rated_ms_per_token`: what its operator says of it; that is held for it, and not what the others of its models
-    take, as long as little is known. It may well be another GPU than theirs.
+    take, as long as little is known. It may well be another GPU than theirs. `told_ms_per_token`: what its engine
+    says that it took so far, which stands in for a rating where there is none.
     """
 
     speed: Speed = field(default_factory=Speed)
@@ -30,6 +31,7 @@ class LearntSpeed:
     step_ms: float = field(init=False)
     steps: int = 0
     rated_ms_per_token: float | None = None
+    told_ms_per_token: float | None = None
 
     def __post_init__(self) -> None:
         self.speed = self._rated(self.speed)
@@ -56,9 +58,8 @@ class LearntSpeed:
         self.held_against(fleet)
 
     def _rated(self, known: Known) -> Known:
-        if self.rated_ms_per_token is None:
-            return known
-        return replace(known, ms_per_token=self.rated_ms_per_token)
+        rating = self.rated_ms_per_token if self.rated_ms_per_token is not None else self.told_ms_per_token
+        return replace(known, ms_per_token=rating) if rating is not None else known
 
 
 class FleetSpeeds:
@@ -95,6 +96,14 @@ class FleetSpeeds:
         """It begins to serve these models."""
         if models in self._together and not own.fit.samples:
             own.begin_as(self._together[models])
+
+    def told(self, models: frozenset[str], own: LearntSpeed, ms_per_token: float) -> None:
+        """Its engine says what a token has taken it."""
+        own.told_ms_per_token = ms_per_token
+        if not own.fit.samples:
+            own.begin_as(self._of(models))
+        elif not own.fit.settled:
+            own.held_against(self._of(models))
 
     def _of(self, models: frozenset[str]) -> LearntSpeed:
         if models not in self._together and len(self._together) >= MODELS_MAX:

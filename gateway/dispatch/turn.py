@@ -20,7 +20,7 @@ from gateway.dispatch.router import Decision
 from gateway.dispatch.seats import Parts, computes_at, is_there, seated
 from gateway.dispatch.target import Demoted, Target, uncached_tokens
 from gateway.dispatch.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
-from gateway.errors import GatewayError, NoWorker
+from gateway.errors import GatewayError, NoWorker, Overloaded
 from gateway.queue.keys import queue_of
 from gateway.queue.places import Placed as SharedPlaced
 from gateway.queue.shared import AskAnew, NoRoute
@@ -58,7 +58,7 @@ class Turn:
         self._by_shadow = by_shadow
         self._tried = tried
         self._overflow = Overflow(
-            ctx, by.fleet, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
+            ctx, by.fleet, by.allowances, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
         )
         self._outside: set[WorkerId] = set()
         self._target = Target(ctx, by.fleet, prompt.prompt_tokens, by.clock)
@@ -86,15 +86,18 @@ class Turn:
             except AskAnew:
                 continue
             except GoesOver:
-                if (placed := self.outside("no worker here had room in time")) is not None:
+                if (placed := await self.outside("no worker here had room in time")) is not None:
                     return placed
             except REFUSALS as err:
-                may = not self._target.kind.background or isinstance(err, NoWorker)
-                if not may or (placed := self.outside(f"{err.code} here")) is None:
-                    raise
-                return placed
+                nobody = isinstance(err, NoWorker)
+                may = nobody or not self._target.kind.background
+                if may and (placed := await self.outside(f"{err.code} here")) is not None:
+                    return placed
+                if nobody and (seconds := self._overflow.back_in_seconds(self._tried)) is not None:
+                    raise Overloaded(seconds, by_workers=True) from err
+                raise
             except Demoted:
-                if (placed := self.outside("no worker here in time")) is not None:
+                if (placed := await self.outside("no worker here in time")) is not None:
                     return placed
                 self._target.kind, self._ticket = self._bounds.batch, None
             finally:
@@ -157,38 +160,48 @@ class Turn:
         taken.update(waited_for)
         return None
 
-    def besides(self, first: Placed) -> Placed | None:
-        """One more place for the same request, at no cost; None unless there is room, and nobody waits."""
+    async def besides(self, first: Placed) -> Placed | None:
+        """One more place for the same request, at no cost; None unless there is room that nobody waits for."""
         by, decision = self._by, self._ranked(without=(first.worker.id, first.computes.id))
-        if len(self._room()):
+        if by.somebody_waits(self._ctx.model.name):
             return None
+        assert self._ticket is not None
+        shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
+        if by.queue.shared:
+            known = dict[WorkerId, Route]()
+            turn = await by.queue.spare(shared, self._shared_routes(decision, known))
+            if turn is not None and not is_there(by.fleet, known[turn.worker]):
+                by.queue.leave(shared, 0.0)
+                turn = None
+            return (
+                self._placed(known[turn.worker], turn.uncached_tokens, shared) if turn is not None else None
+            )
         window = by.queue.share_of(by.bounds.release_window_tokens)
         for route in decision.routes:
             worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
             if has_window(worker.load.all_tokens_queued, uncached, window):
-                assert self._ticket is not None
-                shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(route, uncached, shared)
         return None
 
-    def instead(self, why: str) -> Placed | None:
+    async def instead(self, why: str) -> Placed | None:
         """`outside`, after a failure here. Batch work stays with those who serve its model."""
         stays = self._target.kind.background and self._by.fleet.serving(self._ctx.model.name)
-        return None if stays else self.outside(why)
+        return None if stays else await self.outside(why)
 
-    def outside(self, why: str) -> Placed | None:
-        """A place at a provider; it takes no turn here. None if there is none, or its tenant does not consent."""
-        route = next(iter(self._overflow.routes(why, self._tried)), None)
-        if route is None:
+    async def outside(self, why: str) -> Placed | None:
+        """A place at a provider; it takes no turn here. None if none has room, or its tenant does not consent."""
+        taken = await self._overflow.taken(why, self._tried)
+        if taken is None:
             return None
+        route, allowance = taken
         self._outside.add(route.worker)
         by, uncached = self._by, self._uncached(route)
         if self._ticket is None:
             self._ticket = self._room().ticket(self._asked(()))
         shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
         by.queue.hold(shared, SharedPlaced(route.worker, uncached))
-        return self._placed(route, uncached, shared)
+        return msgspec.structs.replace(self._placed(route, uncached, shared), allowance=allowance)
 
     def cost_change(self, used: Cost | None) -> float:
         """By how many units what was used differs from what it was charged with; it is charged with that now."""
@@ -223,10 +236,7 @@ class Turn:
         def routes() -> list[SharedRoute]:
             nonlocal decision
             decision = self._ranked()
-            # In Redis a route is a worker that has room in its window; of two over one worker the better counts.
-            ranking = {computes_at(route): route for route in reversed(decision.routes)}
-            known.update(ranking)
-            return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
+            return self._shared_routes(decision, known)
 
         try:
             turn = await by.queue.turn(shared, ticket, routes, waits)
@@ -268,6 +278,12 @@ class Turn:
     def _room(self) -> WaitingRoom[Placed]:
         return self._by.room(self._queue)
 
+    def _shared_routes(self, decision: Decision, known: dict[WorkerId, Route]) -> list[SharedRoute]:
+        """In Redis a route is a worker that has room in its window; of two over one worker the better counts."""
+        ranking = {computes_at(route): route for route in reversed(decision.routes)}
+        known.update(ranking)
+        return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
+
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
         worker = computes_at(route)
@@ -304,12 +320,12 @@ class Turn:
     def _patience(self, room: WaitingRoom[Placed], ticket: Ticket) -> Patience | None:
         """What ends its waiting, besides the room's own bound."""
         ends = self._target.patience(room, ticket)
-        seconds = None
-        if not self._target.kind.background:
-            seconds = self._overflow.after_seconds(self._target.kind.ttft_seconds, self._tried)
-        if seconds is None or (ends is not None and ends.until <= ticket.arrived_at + seconds):
+        if self._target.kind.background:
             return ends
-        return Patience(ticket.arrived_at + seconds, lambda _: GoesOver())
+        at = self._overflow.goes_over_at(ticket.arrived_at, self._target.kind.ttft_seconds, self._tried)
+        if at is None or (ends is not None and ends.until <= at):
+            return ends
+        return Patience(at, lambda _: GoesOver())
 
     def _waits(self, decision: Decision) -> None:
         if self._progress.queued_at is None:

@@ -11,12 +11,13 @@ import msgspec
 from gateway.dispatch.cache_shares import CacheShares
 from gateway.dispatch.catalogue import Catalogue, prices_of
 from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.event_sources import event_sources
+from gateway.dispatch.event_sources import event_sources, load_sources
 from gateway.dispatch.feedback import Feedback
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet, FleetEvents, Worker
 from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.household import QueueHousehold
+from gateway.dispatch.load_feeds import LoadFeeds
 from gateway.dispatch.placed import Bounds
 from gateway.dispatch.provider import Provider
 from gateway.dispatch.reservations import QueueRules, Reservations
@@ -27,6 +28,7 @@ from gateway.dispatch.speeds import LearntSpeed
 from gateway.dispatch.waiting_room import RoomRules
 from gateway.queue.favours import Favours
 from gateway.queue.keys import QueueKeys
+from gateway.queue.rests import Rests
 from gateway.queue.shared import SharedQueue
 from gateway.queue.store import QueueStore
 from gateway.quotas.leases import Leases
@@ -38,6 +40,7 @@ from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import Provider as ProviderSettings
 from gateway.settings.workers import Worker as WorkerSettings
 from gateway.shared_index import SharedIndexParts
+from gateway.tenants.limits import limits_at
 from policies.admission import PASSED_MAX, RoomBounds
 from policies.queueing.cost import CostWeights
 from policies.queueing.priority import Priority
@@ -58,11 +61,19 @@ def reservations_of(
     leases: Leases,
     shared: SharedIndexParts,
     feeds: Feeds,
+    loads: LoadFeeds,
     scripts: ScriptCaller,
 ) -> Reservations:
     """Nothing is asked yet; `fleet.run` and `queue.run` are its loops."""
     index = shared.index
-    events = _fleet_events(shared, catalogue, feeds, room=lambda: reservations.fleet_changed())
+    events = _fleet_events(
+        shared,
+        catalogue,
+        feeds,
+        loads,
+        room=lambda: reservations.fleet_changed(),
+        rests=lambda worker, seconds: reservations.rests.tell(worker, seconds),
+    )
     fleet = _fleet(settings, catalogue, events)
     household = QueueHousehold(
         fleet, room=lambda queue: reservations.room(queue), rooms=lambda: reservations.rooms()
@@ -96,6 +107,7 @@ def reservations_of(
         bounds=_bounds(settings),
         queue=queue,
         favours=favours,
+        rests=Rests(scripts, QueueKeys(settings.redis.prefix), queue.gateway, fleet.rest),
         rules=_rules(settings.queueing),
         retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
         hedging=_hedging(settings.requests.hedging),
@@ -127,6 +139,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         models_fixed=bool(models),
         role=Role(settings.role),
         told=event_sources(settings) if provider is None else (),
+        told_loads=load_sources(settings) if provider is None else (),
         provider=_provider(provider) if provider is not None else None,
         learnt=LearntSpeed(rated_ms_per_token=1000 / rated if rated is not None else None),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
@@ -139,6 +152,8 @@ def _provider(settings: ProviderSettings) -> Provider:
     return Provider(
         prices={model: price for model, price in prices.items() if price is not None},
         after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
+        rest_seconds_max=settings.rest_seconds_max,
+        limits=limits_at(0.0, settings.limits, settings.concurrency),
     )
 
 
@@ -153,7 +168,13 @@ def _static(at: int, settings: WorkerSettings) -> Worker:
 
 
 def _fleet_events(
-    shared: SharedIndexParts, catalogue: Catalogue, feeds: Feeds, *, room: Callable[[], None]
+    shared: SharedIndexParts,
+    catalogue: Catalogue,
+    feeds: Feeds,
+    loads: LoadFeeds,
+    *,
+    room: Callable[[], None],
+    rests: Callable[[WorkerId, float], None],
 ) -> FleetEvents:
     """What the index, the catalogue and the feeds are told of workers."""
     index = shared.index
@@ -164,6 +185,7 @@ def _fleet_events(
             return
         index.enrol(worker.id, worker.report.instance or "")
         feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
+        loads.follow(worker, worker.report.loads if worker.told_loads is None else worker.told_loads)
         if worker.report.kv_tokens_max is not None:
             sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
@@ -174,9 +196,10 @@ def _fleet_events(
 
     def gone(worker: WorkerId) -> None:
         feeds.follow(worker, ())
+        loads.forget(worker)
         emptied(worker)
 
-    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone)
+    return FleetEvents(room=room, emptied=emptied, reported=reported, gone=gone, rests=rests)
 
 
 def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fleet:

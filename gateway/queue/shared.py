@@ -13,7 +13,7 @@ Whenever the state changes, those who wait ask anew. What a gateway holds it tel
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +153,25 @@ class SharedQueue:
                 waiter.turn.cancel()
                 self.leave(shared, -shared.cost)
 
+    async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> Placed | None:
+        """A place that nobody waits for, at any gateway; it is held. None: there is none, or nobody can say so."""
+        if not self.shared or not routes:
+            return None
+        self._told.add(shared.id)
+        placed = None
+        try:
+            told = await self._in_time(self._store.spare(shared, self._queues(shared.queue), routes))
+            if told is not None and told.outcome == 1 and told.worker is not None:
+                placed = Placed(told.worker, told.uncached_tokens)
+                self._places.put(shared, placed)
+            if told is not None:
+                self._heard(told)
+            return placed
+        finally:
+            if placed is None:
+                # It may have been given all the same, and was not heard of.
+                self.leave(shared, 0.0)
+
     def hold(self, shared: SharedTicket, placed: Placed) -> None:
         """It has a place that was given here."""
         place = self._places.put(shared, placed)
@@ -251,7 +270,18 @@ class SharedQueue:
             return
         self._told.add(shared.id)
         before = self._queues(shared.queue)[1:] if shared.queue.endswith(BATCH) else ()
-        asked = asyncio.ensure_future(self._store.admit(shared, routes, before))
+        told = await self._in_time(self._store.admit(shared, routes, before))
+        if told is None or told.outcome < 0:
+            _fail(waiter, AskAnew())
+            return
+        self._household.tags(shared.queue, shared.tenant, told.virtual_time, told.finish)
+        if told.outcome == 1:
+            self._seat(shared.id, told)
+        self._heard(told)
+
+    async def _in_time(self, call: Coroutine[Any, Any, Told]) -> Told | None:
+        """A decision; None if there is none in time, or none at all."""
+        asked = asyncio.ensure_future(call)
         asked.add_done_callback(_fetched)
         try:
             told = await within(asked, self._timeout_seconds)
@@ -265,13 +295,8 @@ class SharedQueue:
             self._away(FORGOTTEN)
         else:
             self._late = 0
-            if told.outcome >= 0:
-                self._household.tags(shared.queue, shared.tenant, told.virtual_time, told.finish)
-                if told.outcome == 1:
-                    self._seat(shared.id, told)
-                self._heard(told)
-                return
-        _fail(waiter, AskAnew())
+            return told
+        return None
 
     def _seat(self, id: str, told: Told) -> None:
         """Redis says that it has a place. Who has left meanwhile has said so too, after this was decided."""

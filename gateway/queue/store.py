@@ -15,7 +15,7 @@ from radix_cache.match import WorkerId
 from radix_cache.redis.call import Argument, Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 
-VERBS = ("admit", "claim", "release", "expire", "beat", "reap", "join")
+VERBS = ("admit", "spare", "claim", "release", "expire", "beat", "reap", "join")
 LIBRARY = Script.library(
     # A verb reads and decides with what others have freed: a server that is full is no reason to hold that back.
     lua("gateway.queue", "queue"),
@@ -122,6 +122,25 @@ class QueueStore:
             loads=_loads(loads),
             virtual_time=float(virtual_time),
             finish=float(finish),
+        )
+
+    async def spare(self, ticket: SharedTicket, queues: Sequence[str], routes: Sequence[SharedRoute]) -> Told:
+        """Outcome 1: placed at `worker`, where nobody waits in these queues, batch work apart; 0: not. The first
+        queue is its own."""
+        answer = await self._call(
+            "spare",
+            queues,
+            [ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens, *_routes(routes)],
+        )
+        told = _told(answer)
+        if told.outcome < 0:
+            return told
+        worker, tokens, loads = answer[3:]
+        return msgspec.structs.replace(
+            told,
+            worker=WorkerId(worker.decode()) if worker else None,
+            uncached_tokens=tokens,
+            loads=_loads(loads),
         )
 
     async def claim(

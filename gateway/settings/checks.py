@@ -146,6 +146,9 @@ def worker_problems(worker: Worker, path: str) -> Iterator[str]:
             yield f"{path}.provider: a provider is of kind openai"
         if worker.models:
             yield f"{path}.models: those of a provider are named in provider.models"
+        for at, limit in enumerate(worker.provider.limits):
+            if limit.until is not None:
+                yield f"{path}.provider.limits[{at}].until: limits of a provider have no end"
     if isinstance(worker.kv_events, KvEventsAt):
         yield from _event_ports(worker.kv_events, f"{path}.kv_events")
 

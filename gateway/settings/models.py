@@ -56,8 +56,8 @@ class Model(Branch, frozen=True, kw_only=True):
     fallbacks: Annotated[
         tuple[Name, ...],
         Meta(
-            description="Models that answer, in this order, where nobody serves it or its workers failed before "
-            "the first byte.",
+            description="Models that answer, in this order, where nobody serves it, or its workers are full or "
+            "failed before the first byte.",
             max_length=10,
         ),
     ] = ()

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from gateway.settings.prices import Prices
+from gateway.settings.tenants import Limit
 from gateway.settings.types import (
     Branch,
     FilePath,
@@ -13,6 +14,7 @@ from gateway.settings.types import (
     Identifier,
     Name,
     Port,
+    Positive,
     Seconds,
     Secret,
     ZmqUrl,
@@ -38,6 +40,22 @@ class KvEventsAt(Branch, frozen=True, kw_only=True):
         ),
     ] = None
     topic: Annotated[str, Meta(description="Topic, as the engine has it.", max_length=200)] = ""
+    ranks: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)],
+        Meta(description="Data-parallel ranks, each with a port of its own."),
+    ] = 1
+
+
+class LoadFeedAt(Branch, frozen=True, kw_only=True):
+    """Where a worker publishes how busy it is, if its engine does not say: as in its --load-publish-endpoint."""
+
+    endpoint: Annotated[
+        ZmqUrl,
+        Meta(
+            description="Address of rank 0, tcp://host:port; further ranks have the next ports. "
+            "tcp://*:port is at the host of the worker's url."
+        ),
+    ]
     ranks: Annotated[
         Annotated[int, Meta(ge=1, le=1024)],
         Meta(description="Data-parallel ranks, each with a port of its own."),
@@ -86,6 +104,24 @@ class Provider(Branch, frozen=True, kw_only=True):
             "that is no provider; by default as long as its class's target for the first token."
         ),
     ] = None
+    rest_seconds_max: Annotated[
+        Seconds,
+        Meta(
+            description="After a 429, or a 503 or 529 with Retry-After, no gateway asks it for anything for as "
+            "long as that says, and at most for so long."
+        ),
+    ] = 60.0
+    concurrency: Annotated[
+        Positive | None, Meta(description="Requests there at one time, from all gateways together.")
+    ] = None
+    limits: Annotated[
+        tuple[Limit, ...],
+        Meta(
+            description="What all gateways together may ask of it, as in `plans[].limits`: {requests: 500, per: "
+            "minute}, {spend: 100, per: month, reset: calendar}. At a limit it is asked for nothing.",
+            max_length=100,
+        ),
+    ] = ()
 
 
 Headers = dict[str, Secret]
@@ -136,11 +172,21 @@ class Worker(Branch, frozen=True, kw_only=True):
             extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5557}"),
         ),
     ] = "auto"
+    load_feed: Annotated[
+        Literal["auto", "off"] | LoadFeedAt,
+        Meta(
+            description="`auto`: hear how busy the worker is from what it publishes (SGLang's "
+            "--load-publish-endpoint), where it says that it does, and ask it where it does not, or falls silent; "
+            "`off`: ask it; or where it publishes, for engines that do not say.",
+            extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5559}"),
+        ),
+    ] = "auto"
     prefill_tokens_per_second: Annotated[
         Annotated[float, Meta(ge=1, le=1e8)] | None,
         Meta(
             description="Rated: prompt tokens that it computes a second. Routing goes by that until it has learnt "
-            "better from its answers; by default by what other workers of its models take."
+            "better from its answers; by default by what its load feed says that it took so far, else by what "
+            "other workers of its models take."
         ),
     ] = None
     provider: Annotated[

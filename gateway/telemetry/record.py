@@ -241,6 +241,18 @@ class Progress:
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
         self.attempts, self.dispatched, self.dispatched_at = self.attempts + 1, True, at or self.clock()
 
+    def take_back(self) -> None:
+        """Nothing that its client could use came of it there: it is not charged."""
+        self.dispatched = self.answered = False
+        self.usage = self.first_token_seconds = None
+        self.frames = 0
+
+    def turn_to(self, model: str, worker: str | None = None) -> None:
+        """Another model is to answer, of which nothing has been asked yet; or `worker` has failed it before."""
+        self.take_back()
+        self.charge(None, 0)
+        self.model, self.worker, self.prefill_worker = model, worker, None
+
     def ended(self, code: str, status: int) -> None:
         """Not as the client wished."""
         self.code, self.status = code, status

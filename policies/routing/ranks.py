@@ -2,9 +2,9 @@
 
     cost of a rank = uncached tokens ahead + streams that run, as tokens + the prompt's own tokens that it lacks
 
-The least of them; among equals the prompt's home. Each gateway knows well only what it sent itself, and those that
-know nothing of a prompt should agree all the same: where no rank is known to hold any of it, the home is held to
-have half of it.
+The least of them; among equals the prompt's home. Without a load feed each gateway knows well only what it sent
+itself, and those that know nothing of a prompt should agree all the same: where no rank is known to hold any of it,
+the home is held to have half of it.
 """
 
 from collections.abc import Sequence

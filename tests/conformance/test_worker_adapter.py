@@ -172,6 +172,7 @@ async def test_an_empty_salt_is_not_sent(adapter, worker):
         (504, Failure.ILL),
         (429, Failure.BUSY),
         (503, Failure.BUSY),
+        (529, Failure.BUSY),
         (401, Failure.REFUSED),
         (302, Failure.REFUSED),
     ],
@@ -180,11 +181,17 @@ async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, s
     worker.then(status=status)
     with pytest.raises(WorkerUnreachable) as raised:
         await read(adapter, call())
-    assert raised.value.failure is failure
+    assert (raised.value.failure, raised.value.limited) == (failure, status == 429)
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"), [({"Retry-After": "7"}, 7.0), ({"Retry-After": "Fri, 20 Nov"}, None), ({}, None)]
+    ("said", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": "1.5"}, 1.5),
+        ({"Retry-After": "Fri, 20 Nov"}, None),
+        ({}, None),
+    ],
 )
 async def test_a_busy_worker_may_say_when_to_come_back(adapter, worker, said, seconds):
     worker.then(status=503, headers=said)

@@ -34,6 +34,8 @@ class LaunchedWorker:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
+        # On loopback it is left out unless it is asked for.
+        more = ["--load-feed"] if self.engine.kind == "sglang" else []
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -42,7 +44,7 @@ class LaunchedWorker:
                     *("--model", str(self.engine.checkpoint), "--served-model-name", MODEL),
                     *("--python", str(self._python), "--port", "0", "--drain-seconds", "60"),
                     *("--register", self._redis_url, "--register-prefix", self.prefix),
-                    *("--register-id", "w0", "--", *self.engine.on_cpu()),
+                    *("--register-id", "w0", *more, "--", *self.engine.on_cpu()),
                 ],
                 stdout=log,
                 stderr=log,
@@ -122,6 +124,8 @@ def _interpreter(engine: Engine, at: Path) -> Path:
     # A program of its own takes the place of `-m MODULE`.
     own = [] if engine.program[0] == "-m" else list(engine.program)
     skip = "shift 2\n" if own else ""
-    at.write_text(f'#!/bin/sh\n{skip}exec {shlex.join([*command, *own])} "$@"\n')
+    # With -c it is asked what it has installed.
+    asked = f'[ "$1" = -c ] && exec {shlex.join(command)} "$@"\n'
+    at.write_text(f'#!/bin/sh\n{asked}{skip}exec {shlex.join([*command, *own])} "$@"\n')
     at.chmod(0o755)
     return at

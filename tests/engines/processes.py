@@ -213,6 +213,17 @@ class SglangOfOneTokenPages(Sglang):
     kv_tokens = Sglang.kv_tokens
 
 
+class SglangOfTwoRanks(Sglang):
+    """Two data-parallel ranks, each with a cache of that size."""
+
+    def on_cpu(self) -> list[str]:
+        return [*super().on_cpu(), "--dp-size", "2"]
+
+    def environment(self) -> dict[str, str]:
+        # One CPU for each: by default each would want a NUMA node.
+        return {**super().environment(), "SGLANG_CPU_OMP_THREADS_BIND": f"0|{(os.cpu_count() or 1) - 1}"}
+
+
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,47 @@ async def test_a_gateway_finds_a_launched_engine_serves_by_it_and_follows_its_ca
         await is_foretold_again(running, 1)
         feed = feed_of(running)
         assert feed.subscriber.unreadable == feed.subscriber.gaps == 0
+
+
+def listening(ports):
+    """Addresses at which somebody listens on one of these ports, IPv4."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    sockets = [(line.split()[1], line.split()[3]) for line in lines]
+    at = [local.split(":") for local, state in sockets if state == "0A"]
+    return {socket.inet_ntoa(bytes.fromhex(host)[::-1]) for host, port in at if int(port, 16) in ports}
+
+
+async def test_an_engine_that_serves_this_machine_publishes_what_it_caches_to_this_machine(worker, finding):
+    async with finding() as running:
+        await is_up(running, worker)
+        (one,) = running.here.gateway.fleet
+        (source,) = one.report.events
+        ports = {int(at.rpartition(":")[2]) for at in (source.endpoint, source.replay)}
+        assert len(ports) == 2
+        assert listening(ports) == {"127.0.0.1"}
+
+
+async def test_how_busy_a_launched_sglang_is_and_how_fast_it_was_is_heard(worker, finding):
+    if worker.engine.kind != "sglang":
+        pytest.skip("vLLM has no load feed")
+    async with finding() as running:
+        await is_up(running, worker)
+        (one,) = running.here.gateway.fleet
+        await running.until(lambda: one.load.is_heard, seconds=30)
+        # Somebody else sends it a request.
+        direct = {"model": MODEL, "prompt": "once", "max_tokens": 600, "ignore_eos": True, "stream": True}
+        url = running.here.gateway.discovery.settings_of(one.id).url
+        async with running.http.post(f"{url}/v1/completions", json=direct) as response:
+            await response.content.readline()
+            await running.until(lambda: one.load.foreign.streams == 1, seconds=30)
+            assert one.load.foreign.kv_tokens > 0
+        await running.until(lambda: one.load.foreign.streams == 0, seconds=30)
+        # What it counts is enough for a rate after some prompts.
+        for seed in range(100, 250):
+            await foretold(running, conversation(seed))
+            if one.learnt.told_ms_per_token is not None:
+                break
+        assert 0.001 < one.learnt.told_ms_per_token < 1000
 
 
 @pytest.mark.parametrize("dies", ["server", "worker"])

@@ -102,6 +102,19 @@ class QueueModel:
             record.state = "placed"
         return (1, record.worker) if record.state in ("placed", "answering") else (0, "")
 
+    def spare(self, gateway, ticket, queues, routes):
+        if gateway not in self.gateways:
+            return -2, ""
+        if ticket.id not in self.records:
+            waited_for = any(self.waiting(queue) for queue in queues if not queue.endswith(BATCH))
+            route = None if waited_for else self.best(routes)
+            if route is None:
+                return 0, ""
+            self.records[ticket.id] = Record(
+                ticket, "placed", worker=route.worker, tokens=route.uncached_tokens
+            )
+        return 1, self.records[ticket.id].worker
+
     def claim(self, gateway, queues, id, other, routes):
         if gateway not in self.gateways:
             return -2, "", ""

@@ -68,6 +68,8 @@ def make(directory: Path) -> Path:
     """The executable."""
     source, program = directory / "engine.py", directory / "python"
     source.write_text(SOURCE)
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {source} "$@"\n')
+    # With -c it is asked what it has installed: no engine.
+    asked = f'[ "$1" = -c ] && exec {sys.executable} "$@"\n'
+    program.write_text(f'#!/bin/sh\n{asked}exec {sys.executable} {source} "$@"\n')
     program.chmod(0o755)
     return program

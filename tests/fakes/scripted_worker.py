@@ -20,9 +20,9 @@ class Script:
     `status`: other than 200 it refuses with `body` (`{}`: an empty one) and `headers`. `tokens`: words of the
     answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the connection
     is cut after so many frames (0: before the first byte). `silent`: it takes the request and never answers.
-    `until`: it waits for this before anything else. `more`: fields of an answer that is no stream. `finish_reason`:
-    of its last choice; None: it says none. `last_frame`: with which its streams end. `named`: the model, in
-    its frames.
+    `until`: it waits for this before anything else. `more`: fields of an answer that is no stream; `whole`: what it
+    is instead. `finish_reason`: of its last choice; None: it says none. `last_frame`: with which its streams end.
+    `named`: the model, in its frames.
     """
 
     status: int = 200
@@ -35,6 +35,7 @@ class Script:
     silent: bool = False
     until: asyncio.Event | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    whole: bytes | None = None
     cached_tokens: int | None = 0
     prompt_tokens: int = 10
     usage_in_last_frame: bool = False
@@ -68,6 +69,7 @@ class ScriptedWorker:
         self.listed: bytes | None = None  # instead of the list of models
         self.kv_tokens_max: int | None = 100_000
         self.ranks = 1
+        self.info: dict[str, Any] = {}  # more of /server_info
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -117,6 +119,7 @@ class ScriptedWorker:
             "max_total_num_tokens": self.kv_tokens_max,
             "instance_id": self.instance,
             "dp_size": self.ranks,
+            **self.info,
         }
         return web.json_response(told)
 
@@ -156,6 +159,8 @@ class ScriptedWorker:
         if not seen.body.get("stream"):
             await asyncio.sleep(script.gap * script.tokens)
             seen.ended = "finished"
+            if script.whole is not None:
+                return web.Response(body=script.whole, content_type="application/json")
             return web.json_response(self._whole(script, chat=chat))
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(http)

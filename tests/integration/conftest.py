@@ -5,12 +5,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
+from gateway import pipeline
+from gateway.telemetry.record import RequestRecord
 from workers.engine import tiny_checkpoint
 
 MODEL = "tiny"
@@ -110,6 +112,19 @@ def embedded_halves(
     yield halves[0], halves[1]
     for half in halves:
         half.kill()
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
+    """What is written down of requests, as it is."""
+    kept, tell = list[RequestRecord](), pipeline.tell
+
+    def told(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
+        kept.append(record)
+        tell(observers, record)
+
+    monkeypatch.setattr(pipeline, "tell", told)
+    return kept
 
 
 @pytest.fixture

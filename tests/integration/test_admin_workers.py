@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from gateway.adminapi import openapi
+from gateway.discovery.registry import WorkerRegistry
 from tests.fakes.scripted_worker import ScriptedWorker
 
 TOKEN = "an-operators-token"
@@ -71,6 +72,64 @@ async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(ope
             ]
 
 
+def that_sleeps():
+    worker = ScriptedWorker()
+    for path in ("/release_memory_occupation", "/resume_memory_occupation"):
+        worker.others[path] = ("application/json", b"{}")
+    return worker
+
+
+async def test_a_worker_is_put_to_sleep_and_woken_and_all_of_it_is_written_down(operated):
+    async with ScriptedWorker() as one, that_sleeps() as two, operated(one, two) as running:
+        fleet = running.here.gateway.fleet
+        assert await call(running, "POST", "/workers/w1/sleep") == (200, {"id": "w1", "state": "asleep"})
+        assert len(two.seen) == 1
+        await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
+        await served(running)
+        assert len(two.seen) == 1
+        assert (await call(running, "POST", "/workers/w1/wake"))[0] == 200
+        assert len(two.seen) == 2
+        await running.until(lambda: fleet["w1"].health.health.value == "up", 20)
+        _, told = await call(running, "GET", "/audit?kind=workers")
+        assert [(entry["action"], entry["subject"]) for entry in told["data"]] == [
+            ("wake", "w1"),
+            ("sleep", "w1"),
+        ]
+
+
+async def test_a_worker_that_cannot_sleep_goes_on_as_before(operated):
+    async with that_sleeps() as one, operated(one) as running:
+        one.other_status = 500
+        status, problem = await call(running, "POST", "/workers/w0/sleep")
+        assert (status, "status 500 from /release_memory_occupation" in problem["detail"]) == (503, True)
+        here = running.here.gateway
+        registry = WorkerRegistry(here.scripts, here.settings.redis.prefix)
+        assert await registry.draining() == frozenset()
+        # One that was drained before stays so.
+        await call(running, "POST", "/workers/w0/drain")
+        await call(running, "POST", "/workers/w0/sleep")
+        assert await registry.draining() == {"w0"}
+
+
+async def test_a_worker_of_a_kind_that_does_not_sleep_is_not_asked_to(operated):
+    async with ScriptedWorker() as one, operated(one, kind="openai") as running:
+        status, problem = await call(running, "POST", "/workers/w0/wake")
+        assert (status, problem["detail"]) == (409, "It is of a kind that does not sleep: openai.")
+
+
+async def test_a_worker_at_work_is_not_put_to_sleep(operated):
+    async with that_sleeps() as one, operated(one) as running:
+        one.then(gap=3600.0)
+        async with running.chat("long", stream=True) as response:
+            await response.content.readline()
+            status, problem = await call(running, "POST", "/workers/w0/sleep")
+            assert (status, problem["detail"]) == (
+                409,
+                "Requests under way there: 1. Drain it, and let them end first.",
+            )
+        await running.until(lambda: running.idle)
+
+
 async def test_a_worker_is_registered_and_taken_out_again(operated):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         async with operated(one, discovery="[{kind: redis}]") as running:
@@ -91,6 +150,7 @@ async def test_a_worker_is_registered_and_taken_out_again(operated):
     ("method", "path", "body", "status", "says"),
     [
         ("POST", "/workers/nobody/drain", None, 404, "no worker 'nobody'"),
+        ("POST", "/workers/nobody/sleep", None, 404, "no worker 'nobody'"),
         ("PUT", "/workers/w0", {"kind": "sglang", "url": "http://h:1"}, 409, "stands in the settings"),
         ("PUT", "/workers/x", {"kind": "sglang", "url": "http://h:1"}, 409, "discovery has no"),
         ("PUT", "/workers/x", {"kind": "sglang", "url": "h"}, 400, "url"),
@@ -104,7 +164,7 @@ async def test_a_worker_is_registered_and_taken_out_again(operated):
             "none",
         ),
     ],
-    ids=["unknown", "static", "unasked", "url", "tenant", "body", "model"],
+    ids=["unknown", "unknown-sleeper", "static", "unasked", "url", "tenant", "body", "model"],
 )
 async def test_what_cannot_be_is_refused_with_a_reason(operated, method, path, body, status, says):
     async with ScriptedWorker() as one, operated(one) as running:

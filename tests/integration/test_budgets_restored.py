@@ -71,7 +71,7 @@ class House:
         await store.settle(lease, Cost(prompt_tokens=tokens, spend=10 * tokens))
         self.note(tokens, key_id=key_id)
 
-    def note(self, tokens, key_id="k", ago=0.0, status=200):
+    def note(self, tokens, key_id="k", ago=0.0, status=200, worker="w"):
         """A row of the ledger."""
         entry = UsageEntry(
             request_id=f"q{next(numbers)}",
@@ -82,7 +82,7 @@ class House:
             key_id=key_id,
             asked="m",
             model="m",
-            worker="w",
+            worker=worker,
             surface="chat/completions",
             prompt_tokens=tokens,
             cached_tokens=0,
@@ -367,3 +367,15 @@ async def test_whatever_is_lost_whenever_nothing_counts_twice_and_only_what_was_
     house.lose()
     assert await house.left(stores[0], budget) == [budget.amount - used]
     await house.close()
+
+
+async def test_a_provider_has_what_it_answered_and_nothing_of_a_key_of_its_name(house):
+    provider = f"p-{house.organisation}"
+    requests = Limit(unit="requests", amount=10, window=Window.of("month", "calendar"))
+    house.note(200, worker=provider)
+    house.note(50, worker=provider, ago=3 * 3600.0)
+    house.note(7, worker="another")
+    house.note(9, key_id=provider)
+    left = await house.left(house.store(), MONTH, SPEND, requests, scope=f"provider:{provider}")
+    # Three hours ago may have been another month, or another window of a week.
+    assert left in ([750, 10_000 - 2500, 7], [800, 10_000 - 2500, 8])

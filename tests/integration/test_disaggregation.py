@@ -233,3 +233,35 @@ async def test_places_of_both_are_told_to_the_other_gateways(gateway, tmp_path):
             assert others["w1"].others.tokens_queued == 0
             asked.cancel()
             await two.until(lambda: not others["w1"].others.streams and not others["w0"].others.streams, 10)
+
+
+@pytest.mark.parametrize("at", ["here", "another gateway"])
+async def test_batch_work_gives_way_where_a_prefill_worker_is_full_of_it(gateway, at):
+    window = {"queueing.release_window_tokens": "100", "queueing.preempts": "true", "roles": ROLES}
+    async with (
+        ScriptedWorker() as prefill,
+        ScriptedWorker() as decode,
+        gateway(prefill, decode, **window) as running,
+        gateway(prefill, decode, **window) as beside,
+    ):
+        for each in (running, beside):
+            queue = each.here.gateway.services.reservations.queue
+            await each.until(lambda queue=queue: queue.shared and queue.gateways == 2, 10)
+        for half in (prefill, decode):
+            half.then(silent=True)
+        there = running if at == "here" else beside
+        batch = asyncio.create_task(there.chat("batch " * 60, service_tier="batch").__aenter__())
+        await there.until(lambda: prefill.seen and decode.seen)
+        for half in (prefill, decode):
+            half.then(silent=False)
+        async with running.chat("chatty " * 60, tenant="globex") as response:
+            assert response.status == 200
+        answer = await batch
+        assert answer.status == 200
+        await answer.read()
+        assert there.here.gateway.services.reservations.preemptible.count == 1
+        assert [[seen.ended for seen in half.seen] for half in (prefill, decode)] == [
+            ["aborted", "finished", "finished"]
+        ] * 2
+        for each in (running, beside):
+            await each.until(lambda each=each: each.idle)

@@ -142,6 +142,13 @@ async def test_an_sglang_with_everything_is_fit():
     assert "priority" not in engine.seen[0]
 
 
+async def test_an_sglang_that_publishes_its_load_is_seen_to_do_so():
+    info = {**SGLANG_INFO, "kv_events": {**SGLANG_INFO["kv_events"], "load_endpoint_port_base": 5559}}
+    async with Engine({**SGLANG, "server_info": info}, [usage(0), usage(192)]) as engine:
+        _, output, _ = await doctor(engine.url)
+    assert re.search(r"^loads +yes +2 running, 1 waiting, 1 rank, published on port 5559 ", output, re.M)
+
+
 async def test_an_sglang_as_it_comes_is_told_the_flags_it_lacks():
     info = {
         **SGLANG_INFO,

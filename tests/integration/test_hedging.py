@@ -102,6 +102,25 @@ async def test_who_answers_in_time_is_alone(gateway):
         assert (len(one.seen), len(other.seen), outcomes(running)) == (1, 0, {})
 
 
+async def test_who_is_left_alone_with_a_request_is_whose_it_is_when_its_client_leaves(gateway, records):
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as other,
+        gateway(one, other, limits=LIMITS, **hedging()) as running,
+    ):
+        one.then(until=asyncio.Event(), break_after=0)
+        other.then(silent=True)
+        call = asyncio.create_task(asked(running, stream=True))
+        await running.until(lambda: other.seen)
+        one.script.until.set()
+        await running.until(lambda: running.here.gateway.fleet["w0"].load.streams == 0)
+        call.cancel()
+        assert await ended(other) == "aborted"
+        await running.until(lambda: running.idle and records)
+        assert (records[0].worker, records[0].attempts, records[0].code) == ("w1", 2, "client_closed")
+        assert outcomes(running) == {"left": 1}
+
+
 async def test_a_client_that_leaves_frees_both(gateway):
     async with (
         ScriptedWorker() as one,
@@ -277,3 +296,80 @@ async def test_where_gateways_give_turns_together_nothing_of_a_second_leg_is_lef
         await nothing_is_left(running, beside)
         await beside.until(lambda: all(w.load.others.streams == 0 for w in beside.here.gateway.fleet))
         assert outcomes(running) == {end: 1}
+
+
+@pytest.mark.parametrize("waits_for", ["m", "n"])
+@pytest.mark.parametrize("at", ["another gateway", "the same gateway"])
+async def test_nobody_is_passed_who_waits_for_the_worker_wherever_and_for_whichever_model(
+    gateway, at, waits_for
+):
+    settings = {**hedging(after_ms=1000), "queueing.release_window_tokens": "1000"}
+    most, too_much = (
+        ("here " * 480, "also " * 480),
+        "more " * 720,
+    )  # About 600 and 900 tokens, nothing in common.
+    async with (
+        ScriptedWorker(["m", "n"]) as one,
+        ScriptedWorker(["m", "n"]) as other,
+        gateway(one, other, **settings) as running,
+        gateway(one, other, **{**settings, "requests.hedging": "null"}) as beside,
+    ):
+        await together(running, beside)
+        there = beside if at == "another gateway" else running
+        for worker in (one, other):
+            worker.then(until=asyncio.Event())
+        calls = [asyncio.create_task(asked(beside, text=text, stream=True)) for text in most]
+        await running.until(lambda: one.seen and other.seen)
+        small = asyncio.create_task(asked(running, text="hello", stream=True))
+        await running.until(lambda: len(one.seen) + len(other.seen) == 3)
+        calls.append(asyncio.create_task(asked(there, text=too_much, model=waits_for, stream=True)))
+        queue = there.here.gateway.services.reservations.queue
+        await running.until(lambda: len(queue) == 1)
+        assert (len(one.seen) + len(other.seen), small.done()) == (3, False)
+        await asyncio.sleep(1.5)
+        assert len(one.seen) + len(other.seen) == 3
+        for worker in (one, other):
+            worker.script.until.set()
+        assert await asyncio.gather(small, *calls) == [200] * 4
+        assert outcomes(running) == {}
+        await nothing_is_left(running, beside)
+
+
+@pytest.mark.parametrize("end", ["answered", "left"])
+async def test_a_second_place_that_comes_too_late_is_given_back(gateway, end):
+    async with (
+        ScriptedWorker() as one,
+        ScriptedWorker() as other,
+        gateway(one, other, **hedging()) as running,
+        gateway(one, other, **hedging()) as beside,
+    ):
+        await together(running, beside)
+        for worker in (one, other):
+            worker.then(until=asyncio.Event())
+        store = running.here.gateway.services.reservations.queue._store
+        given, may_be_heard, spare = asyncio.Event(), asyncio.Event(), store.spare
+
+        async def late(*asked):
+            told = await spare(*asked)
+            given.set()
+            await may_be_heard.wait()
+            return told
+
+        store.spare = late
+        call = asyncio.create_task(asked(running, stream=True))
+        await given.wait()
+        first = one if one.seen else other
+        if end == "left":
+            call.cancel()
+            await asyncio.wait([call])
+        else:
+            first.script.until.set()
+            fleet = running.here.gateway.fleet
+            await running.until(lambda: first.seen[0].ended == "finished")
+            assert sum(worker.load.streams for worker in fleet) == 1
+            may_be_heard.set()
+            assert await call == 200
+        assert len(one.seen) + len(other.seen) == 1
+        may_be_heard.set()
+        await nothing_is_left(running, beside)
+        assert outcomes(running) == {}

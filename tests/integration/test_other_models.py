@@ -1,5 +1,6 @@
 """Models that answer for others: weighted splits, and fallbacks. Scripted workers, real Valkey."""
 
+import asyncio
 import json
 
 import pytest
@@ -99,3 +100,90 @@ async def test_without_a_fallback_that_can_the_first_failure_is_the_answer(gatew
             status, body = await asked(running)
             assert (status, body["error"]["code"]) == (502, "worker_error")
             assert spare.seen == []
+
+
+LIMITS = [{"total_tokens": 1000, "per": "day"}]
+NO_ANSWERS = {"no JSON": b"<html>", "no object": b"[]"}
+
+
+async def test_a_fallback_without_a_place_is_not_charged_for_what_the_first_model_was_sent(gateway, records):
+    main, spare_model = {"name": "m", "fallbacks": ["spare"]}, {"name": "spare"}
+    bounds = {"queueing.release_window_tokens": 1, "queueing.waiting_seconds_max": "0.05"}
+    async with ScriptedWorker() as first, ScriptedWorker(["spare"]) as spare:
+        settings = {**bounds, **models(main, spare_model)}
+        async with gateway(first, spare, kind="openai", limits=LIMITS, **settings) as running:
+            first.then(whole=b"<html>")
+            spare.then(until=asyncio.Event())
+            fills = asyncio.create_task(asked(running, model="spare", max_tokens=4))
+            await running.until(lambda: spare.seen)
+            status, body = await asked(running, "a longer prompt than the other", max_tokens=4)
+            assert (status, body["error"]["code"]) == (503, "admission_timeout")
+            assert (len(first.seen), len(spare.seen)) == (1, 1)
+            (refused,) = records
+            assert (refused.model, refused.worker, refused.attempts) == ("spare", None, 1)
+            assert (refused.used, refused.spend, refused.answered) == (None, 0, False)
+            spare.script.until.set()
+            assert (await fills)[0] == 200
+            await running.until(lambda: running.idle)
+            async with running.chat(model="spare", max_tokens=4) as response:
+                # Of the one that was answered, 14, and what is reserved for this one.
+                assert int(response.headers["x-ratelimit-remaining-tokens"]) >= 1000 - 14 - 14
+                await response.read()
+
+
+@pytest.mark.parametrize("whole", NO_ANSWERS.values(), ids=NO_ANSWERS)
+async def test_what_is_no_answer_is_not_charged_and_the_next_worker_is_asked(gateway, records, whole):
+    async with ScriptedWorker() as bad, ScriptedWorker() as good:
+        rules = {"routing.policy": "round_robin"}
+        async with gateway(bad, good, kind="openai", limits=LIMITS, **rules) as running:
+            bad.then(whole=whole)
+            for _ in range(2):
+                assert (await asked(running, max_tokens=4))[0] == 200
+            assert (len(bad.seen), len(good.seen)) == (1, 2)
+            assert sorted(record.attempts for record in records) == [1, 2]
+            assert {record.worker for record in records} == {"w1"}
+            good.then(whole=whole)
+            status, body = await asked(running, max_tokens=4)
+            assert (status, body["error"]["code"]) == (502, "worker_error")
+            assert (records[-1].used, records[-1].spend) == (None, 0)
+            await running.until(lambda: running.idle)
+
+
+async def test_a_message_that_is_none_is_asked_for_elsewhere_and_its_usage_not_charged(gateway, records):
+    main, spare_model = {"name": "m", "fallbacks": ["spare"]}, {"name": "spare"}
+    async with ScriptedWorker() as first, ScriptedWorker(["spare"]) as spare:
+        async with gateway(
+            first, spare, kind="openai", limits=LIMITS, **models(main, spare_model)
+        ) as running:
+            first.then(more={"choices": []}, prompt_tokens=900)
+            body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
+            async with running.http.post(
+                f"{running.url}/v1/messages", json=body, headers=running.headers()
+            ) as response:
+                assert (response.status, (await response.json())["type"]) == (200, "message")
+            assert (len(first.seen), len(spare.seen)) == (1, 1)
+            (record,) = records
+            assert (record.worker, record.used.prompt_tokens) == ("w1", 10)
+            await running.until(lambda: running.idle)
+            async with running.chat(model="spare", max_tokens=4) as response:
+                assert int(response.headers["x-ratelimit-remaining-tokens"]) >= 1000 - 14 - 14
+                await response.read()
+
+
+@pytest.mark.parametrize("path", ["messages", "responses"])
+async def test_a_stream_that_has_begun_is_never_continued_by_another_model(gateway, records, path):
+    main, spare_model = {"name": "m", "fallbacks": ["spare"]}, {"name": "spare"}
+    async with ScriptedWorker() as first, ScriptedWorker(["spare"]) as spare:
+        async with gateway(first, spare, **models(main, spare_model)) as running:
+            first.then(tokens=0, last_frame=b"data: <html>\n\n")
+            body = {"model": "m", "stream": True, "max_tokens": 4}
+            said = [{"role": "user", "content": "hi"}]
+            body |= {"messages": said} if path == "messages" else {"input": said, "store": False}
+            async with running.http.post(
+                f"{running.url}/v1/{path}", json=body, headers=running.headers()
+            ) as response:
+                text = await response.text()
+            assert (len(first.seen), len(spare.seen)) == (1, 0)
+            assert text.count("event: message_start") + text.count("event: response.created") == 1
+            (record,) = records
+            assert (record.code, record.model, record.worker) == ("stream_interrupted", "m", "w0")

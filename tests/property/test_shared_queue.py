@@ -90,6 +90,17 @@ class QueueMachine(RuleBasedStateMachine):
         )
         self.admitted(name, id, routes)
 
+    @rule(name=gateway, queue=st.sampled_from(BEFORE), routes=routes, times=st.integers(1, 2))
+    def spare(self, name, queue, routes, times):
+        """A place for somebody who has one already."""
+        id = f"{name}:{len(self.tickets)}"
+        self.tickets[id] = SharedTicket(id=id, queue=queue, tenant="a", weight=1.0, cost=0.0, kv_tokens=10)
+        queues = [queue, *(other for other in QUEUES if other != queue)]
+        for _ in range(times):
+            told = self.do(self.stores[name].spare(self.tickets[id], queues, routes))
+            expected = self.model.spare(name, self.tickets[id], queues, routes)
+            assert expected == (-2, "") if told is None else (told.outcome, told.worker or "") == expected
+
     @precondition(lambda self: self.tickets)
     @rule(data=st.data(), routes=routes)
     def admit_again(self, data, routes):

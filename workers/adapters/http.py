@@ -5,6 +5,7 @@ early exit hangs up. Connections that were read to the end go back to the pool.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,11 +20,16 @@ from workers.adapters.pieces import Pieces, size
 PROBE_SECONDS_MAX = 3.0
 PROBE_BYTES_MAX = 4 * 1024**2
 
-BUSY = frozenset({429, 503})
-"""Full or starting: another worker may have room, and this one is not ill."""
+TOO_MANY_REQUESTS = 429
+
+BUSY = frozenset({TOO_MANY_REQUESTS, 503, 529})
+"""Full or starting: another worker may have room, and this one is not ill. 529: some providers' word for it."""
 
 ILL = frozenset({502, 504})
 """What stands between the gateway and the engine says that the engine does not answer."""
+
+_SECONDS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,6})?")
+"""Of a Retry-After; some say fractions."""
 
 ANSWERS = frozenset({400, 404, 413, 422})
 """Refusals that are the client's doing: another worker would say the same."""
@@ -99,7 +105,9 @@ class HttpWorker:
         except Broken as err:
             raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
         if status != 200:
-            raise (NotThere if status == 404 else WorkerUnreachable)(f"status {status} from /{path}")
+            raise (NotThere if status == 404 else WorkerUnreachable)(
+                f"status {status} from /{path}", limited=status == TOO_MANY_REQUESTS
+            )
         return text
 
     async def post(self, path: str, body: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
@@ -194,8 +202,13 @@ def _failure(connection: Connection) -> WorkerUnreachable:
     if status in BUSY:
         seconds = connection.retry_after
         # A date, which it may be too, would have to be trusted to come from an equal clock.
-        told = float(seconds) if seconds.isdecimal() and seconds.isascii() and len(seconds) <= 5 else None
-        return WorkerUnreachable(f"status {status}", failure=Failure.BUSY, retry_after_seconds=told)
+        told = float(seconds) if _SECONDS.fullmatch(seconds) else None
+        return WorkerUnreachable(
+            f"status {status}",
+            failure=Failure.BUSY,
+            retry_after_seconds=told,
+            limited=status == TOO_MANY_REQUESTS,
+        )
     if status in ILL:
         return WorkerUnreachable(f"status {status}")
     return WorkerUnreachable(

@@ -85,7 +85,13 @@ class ProviderAdapter:
             yield _Renamed(answer, theirs, call.model)
 
     async def probe(self) -> WorkerReport:
-        return await self._inner.probe()
+        """What it serves is in the settings. One that wants to be asked less is there all the same."""
+        try:
+            return await self._inner.probe()
+        except WorkerUnreachable as err:
+            if not err.limited:
+                raise
+            return WorkerReport()
 
     def abandon(self) -> None:
         self._inner.abandon()

@@ -1,7 +1,8 @@
 """Adapter for SGLang, and for the embedded engine, which speaks as SGLang does.
 
 `/ready` is the cheap probe (`/health` generates a token); `/server_info` tells the size of the KV cache,
-`/v1/loads` how busy it is. Cached tokens are reported with `--enable-cache-report`.
+`/v1/loads` how busy it is, as its load feed does unasked (workers/load_feed.py). Cached tokens are reported with
+`--enable-cache-report`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,12 @@ from workers.adapters.http import NotThere
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.engine_loads import EngineLoad, Loads, of_ranks
 from workers.kv_events.source import EventSource, reachable
+from workers.load_feed import LoadSource
 from workers.worker import Role
 
 
 class KvEvents(msgspec.Struct):
-    """`kv_events` of /server_info. Ports are those of rank 0; rank r has port + r."""
+    """`kv_events` of /server_info. Ports are those of rank 0; rank r has port + r. So too for its load feed."""
 
     endpoint_host: str = "*"
     endpoint_port_base: int | None = None
@@ -28,6 +30,8 @@ class KvEvents(msgspec.Struct):
     topic: str = ""
     block_size: int | None = None
     dp_size: int = 1
+    load_endpoint_port_base: int | None = None
+    load_topic: str = "load"
 
 
 class ServerInfo(msgspec.Struct):
@@ -44,6 +48,8 @@ class ServerInfo(msgspec.Struct):
 
 SLEEP_SECONDS_MAX = 120.0
 """Weights are copied to host memory, or back."""
+
+RANKS_MAX = 1024
 
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
@@ -77,6 +83,7 @@ class SglangAdapter(OpenAIAdapter):
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
             instance=info.instance_id,
             events=tuple(_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
+            loads=tuple(_load_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
             role=_ROLES.get(info.disaggregation_mode or "", Role.BOTH),
             handoff=(self.http.host, info.disaggregation_bootstrap_port),
             ranks=max(1, info.dp_size or 1),
@@ -131,3 +138,12 @@ def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:
             topic=events.topic,
             page_size=events.block_size,
         )
+
+
+def _load_sources(events: KvEvents, host: str) -> Iterator[LoadSource]:
+    """One a rank. Engines listen for it everywhere, also where they publish their KV events on one address."""
+    if events.load_endpoint_port_base is None:
+        return
+    for rank in range(min(events.dp_size, RANKS_MAX)):
+        at = reachable(f"tcp://*:{events.load_endpoint_port_base + rank}", host)
+        yield LoadSource(endpoint=at, topic=events.load_topic)

@@ -110,7 +110,7 @@ class VllmAdapter(OpenAIAdapter):
                 replay=reachable(rank.replay_endpoint, self.http.host) if rank.replay_endpoint else None,
                 topic=rank.topic,
             )
-            for _, rank in sorted(ranks.items())
+            for _, rank in sorted(ranks.items(), key=lambda named: (len(named[0]), named[0]))
             if rank.endpoint
         )
 

@@ -339,6 +339,32 @@ function verbs.admit(keys, args)
     loads_of(workers_of(routes)), text(passed(queue)), text(finish_of(queue, record.tenant)))
 end
 
+-- spare: a place that nobody waits for, in any of these queues, batch work apart; else nothing. It takes no turn.
+--   id, tenant, weight, cost, KV tokens, number of routes, routes
+-- Outcome 1 {worker, tokens, loads}, 0 there is none {'', 0, loads}, -1 it has ended already.
+function verbs.spare(keys, args)
+  if not open(keys, args) then return {-2, -1, 0} end
+  local id = next_arg(args)
+  if call('ZSCORE', ended, id) then return answer(-1) end
+  local record = {queue = queues[1].name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
+    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args))}
+  local routes, known = routes_of(args), read(id)
+  if not known then
+    local free = true
+    for _, queue in ipairs(queues) do
+      free = free and (queue.background or call('ZCARD', queue.active) == 0)
+    end
+    local route = free and best(routes)
+    if not route then return answer(0, '', 0, loads_of(workers_of(routes))) end
+    record.state, record.worker, record.tokens = 'placed', route[1], route[2]
+    take(record)
+    call('ZADD', owned, 0, id)
+    write(id, record)
+    known = record
+  end
+  return answer(1, known.worker, known.tokens, loads_of(workers_of(routes)))
+end
+
 -- claim: the owner of a turn takes it, for the ticket it was given to or for another one of that tenant.
 --   id, another id or '', number of routes, routes (of the one that shall go, as they are now)
 -- Outcome 1 {id that goes, worker, tokens, loads}, -1 it is no longer there.

@@ -194,6 +194,24 @@ async def test_a_file_that_is_wrong_is_a_source_that_is_away_and_quotes_no_value
     assert "sk-secret" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("provider", "says"),
+    [
+        ("{models: {m: {}}, limits: [{requests: 1, until: 2030-01-01}]}", "Moment cannot be given here"),
+        ("{models: {m: {}}, limits: [{per: minute}]}", "a limit names one of"),
+        ("{models: {}}", "`object` of length >= 1"),
+    ],
+    ids=["an end", "no unit", "no models"],
+)
+async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_path, provider, says):
+    file = tmp_path / "workers.yaml"
+    file.write_text(f"- {{id: a, kind: openai, url: 'http://a:1', provider: {provider}}}")
+    with pytest.raises(SourceAway) as refusal:
+        await FileSource(file, 1.0).find()
+    assert says in str(refusal.value)
+    assert "$[0].provider" in str(refusal.value)
+
+
 async def test_every_address_of_a_name_is_a_worker():
     source = DnsSource(Settings(kind="dns", name="localhost", port=8123, models=("m",)))
     found = await source.find()

@@ -1,19 +1,23 @@
-"""Where a worker publishes its KV events, as the settings have it."""
+"""Where a worker publishes its KV events and its load, as the settings have it."""
 
 import pytest
 
-from gateway.dispatch.event_sources import event_sources
+from gateway.dispatch.event_sources import event_sources, load_sources
 from gateway.settings.sources import load
 from workers.kv_events.source import EventSource
+from workers.load_feed import LoadSource
+
+
+def worker(tmp_path, more):
+    file = tmp_path / "radixgate.yaml"
+    file.write_text(
+        f"workers:\n  - {{id: w, kind: vllm, url: 'http://gpu-7:8000', {more}}}\n", encoding="utf-8"
+    )
+    return load(file, {}).settings.workers[0]
 
 
 def sources(tmp_path, kv_events):
-    file = tmp_path / "radixgate.yaml"
-    file.write_text(
-        f"workers:\n  - {{id: w, kind: vllm, url: 'http://gpu-7:8000', kv_events: {kv_events}}}\n",
-        encoding="utf-8",
-    )
-    return event_sources(load(file, {}).settings.workers[0])
+    return event_sources(worker(tmp_path, f"kv_events: {kv_events}"))
 
 
 def test_auto_asks_the_worker_and_off_does_not_follow_it(tmp_path):
@@ -33,3 +37,20 @@ def test_every_rank_has_the_next_ports_at_the_workers_host(tmp_path):
 @pytest.mark.parametrize("endpoint", ["tcp://10.0.0.1:5557", "ipc:///run/kv", "tcp://[::1]:5557"])
 def test_an_address_of_its_own_stays_as_it_is(tmp_path, endpoint):
     assert sources(tmp_path, f"{{endpoint: '{endpoint}'}}") == (EventSource(endpoint=endpoint),)
+
+
+@pytest.mark.parametrize(
+    ("load_feed", "found"),
+    [
+        ("auto", None),
+        ("off", ()),
+        ("{endpoint: 'tcp://*:5559'}", (LoadSource(endpoint="tcp://gpu-7:5559"),)),
+        (
+            "{endpoint: 'tcp://10.0.0.1:5559', ranks: 2}",
+            (LoadSource(endpoint="tcp://10.0.0.1:5559"), LoadSource(endpoint="tcp://10.0.0.1:5560")),
+        ),
+    ],
+    ids=["auto", "off", "everywhere", "ranks"],
+)
+def test_a_load_feed_is_found_in_the_same_way(tmp_path, load_feed, found):
+    assert load_sources(worker(tmp_path, f"load_feed: {load_feed}")) == found

@@ -5,6 +5,8 @@ import pytest
 from gateway.dispatch.loads import Place, WorkerLoad
 from gateway.queue.store import Load
 from tests.fakes.clock import FakeClock
+from workers.engine_loads import NO_LOAD, EngineLoad
+from workers.load_feed import SILENT_SECONDS
 from workers.worker import Speed
 
 SPEED = Speed(ms_per_token=0.1)
@@ -56,3 +58,39 @@ def test_first_tokens_of_other_gateways_count_too(load, clock):
     assert load.computed(SPEED) == 0
     load.told(Load(0, 0, 0))
     assert load.computed(SPEED) == 0
+
+
+def test_what_the_feed_says_for_long_enough_and_no_gateway_sent_is_foreign(load, clock):
+    Place(load, uncached_tokens=100, kv_tokens=150)
+    for streams in (4, 5, 3, 6):
+        load.heard(EngineLoad(streams=streams, tokens_queued=400, kv_tokens=1150))
+        clock.advance(0.3)
+    assert load.foreign == NO_LOAD
+    load.heard(EngineLoad(streams=9, tokens_queued=300, kv_tokens=1150))
+    assert load.foreign == EngineLoad(streams=2, tokens_queued=200, kv_tokens=1000)
+
+
+def test_what_another_gateway_sent_is_not_foreign_though_it_is_heard_of_it_late(load, clock):
+    for _ in range(3):
+        load.heard(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
+        clock.advance(0.3)
+    load.told(Load(500, 1, 600))
+    for _ in range(10):
+        load.heard(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
+        assert load.foreign == NO_LOAD
+        clock.advance(0.3)
+
+
+def test_a_worker_is_believed_when_it_is_asked_only_while_its_feed_is_silent(load, clock):
+    for _ in range(2):
+        load.heard(EngineLoad(streams=2))
+        clock.advance(1.0)
+    load.reported(EngineLoad(streams=7))
+    load.reported(EngineLoad(streams=7))
+    assert (load.is_heard, load.foreign.streams) == (True, 2)
+    clock.advance(SILENT_SECONDS)
+    load.reported(EngineLoad(streams=7))
+    load.reported(EngineLoad(streams=7))
+    assert (load.is_heard, load.foreign.streams) == (False, 7)
+    load.heard(EngineLoad(streams=1))
+    assert (load.is_heard, load.foreign.streams) == (True, 1)

@@ -14,6 +14,9 @@ from gateway.quotas.prices import Prices
 from gateway.request import InferenceRequest, Surface
 from gateway.tenants.tenant import Plan, Tenant
 from radix_cache.match import WorkerId
+from tests.fakes.clock import FakeClock
+from workers.adapter import Failure, WorkerUnreachable
+from workers.worker import Health
 
 CHEAP = Prices.of(input=1, cached_input=None, output=2)
 DEAR = Prices.of(input=3, cached_input=None, output=4)
@@ -45,15 +48,17 @@ def worker(name, provider, model="m"):
     return made
 
 
-def fleet_of(*workers):
-    def nobody(*told):
-        pass
+def nobody(*told):
+    pass
 
-    return Fleet(workers, FleetEvents(room=nobody, emptied=nobody, reported=nobody, gone=nobody))
+
+def fleet_of(*workers, clock=lambda: 0.0, rests=nobody):
+    events = FleetEvents(room=nobody, emptied=nobody, reported=nobody, gone=nobody, rests=rests)
+    return Fleet(workers, events, clock)
 
 
 def overflow(*workers, ctx=CONTEXT):
-    return Overflow(ctx, fleet_of(*workers), prompt_tokens=100, output_tokens=10)
+    return Overflow(ctx, fleet_of(*workers), None, prompt_tokens=100, output_tokens=10)
 
 
 def asked(*workers, ctx=CONTEXT, without=()):
@@ -100,7 +105,51 @@ def test_a_provider_that_is_down_is_not_asked():
 def test_it_waits_here_as_long_as_the_most_impatient_provider_says_or_its_class_wants_a_first_token():
     assert overflow(CHEAPER).after_seconds(0.5) == 2.0
     assert overflow(CHEAPER, DEARER).after_seconds(0.5) == 0.5
-    assert overflow(CHEAPER, DEARER).after_seconds(0.5, without={"dearer"}) == 2.0
+    assert overflow(CHEAPER, DEARER).goes_over_at(10.0, 0.5) == 10.5
+    assert overflow(CHEAPER, DEARER).goes_over_at(10.0, 0.5, without={"dearer"}) == 12.0
+    assert overflow(CHEAPER, DEARER).goes_over_at(10.0, 0.5, without={"dearer", "cheaper"}) is None
+
+
+def test_a_provider_that_rests_is_not_asked_and_waited_for_as_long_as_it_does():
+    rests, clock = worker("rests", Provider(prices={"m": CHEAP}, rest_seconds_max=30.0)), FakeClock()
+    fleet = fleet_of(rests, DEARER, clock=clock)
+    at = Overflow(CONTEXT, fleet, None, prompt_tokens=100, output_tokens=10)
+    fleet.rest(rests.id, 20.0)
+    fleet.rest(rests.id, 5.0)  # Another gateway has heard of less.
+    now = clock()
+    assert [route.worker for route in at.routes("why")] == ["dearer"]
+    assert at.back_in_seconds() == 20.0
+    assert at.back_in_seconds(without={"rests"}) is None
+    assert at.goes_over_at(now, 0.5, without={"dearer"}) == now + 20.0
+    clock.advance(20.0)
+    assert [route.worker for route in at.routes("why")] == ["rests", "dearer"]
+    assert at.back_in_seconds() is None
+    fleet.rest(rests.id, 1000.0)
+    assert at.back_in_seconds() == 30.0
+
+
+@pytest.mark.parametrize(
+    ("cause", "seconds"),
+    [
+        ({"limited": True, "retry_after_seconds": 7.0}, 7.0),
+        ({"limited": True, "retry_after_seconds": 5000.0}, 60.0),
+        ({"limited": True}, 1.0),
+        ({"retry_after_seconds": 3.0}, 3.0),
+        ({}, 0.0),
+    ],
+    ids=["429 says", "429 says too much", "429 says nothing", "503 says", "503 says nothing"],
+)
+def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(cause, seconds):
+    told, clock = [], FakeClock()
+    full, ours = worker("full", Provider()), worker("ours", None)
+    fleet = fleet_of(full, ours, clock=clock, rests=lambda *rest: told.append(rest))
+    for one in (full, ours):
+        for _ in range(9):
+            fleet.failed(one, WorkerUnreachable("full", failure=Failure.BUSY, **cause))
+        assert (one.failures, one.health.health, one.health.strain) == (0, Health.UP, 0.0)
+    assert full.rests_until == (clock() + seconds if seconds else float("-inf"))
+    assert ours.rests_until == float("-inf")
+    assert told == [("full", seconds)] * (9 if seconds else 0)
 
 
 def test_a_fleet_keeps_providers_apart():

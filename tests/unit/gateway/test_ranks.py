@@ -9,6 +9,9 @@ from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.ranks import Ranks
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
+from tests.fakes.clock import FakeClock
+from workers.engine_loads import EngineLoad
+from workers.load_feed import SILENT_SECONDS
 
 WORKER = WorkerId("w")
 
@@ -27,8 +30,13 @@ def path(start, blocks=8):
 
 
 @pytest.fixture
-def ranks():
-    return Ranks()
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def ranks(clock):
+    return Ranks(clock)
 
 
 def sent(ranks, *blocks, of=4, session=None):
@@ -105,3 +113,44 @@ def test_ends_of_paths_are_forgotten_before_their_beginnings(ranks, monkeypatch)
     sent(ranks, *path(80))
     held = ranks._workers[WORKER].matched
     assert (max(held(array("Q", path(40)))), max(held(array("Q", path(80))))) == (2, 8)
+
+
+BUSY = EngineLoad(streams=40, tokens_queued=5000)
+
+
+def heard(ranks, clock, rank, load, readings=3):
+    for _ in range(readings):
+        ranks.heard(WORKER, rank, load, 4)
+        clock.advance(1.0)
+
+
+def test_a_rank_that_others_keep_busy_is_avoided(ranks, clock):
+    assert sent(ranks, *path(100)) == 0
+    heard(ranks, clock, 0, BUSY)
+    assert sent(ranks, *path(100)) != 0
+
+
+def test_one_busy_reading_alone_says_nothing(ranks, clock):
+    heard(ranks, clock, 0, BUSY, readings=1)
+    assert sent(ranks, *path(100)) == 0
+
+
+def test_what_a_rank_says_of_what_was_sent_from_here_is_not_counted_twice(ranks, clock):
+    places = [ranks.enter(WORKER, 4, prompt(*path(100 * n))) for n in (1, 2)]
+    own = EngineLoad(streams=1, tokens_queued=513)
+    for place in places:
+        heard(ranks, clock, place.number, own)
+    assert [vars_of(load) for load in ranks.loads(WORKER)] == [
+        vars_of(load) for load in ranks._workers[WORKER].loads
+    ]
+
+
+def test_a_rank_that_has_fallen_silent_is_held_for_as_busy_as_is_known_here(ranks, clock):
+    heard(ranks, clock, 0, BUSY)
+    clock.advance(SILENT_SECONDS)
+    assert sent(ranks, *path(100)) == 0
+
+
+def test_a_rank_beyond_those_that_there_are_is_not_heard(ranks, clock):
+    heard(ranks, clock, 7, BUSY)
+    assert sent(ranks, *path(100)) == 0

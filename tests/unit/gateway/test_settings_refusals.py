@@ -509,12 +509,30 @@ def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good)
         ("openai", "provider: {models: {}}", "$.workers[0].provider.models: "),
         ("openai", "provider: {models: {m: {prices: {input: 1}}}}", "$.workers[0].provider.models"),
         ("openai", "provider: {models: {m: {}}, after_ms: 1}", "$.workers[0].provider.after_ms: "),
+        ("openai", "provider: {models: {m: {}}, concurrency: 0}", "$.workers[0].provider.concurrency: "),
+        (
+            "openai",
+            "provider: {models: {m: {}}, limits: [{requests: 1, spend: 1}]}",
+            "$.workers[0].provider.limits[0]: a limit names one of",
+        ),
+        (
+            "openai",
+            "provider: {models: {m: {}}, limits: [{requests: 1, until: 2030-01-01}]}",
+            "$.workers[0].provider.limits[0].until: limits of a provider have no end",
+        ),
     ],
-    ids=["kind", "models", "none", "price", "at once"],
+    ids=["kind", "models", "none", "price", "at once", "nobody at one time", "two limits", "an end"],
 )
 def test_providers_that_are_wrong(file, kind, more, expected):
     said = refusal(file(f"workers: [{{id: a, kind: {kind}, url: 'http://localhost:1', {more}}}]\n"))
     assert said.startswith(expected)
+
+
+@pytest.mark.parametrize("kind", ["dns", "kubernetes", "file", "redis"])
+def test_what_is_behind_a_name_is_no_provider(file, kind):
+    name = "" if kind == "redis" else "name: n, "
+    said = refusal(file(f"discovery: [{{kind: {kind}, {name}provider: {{models: {{m: {{}}}}}}}}]\n"))
+    assert said == "$.discovery[0].provider: unknown setting"
 
 
 @pytest.mark.parametrize(

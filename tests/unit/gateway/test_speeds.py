@@ -126,3 +126,25 @@ def test_a_worker_of_the_settings_begins_at_its_rating():
     assert worker_of(rated).speed.ms_per_token == 0.25
     unrated = WorkerSettings(id="w", kind="vllm", url=HttpUrl("http://localhost:1"))
     assert worker_of(unrated).speed == LearntSpeed().speed
+
+
+def test_what_an_engine_says_of_its_speed_is_where_routing_begins():
+    speeds, workers = fleet(2)
+    speeds.told(MODELS, workers[0], 0.01)
+    assert (workers[0].speed.ms_per_token, workers[0].fit.ms_per_token) == (0.01, 0.01)
+    assert workers[1].speed == LearntSpeed().speed
+    assert best(workers, matched=0) == "w0"
+
+
+def test_what_an_engine_says_while_answers_are_few_counts_among_them():
+    speeds, workers = fleet(1)
+    taught(speeds, workers, 0, tokens=600, ttft_ms=900.0)
+    speeds.told(MODELS, workers[0], 0.02)
+    assert workers[0].speed.ms_per_token < 0.05
+    assert workers[0].fit.samples == 1
+
+
+def test_an_operators_rating_stands_above_what_the_engine_says():
+    speeds, rated = FleetSpeeds(), LearntSpeed(rated_ms_per_token=0.5)
+    speeds.told(MODELS, rated, 0.01)
+    assert rated.speed.ms_per_token == 0.5

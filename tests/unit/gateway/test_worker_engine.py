@@ -11,6 +11,7 @@ from gateway.cli.failure import Failure
 from gateway.cli.free_ports import free_ports
 from gateway.cli.worker_engine import IDLE_LOOKS, _idle
 from workers.adapter import WorkerUnreachable
+from workers.engine_source import EngineAbilities
 from workers.launch import EngineLife
 
 
@@ -75,6 +76,7 @@ def given(monkeypatch):
         found.append(launch)
 
     monkeypatch.setattr(worker_engine, "_run", run)
+    monkeypatch.setattr(worker_engine, "abilities_of", lambda engine, python: EngineAbilities())
     monkeypatch.setattr(worker_engine.logs, "set_up", lambda _: None)
 
     def launch(*words):
@@ -93,7 +95,7 @@ def test_a_model_is_named_to_the_engine_as_it_was_named_here(given, model):
 def test_events_of_all_ranks_and_their_replay_have_ports_of_their_own(given):
     words = ("--engine", "sglang", "--model", "m", "--kv-events-port", "5557", "--", "--dp-size", "4")
     launch = given(*words)
-    assert (launch.events_port, launch.replay_port) == (5557, 5561)
+    assert (launch.events_port, launch.replay_port, launch.loads_port) == (5557, 5561, None)
 
 
 def test_ports_that_nobody_has_chosen_are_free_and_apart(given):

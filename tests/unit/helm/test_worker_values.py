@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.settings.prices import Prices
-from gateway.settings.workers import KvEventsAt, ProvidedModel, Provider, Worker, WorkerTls
+from gateway.settings.workers import KvEventsAt, LoadFeedAt, ProvidedModel, Provider, Worker, WorkerTls
 
 CHART = Path(__file__).parents[3] / "helm/radixgate"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -25,6 +25,7 @@ def test_every_setting_of_a_worker_may_be_given():
     assert set(EXTERNAL) == fields(Worker) - {"api_key"} | {"apiKey"}
     assert set(EXTERNAL["tls"]["properties"]) == fields(WorkerTls)
     assert set(EXTERNAL["kv_events"]["oneOf"][1]["properties"]) == fields(KvEventsAt)
+    assert set(EXTERNAL["load_feed"]["oneOf"][1]["properties"]) == fields(LoadFeedAt)
     provider = EXTERNAL["provider"]["properties"]
     model = provider["models"]["additionalProperties"]["properties"]
     assert set(provider) == fields(Provider)
@@ -43,10 +44,19 @@ def test_every_setting_of_a_worker_may_be_given():
             "models": ["m"],
         },
         {"kv_events": {"endpoint": "tcp://*:5557", "ranks": 2}, "headers": {"x-team": "llm"}},
+        {"load_feed": {"endpoint": "tcp://*:5559", "ranks": 2}},
         {"kv_events": "off", "url": "https://10.0.0.1", "tls": {"ca": "/etc/ca.crt"}},
         {"provider": {"models": {"m": {"name": "n", "prices": {"input": 1, "output": 2}}}, "after_ms": 50}},
+        {
+            "provider": {
+                "models": {"m": {}},
+                "rest_seconds_max": 5,
+                "concurrency": 4,
+                "limits": [{"requests": 500, "per": "minute"}],
+            }
+        },
     ],
-    ids=["scheduling", "events", "tls", "provider"],
+    ids=["scheduling", "events", "load-feed", "tls", "provider", "limited provider"],
 )
 def test_what_the_schema_takes_the_gateway_takes(more):
     worker = {**LEAST, **more}
@@ -62,6 +72,7 @@ def test_what_the_schema_takes_the_gateway_takes(more):
         {"kv_events": {"ranks": 2}},
         {"kvEvents": "auto"},
         {"provider": {}},
+        {"provider": {"models": {"m": {}}, "concurrency": 0}},
         {"prefill_tokens_per_second": 0},
     ],
     ids=str,

@@ -31,6 +31,13 @@ async def test_vllm_that_listens_everywhere_is_reached_where_its_http_is(monkeyp
     assert report.events == (EventSource(endpoint="tcp://gpu-7:5557", replay="tcp://gpu-7:5558", topic="kv"),)
 
 
+async def test_ranks_of_vllm_stand_in_their_order(monkeypatch):
+    ranks = {str(rank): {"endpoint": f"tcp://10.0.0.1:{6000 + rank}"} for rank in (10, 2, 0, 11, 1)}
+    adapter = asked(VllmAdapter, monkeypatch, kv_event_sources=ranks, is_sleeping={"is_sleeping": False})
+    report = await adapter.probe()
+    assert [int(source.endpoint[-4:]) - 6000 for source in report.events] == [0, 1, 2, 10, 11]
+
+
 async def test_sglang_that_listens_everywhere_is_reached_where_its_http_is(monkeypatch):
     told = {"endpoint_host": "*", "endpoint_port_base": 5557, "replay_endpoint_port_base": 5600}
     info = {"kv_events": {**told, "topic": "kv", "block_size": 16, "dp_size": 2}}

@@ -13,11 +13,11 @@ from tests.fakes import scripted_engine
 from workers import engine_flags
 from workers.adapter import WorkerTarget, WorkerUnreachable
 from workers.adapters.sglang import SglangAdapter
-from workers.launch import Launch, LaunchedEngine, Patience, command_line, ranks, shown
+from workers.launch import Launch, LaunchedEngine, Patience, command_line, environment, ranks, shown
 from workers.worker import Role
 
 
-def line(**more):
+def launch(**more):
     given = {
         "engine": "sglang",
         "model": "/models/qwen",
@@ -25,7 +25,11 @@ def line(**more):
         "host": "127.0.0.1",
         "port": 1234,
     }
-    return shlex.join(command_line(Launch(**{**given, **more})))
+    return Launch(**{**given, **more})
+
+
+def line(**more):
+    return shlex.join(command_line(launch(**more)))
 
 
 def test_sglang_is_launched_with_what_a_gateway_makes_use_of():
@@ -44,6 +48,54 @@ def test_vllm_is_launched_with_what_a_gateway_makes_use_of():
         "--scheduling-policy priority --kv-events-config "
         '\'{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:11","replay_endpoint":"tcp://*:12"}\''
     )
+
+
+def test_events_are_published_where_the_engine_serves():
+    assert (
+        '\'{"publisher":"zmq","endpoint":"tcp://127.0.0.1:11","bind":true,"replay_endpoint":"tcp://127.0.0.1:12"}\''
+        in line(events_port=11, replay_port=12, events_at="127.0.0.1")
+    )
+
+
+def test_vllm_listens_at_one_address_where_it_chooses_the_port():
+    given = {"engine": "vllm", "events_port": 0, "replay_port": 0, "events_at": "10.0.0.7"}
+    assert '"endpoint":"tcp://*:0","replay_endpoint":"tcp://*:0"' in line(**given)
+    assert environment(launch(**given)) == {"VLLM_HOST_IP": "10.0.0.7"}
+    assert environment(launch(**{**given, "events_port": 11})) == {}
+    assert environment(launch(events_port=11, replay_port=12, events_at="10.0.0.7")) == {}
+
+
+async def test_a_variable_that_is_set_stays_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_HOST_IP", "10.9.9.9")
+    program = tmp_path / "program"
+    said = f'echo "$VLLM_HOST_IP $OTHER" > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/said\n'
+    program.write_text(f"#!/bin/sh\n{said}sleep 60\n")
+    program.chmod(0o755)
+    given = {"VLLM_HOST_IP": "127.0.0.1", "OTHER": "ours"}
+    engine = LaunchedEngine([str(program)], silent, patience=Patience(look=0.01, stop=5.0), environment=given)
+    running = asyncio.create_task(engine.run())
+    await until((tmp_path / "said").exists)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (tmp_path / "said").read_text() == "10.9.9.9 ours\n"
+
+
+async def silent():
+    raise WorkerUnreachable("silent")
+
+
+def test_sglang_publishes_its_load_beside_its_events():
+    assert line(events_port=11, replay_port=12, loads_port=13).endswith(
+        " --load-publish-endpoint 'tcp://*:13'"
+    )
+    assert "--load-publish-endpoint" not in line(loads_port=13)
+    assert "--load-publish-endpoint" not in line(engine="vllm", events_port=11, replay_port=12, loads_port=13)
+
+
+@pytest.mark.parametrize("flag", ["--kv-events-config", "--load-publish-endpoint"], ids=["events", "loads"])
+def test_where_the_caller_says_how_to_publish_the_load_feed_is_the_callers_too(flag):
+    words = line(events_port=11, replay_port=12, loads_port=13, more=(flag, "theirs"))
+    assert "tcp://*:13" not in words
 
 
 @pytest.mark.parametrize("more", [("--page-size", "64"), ("--page-size=64",)], ids=["two-words", "one-word"])

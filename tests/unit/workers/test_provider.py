@@ -100,3 +100,17 @@ async def test_what_leaves_says_neither_who_asks_nor_where_it_came_from():
         None,
     )
     assert "ours" not in sent.id
+
+
+@pytest.mark.parametrize("limited", [True, False], ids=["429", "hung up"])
+async def test_one_that_wants_to_be_asked_less_is_there_all_the_same(limited):
+    class Probed:
+        async def probe(self):
+            raise WorkerUnreachable("no", limited=limited)
+
+    adapter = ProviderAdapter(Probed(), {})
+    if limited:
+        assert (await adapter.probe()).models == ()
+    else:
+        with pytest.raises(WorkerUnreachable):
+            await adapter.probe()

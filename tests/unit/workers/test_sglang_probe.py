@@ -18,8 +18,8 @@ def says(told, status=200):
     return handle
 
 
-async def probed(**paths):
-    """What it tells of itself; `loads` is /v1/loads."""
+async def report_of(**paths):
+    """`loads` is /v1/loads."""
     app = web.Application()
     app.router.add_get("/v1/models", says({"data": [{"id": "m"}]}))
     for name, handle in paths.items():
@@ -27,9 +27,14 @@ async def probed(**paths):
     async with TestServer(app) as server:
         adapter = SglangAdapter(WorkerTarget(id="w", url=str(server.make_url("")).rstrip("/")))
         try:
-            report = await adapter.probe()
+            return await adapter.probe()
         finally:
             adapter.close()
+
+
+async def probed(**paths):
+    """What it tells of itself."""
+    report = await report_of(**paths)
     return report.models, report.kv_tokens_max, report.ranks, report.load and report.load.streams
 
 
@@ -54,3 +59,29 @@ async def test_one_that_is_not_ready_is_not_there():
 async def test_one_that_cannot_tell_what_it_is_is_not_there():
     with pytest.raises(WorkerUnreachable, match="status 500 from /server_info"):
         await probed(ready=says({}), server_info=says({}, 500))
+
+
+PUBLISHER = {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 5557, "dp_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        (None, []),
+        (PUBLISHER, []),
+        (
+            {**PUBLISHER, "load_endpoint_port_base": 5559, "load_topic": "load"},
+            ["tcp://127.0.0.1:5559", "tcp://127.0.0.1:5560"],
+        ),
+        # It listens everywhere for the one, also where it has an address for the other.
+        (
+            {**PUBLISHER, "endpoint_host": "10.0.0.9", "load_endpoint_port_base": 6000, "dp_size": 1},
+            ["tcp://127.0.0.1:6000"],
+        ),
+        ({"endpoint_port_base": None, "load_endpoint_port_base": None}, []),
+    ],
+    ids=["none", "events-alone", "loads", "events-elsewhere", "null"],
+)
+async def test_where_it_publishes_its_load_stands_beside_its_events(events, found):
+    report = await report_of(ready=says({}), server_info=says({**INFO, "kv_events": events}))
+    assert [source.endpoint for source in report.loads] == found

@@ -1,0 +1,155 @@
+"""Gateways that hear how busy workers are, from a feed over real ZMQ, and ask when it is silent."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from gateway.cli.free_ports import free_ports
+from gateway.dispatch import load_feeds as feeds_module
+from gateway.dispatch import loads as loads_module
+from gateway.dispatch.prefill_rate import TOKENS_ENOUGH
+from tests.fakes.load_publisher import LoadPublisher, stat
+from tests.fakes.scripted_worker import ScriptedWorker
+
+LONG = "It was a long prompt, and there was more of it than of any other. " * 40
+
+
+class Rank:
+    """Says the same every few milliseconds, as a busy engine does."""
+
+    def __init__(self, publisher, **told):
+        self.publisher = publisher
+        self.told = told
+
+    async def run(self):
+        while True:
+            self.publisher.publish(stat(**self.told))
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def publishing(*ranks):
+    """A scripted worker with a load feed of so many ranks, on ports in a row."""
+    async with AsyncExitStack() as stack:
+        base = free_ports("127.0.0.1", len(ranks))
+        said = [
+            Rank(stack.enter_context(LoadPublisher(base + number)), rank=number, **told)
+            for number, told in enumerate(ranks)
+        ]
+        worker = ScriptedWorker()
+        worker.ranks = len(ranks)
+        worker.info = {
+            "kv_events": {"load_endpoint_port_base": base, "load_topic": "load", "dp_size": len(ranks)}
+        }
+        await stack.enter_async_context(worker)
+        tasks = [asyncio.create_task(one.run()) for one in said]
+        try:
+            yield worker, said, tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def one(running):
+    return running.here.gateway.fleet["w0"]
+
+
+async def test_what_a_worker_publishes_is_heard_and_shown(gateway, tmp_path):
+    operated = {"database.url": f"sqlite:///{tmp_path}/tenants.db", "admin.token": "t0ken"}
+    async with publishing({"running": 3, "waiting": 2, "kv": 900, "waiting_uncached": 400}) as (
+        worker,
+        _,
+        _,
+    ):
+        async with gateway(worker, **operated) as running:
+            await running.until(lambda: one(running).load.foreign.streams == 5)
+            foreign = one(running).load.foreign
+            assert (foreign.tokens_queued, foreign.kv_tokens) == (400, 900)
+            snapshot = one(running).snapshot(0.0)
+            assert (snapshot.streams, snapshot.tokens_queued) == (5, 400)
+            async with running.http.get(f"{running.admin}/metrics") as answer:
+                assert 'radixgate_worker_load_heard{worker="w0"} 1.0' in await answer.text()
+            operator = {"Authorization": "Bearer t0ken"}
+            async with running.http.get(f"{running.admin}/admin/v1/workers", headers=operator) as answer:
+                assert (await answer.json())["data"][0]["load_heard"] is True
+
+
+async def test_a_worker_whose_feed_falls_silent_is_asked(gateway, monkeypatch):
+    monkeypatch.setattr(loads_module, "SILENT_SECONDS", 0.5)
+    async with publishing({"running": 5}) as (worker, _, tasks):
+        async with gateway(worker) as running:
+            await running.until(lambda: one(running).load.foreign.streams == 5)
+            tasks[0].cancel()
+            await running.until(lambda: not one(running).load.is_heard)
+            # Nothing is heard, and this worker has no /v1/loads.
+            await running.until(lambda: one(running).load.foreign.streams == 0)
+
+
+async def test_a_request_goes_past_the_rank_that_others_keep_busy(gateway):
+    async with publishing({}, {}) as (worker, ranks, _):
+        async with gateway(worker) as running:
+            await running.until(lambda: one(running).load.is_heard)
+            async with running.chat(LONG) as answer:
+                assert answer.status == 200
+            home = worker.seen[0].body["routed_dp_rank"]
+            ranks[home].told = {"running": 40, "waiting": 200, "waiting_uncached": 500_000}
+            await running.until(lambda: one(running).load.foreign.streams == 240)
+            async with running.chat("x" + LONG) as answer:
+                assert answer.status == 200
+            async with running.chat("y" + LONG) as answer:
+                assert answer.status == 200
+    assert [seen.body["routed_dp_rank"] for seen in worker.seen[1:]] == [1 - home, 1 - home]
+
+
+async def test_a_worker_begins_with_the_speed_that_its_engine_says_it_had(gateway):
+    told = {"prefilled": 4 * TOKENS_ENOUGH, "prefill_us": 4 * TOKENS_ENOUGH * 25}
+    async with publishing(told) as (worker, _, _):
+        async with gateway(worker) as running:
+            await running.until(lambda: one(running).load.is_heard)
+            assert one(running).speed.ms_per_token == 0.025
+
+
+async def test_the_settings_say_where_a_worker_publishes_or_that_nobody_listens(gateway):
+    async with publishing({"running": 2}) as (worker, said, _):
+        worker.info = {}
+        at = {"endpoint": f"tcp://*:{said[0].publisher.port}"}
+        entry = {"id": "w0", "kind": "sglang", "url": worker.url}
+        async with gateway(workers=json.dumps([{**entry, "load_feed": at}])) as running:
+            await running.until(lambda: one(running).load.is_heard)
+        worker.info = {"kv_events": {"load_endpoint_port_base": said[0].publisher.port, "dp_size": 1}}
+        async with gateway(workers=json.dumps([{**entry, "load_feed": "off"}])) as running:
+            await running.until(lambda: one(running).reported)
+            assert one(running).report.loads
+            await running.until(lambda: one(running).health.health.value == "up")
+            assert not one(running).load.is_heard
+
+
+async def test_workers_beyond_the_bound_are_asked_and_the_log_says_so_once(gateway, monkeypatch, caplog):
+    monkeypatch.setattr(feeds_module, "LISTENERS_MAX", 1)
+    async with publishing({"running": 2}) as (worker, _, _), publishing({}, {}) as (other, _, _):
+        async with gateway(worker, other) as running:
+            await running.until(lambda: one(running).load.is_heard)
+            beyond = running.here.gateway.fleet["w1"]
+            await running.until(lambda: beyond.reported)
+            for _ in range(3):
+                await running.here.gateway.fleet.probe(beyond)
+            assert not beyond.load.is_heard
+    assert [line for line in caplog.messages if "load feeds are heard" in line] == [
+        "worker w1 is asked how busy it is: 1 load feeds are heard"
+    ]
+
+
+async def test_a_worker_that_leaves_is_not_listened_to_any_more(gateway, tmp_path):
+    async with publishing({"running": 2}) as (worker, _, _):
+        listed = tmp_path / "workers.json"
+        listed.write_text(json.dumps([{"id": "w0", "kind": "sglang", "url": worker.url}]))
+        found = json.dumps([{"kind": "file", "name": str(listed), "every_seconds": 0.1}])
+        async with gateway(discovery=found) as running:
+            await running.until(lambda: "w0" in running.here.gateway.fleet and one(running).load.is_heard)
+            leaving = one(running)
+            listed.write_text("[]")
+            await running.until(lambda: "w0" not in running.here.gateway.fleet)
+            heard_at = leaving.load.heard_at
+            await asyncio.sleep(0.3)
+            assert leaving.load.heard_at == heard_at

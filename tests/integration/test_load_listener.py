@@ -1,0 +1,145 @@
+"""Listening to a load feed over real sockets: late, among nonsense, after a restart."""
+
+import asyncio
+from contextlib import aclosing
+
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+
+from tests.fakes.load_publisher import LoadPublisher, stat
+from workers import load_feed
+from workers.engine_loads import EngineLoad
+from workers.load_feed import LoadListener, LoadSource
+
+
+class Listening:
+    def __init__(self, endpoint):
+        self.context = zmq.asyncio.Context()
+        self.listener = LoadListener(LoadSource(endpoint=endpoint), self.context)
+        self.heard = []
+        self.task = asyncio.create_task(self.listen())
+
+    async def listen(self):
+        async with aclosing(self.listener.readings()) as readings:
+            async for reading in readings:
+                self.heard.append(reading)
+
+    async def until(self, true):
+        async with asyncio.timeout(20):
+            while not true(self):
+                assert not self.task.done(), self.task
+                await asyncio.sleep(0.01)
+
+    async def close(self):
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+async def listen():
+    started = []
+
+    def start(endpoint):
+        started.append(Listening(endpoint))
+        return started[-1]
+
+    yield start
+    for one in started:
+        await one.close()
+
+
+@pytest.fixture
+def publisher():
+    with LoadPublisher() as publisher:
+        yield publisher
+
+
+async def joined(publisher, listening):
+    """Whoever has just connected misses the first readings."""
+    await publisher.until_heard(lambda: listening.heard, stat(running=1))
+
+
+async def test_a_reading_is_heard_with_all_that_it_says(publisher, listen):
+    listening = listen(publisher.endpoint)
+    told = stat(running=3, waiting=2, kv=700, waiting_uncached=90, prefilled=5000, prefill_us=2500)
+    await publisher.until_heard(lambda: listening.heard, told)
+    heard = listening.heard[-1]
+    assert heard.load == EngineLoad(streams=5, tokens_queued=90, kv_tokens=700)
+    assert (heard.prefilled_tokens, heard.prefill_us) == (5000, 2500)
+
+
+async def test_of_many_that_come_at_once_the_last_one_is_heard_and_few_others(publisher, listen):
+    listening = listen(publisher.endpoint)
+    await joined(publisher, listening)
+    for running in range(2, 202):
+        publisher.publish(stat(running=running))
+    await listening.until(lambda it: it.heard[-1].running == 201)
+    assert len(listening.heard) < 20
+
+
+async def test_older_engines_say_less_and_newer_ones_may_say_more(publisher, listen):
+    listening = listen(publisher.endpoint)
+    await joined(publisher, listening)
+    publisher.publish(["LoadStat", 7, 1, 30, 1000, 0])
+    await listening.until(lambda it: it.heard[-1].running == 7)
+    assert (listening.heard[-1].load.tokens_queued, listening.heard[-1].prefilled_tokens) == (0, 0)
+    publisher.publish([*stat(running=8), "something new", {"a": 1}])
+    await listening.until(lambda it: it.heard[-1].running == 8)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        msgspec.msgpack.encode(["Other", 1, 2, 3]),
+        msgspec.msgpack.encode(stat(running=-1)),
+    ],
+    ids=["empty", "no-msgpack", "no-array", "another-kind", "below-nothing"],
+)
+async def test_nonsense_is_counted_and_what_comes_after_it_is_heard(publisher, listen, payload):
+    listening = listen(publisher.endpoint)
+    await joined(publisher, listening)
+    publisher.send(payload)
+    await listening.until(lambda it: it.listener.unreadable == 1)
+    publisher.publish(stat(running=5))
+    await listening.until(lambda it: it.heard[-1].running == 5)
+
+
+async def test_an_engine_that_comes_back_is_heard_again(publisher, listen):
+    listening = listen(publisher.endpoint)
+    await joined(publisher, listening)
+    publisher.close()
+    with LoadPublisher(publisher.port) as again:
+        await again.until_heard(lambda: [h for h in listening.heard if h.running == 9], stat(running=9))
+
+
+async def test_a_peer_that_spoke_nonsense_is_connected_to_anew_after_a_silence(listen, monkeypatch):
+    monkeypatch.setattr(load_feed, "CONNECT_SECONDS", 0.3)
+
+    answered = asyncio.Event()
+
+    async def babble(reader, writer):
+        answered.set()
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    listening = listen(f"tcp://127.0.0.1:{port}")
+    await answered.wait()
+    server.close()
+    await server.wait_closed()
+    with LoadPublisher(port) as publisher:
+        await joined(publisher, listening)
+
+
+async def test_what_is_no_address_is_an_error(listen):
+    listening = listen("nonsense")
+    with pytest.raises(OSError, match="nonsense"):
+        await listening.task
