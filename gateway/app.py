@@ -20,6 +20,7 @@ from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.sources import sources_of
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.choices import Choices
+from gateway.dispatch.encoder_processes import EncoderProcesses
 from gateway.dispatch.feeds import Feeds
 from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.load_feeds import LoadFeeds
@@ -125,12 +126,15 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         quotas = Quotas.opened(settings.redis, scripts, stack, spent)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+        processes = EncoderProcesses()
+        stack.callback(processes.close)
         catalogue = Catalogue(
             settings.models,
             executor,
             random.getrandbits(64),
             int(time.time()),
             TokensOfWorkers(lambda model: reservations.fleet.serving(model)),
+            processes,
         )
         index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(index.close)

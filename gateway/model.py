@@ -23,7 +23,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     tokens: Tokens | None
-    text: bytes = b""
+    text: bytes | bytearray = b""
     counted: bool = True
     mark: bytes = TEXT_MARK
 
@@ -34,7 +34,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def hashes(self, hasher: BlockHasher) -> Hashes:
         if self.tokens is not None:
             return hasher.of_tokens(self.tokens)
-        return hasher.of_text(self.mark + self.text)
+        return hasher.of_text(self.text, self.mark)
 
 
 class PromptEncoder(Protocol):

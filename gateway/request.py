@@ -60,6 +60,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens_max: int | None
 
     @property
+    def size(self) -> int:
+        """Bytes of its fields as they came."""
+        return sum(len(memoryview(value)) for value in self.fields.values())
+
+    @property
     def generates(self) -> bool:
         """Will tokens come? If not, nothing of it stays in a worker's prefix cache either."""
         return self.surface in GENERATING

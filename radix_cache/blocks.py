@@ -28,6 +28,9 @@ from xxhash import xxh3_64_intdigest
 SEED = 1337
 TOKEN_BYTES = 4
 
+COPIED_BYTES_MAX = 256 * 1024
+"""Longer text is hashed where it lies."""
+
 BlockHash = NewType("BlockHash", int)
 """A chained block hash: 0 <= h < 2**64."""
 
@@ -66,12 +69,17 @@ class BlockHasher:
             tokens.byteswap()
         return self._chain(memoryview(tokens).cast("B"))
 
-    def of_text(self, text: bytes) -> Hashes:
-        """Chained hashes of canonical text, for models without a tokenizer.
+    def of_text(self, text: bytes | bytearray, before: bytes = b"") -> Hashes:
+        """Chained hashes of canonical text, for models without a tokenizer; at most a block of it stands `before`.
 
         A block is as many bytes as a block of packed tokens: four bytes stand for one token.
         """
-        return self._chain(memoryview(text))
+        rest = self.block_size * TOKEN_BYTES - len(before)
+        if len(text) <= max(COPIED_BYTES_MAX, rest):
+            return self._chain(memoryview(before + text))
+        chained = self._chain(memoryview(before + text[:rest]))
+        chained.extend(self._chain(memoryview(text)[rest:], chained[-1]))
+        return chained
 
     def local_hashes(self, tokens: Tokens) -> Hashes:
         """Unchained hashes of the full blocks, as routers exchange them on the wire."""
@@ -85,10 +93,9 @@ class BlockHasher:
             return BlockHash(self.of_tokens(tokens)[0])
         return BlockHash(xxh3_64_intdigest(_PAIR.pack(previous, self.local_hashes(tokens)[0]), self.seed))
 
-    def _chain(self, data: memoryview) -> Hashes:
+    def _chain(self, data: memoryview, previous: int | None = None) -> Hashes:
         size, seed, pack = self.block_size * TOKEN_BYTES, self.seed, _PAIR.pack
         chained: Hashes = array("Q")
-        previous: int | None = None
         for at in range(0, len(data) - size + 1, size):
             local = xxh3_64_intdigest(data[at : at + size], seed)
             if previous is not None:

@@ -74,8 +74,8 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
     as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
     Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none. `rank`:
-    the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's tokens, for
-    adapters that know how to send them in its place.
+    the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's tokens as a
+    JSON array, for adapters that know how to send them in its place.
     """
 
     id: str
@@ -87,7 +87,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     traceparent: str | None = None
     priority: int | None = None
     rank: int | None = None
-    ids: Tokens | None = None
+    ids: bytes | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
 

@@ -12,7 +12,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from gateway.dispatch.prompts import read_tokenizer
+from gateway.dispatch.encoder_child import read_tokenizer
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 BLOCKS_REMEMBERED = 4096
@@ -43,7 +43,7 @@ class Prompts:
         self._words = COMMON
         self._tokenizer = None
         if tokenizer is not None:
-            self._tokenizer = read_tokenizer(tokenizer)
+            self._tokenizer, _ = read_tokenizer(tokenizer)
             self._words = _single_tokens(self._tokenizer) or COMMON
         self._block = lru_cache(BLOCKS_REMEMBERED)(self._made)
 

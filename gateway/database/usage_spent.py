@@ -1,5 +1,6 @@
 """What accounts have used, by the hour, for quotas whose own count is lost."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from gateway.quotas.quota import Units
 
 HOURS_MAX = 20_000
 """Hours and models in one answer: the latest."""
+
+ROWS_AT_ONCE = 250
+"""A millisecond or two, after which others have their turn."""
 
 Spent = tuple[int, str, Units]
 """Hour in ms since 1970, model, what was used."""
@@ -35,9 +39,14 @@ class SpentHours:
         asked = (
             _of_a_provider(name, first_ms) if kind == "provider" else _of(_whose(kind, name, also), first_ms)
         )
+        spent: list[Spent] = []
         async with self._database.begin() as connection:
-            found = (await connection.execute(asked.limit(HOURS_MAX))).all()
-        return [_spent(tuple(row)) for row in reversed(found)]
+            found = await connection.execute(asked.limit(HOURS_MAX))
+            while rows := found.fetchmany(ROWS_AT_ONCE):
+                spent += [_spent(tuple(row)) for row in rows]
+                await asyncio.sleep(0)
+        spent.reverse()
+        return spent
 
 
 def _of(whose: ColumnElement[bool], first_ms: int) -> Select[Any]:

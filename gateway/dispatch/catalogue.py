@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.dispatch.encoder_processes import EncoderProcesses
 from gateway.dispatch.encoder_threads import EncoderThreads
 from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
 from gateway.dispatch.worker_tokens import Ask, WorkerEncoder
@@ -46,6 +47,7 @@ HANDED: Mapping[str, frozenset[Surface]] = {
 
 class Catalogue:
     """`key`: secret seed for the encoders' memory. `ask`: workers, for models whose tokens they tell.
+    `processes`: for very long prompts.
 
     Raises SettingsProblem for a tokenizer that cannot be read.
     """
@@ -57,10 +59,12 @@ class Catalogue:
         key: int,
         created: int,
         ask: Ask | None = None,
+        processes: EncoderProcesses | None = None,
     ) -> None:
         self._created = created
         self._key = key
         self._ask = ask
+        self._processes = processes
         self._threads = EncoderThreads(executor)
         self._by_name: dict[str, Model] = {}
         self._aliases: dict[str, str] = {}
@@ -149,7 +153,7 @@ class Catalogue:
             return TextEncoder()
         try:
             return TokenizerEncoder.from_directory(
-                Path(settings.tokenizer), self._threads, self._key, memory_bytes_max
+                Path(settings.tokenizer), self._threads, self._key, memory_bytes_max, self._processes
             )
         except (OSError, ValueError) as err:
             raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err

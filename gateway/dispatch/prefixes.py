@@ -13,6 +13,7 @@ from radix_cache.namespace import Namespace, Space, hasher_for
 
 SPACES_MAX = 100_000
 INLINE_TOKENS_MAX = 1 << 16
+INLINE_IDS_MAX = 1 << 14
 NO_HASHES: Hashes = array("Q")
 
 TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
@@ -24,7 +25,7 @@ class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `exact`: these tokens
     are the worker's own. `output_tokens_max`: what the tenant's plan leaves for each answer, where it has a bound
-    and the client set none. `ids`: its tokens, where they are to go to the worker in place of the text.
+    and the client set none. `ids`: its tokens as JSON, where they are to go to the worker in place of the text.
     """
 
     namespace: Namespace
@@ -32,7 +33,7 @@ class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_tokens: int
     exact: bool
     output_tokens_max: int | None = None
-    ids: Tokens | None = None
+    ids: bytes | None = None
 
     def matched_tokens(self, blocks: int) -> int:
         """Prompt tokens that need no prefill where so many leading blocks are held.
@@ -65,7 +66,7 @@ class Prefixes:
             prompt_tokens=sum(lengths),
             exact=exact,
             output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
-            ids=prompts[0].tokens if exact and len(prompts) == 1 and _hands_tokens(ctx) else None,
+            ids=await _ids(prompts[0]) if exact and len(prompts) == 1 and _hands_tokens(ctx) else None,
         )
 
     def space(self, model: Model, group: str) -> Space:
@@ -86,9 +87,28 @@ async def _hashes(prompt: EncodedPrompt, hasher: BlockHasher) -> Hashes:
     return await asyncio.to_thread(prompt.hashes, hasher)
 
 
+async def _ids(prompt: EncodedPrompt) -> bytes | None:
+    """As JSON; of what is long, in a thread."""
+    tokens = prompt.tokens
+    if tokens is None or len(tokens) <= INLINE_IDS_MAX:
+        return _json(tokens) if tokens is not None else None
+    return await asyncio.to_thread(_json, tokens)
+
+
+def _json(tokens: Tokens) -> bytes:
+    """Slice by slice: a call keeps the interpreter until it returns."""
+    starts = range(0, len(tokens), INLINE_IDS_MAX)
+    slices = [msgspec.json.encode(tokens[at : at + INLINE_IDS_MAX].tolist())[1:-1] for at in starts]
+    return b"[%b]" % b",".join(slices)
+
+
 def _hands_tokens(ctx: RequestContext) -> bool:
-    """Would the answer to its tokens be the very same?"""
-    return ctx.request.surface in ctx.model.hands_tokens and not TEXT_FIELDS & ctx.request.fields.keys()
+    """Would the answer to its tokens be the very same, and did they not come as tokens?"""
+    return (
+        ctx.request.surface in ctx.model.hands_tokens
+        and not TEXT_FIELDS & ctx.request.fields.keys()
+        and not isinstance(ctx.request.prompt[0], list | array)
+    )
 
 
 def _length_max(ctx: RequestContext) -> int | None:

@@ -1,11 +1,12 @@
 """What the ledger knows of an account, for quotas: see gateway.quotas.restoring."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.usage_spent import SpentHours
+from gateway.database.usage_spent import Spent, SpentHours
 from gateway.ledger.shipper import Shipper
-from gateway.quotas.restoring import SpentHour, SpentUnknown
+from gateway.quotas.restoring import INLINE_HOURS_MAX, SpentHour, SpentUnknown
 
 AWAY = (DatabaseDown, DatabaseConflict, OSError, TimeoutError)
 
@@ -32,4 +33,8 @@ class LedgerSpent:
             found = await self._hours.of(kind, name, round(since * 1000), self._families.get(name, ()))
         except AWAY as err:
             raise SpentUnknown(str(err) or "the database does not answer in time") from err
-        return [SpentHour(start=start / 1000, model=model, units=units) for start, model, units in found]
+        return _hours(found) if len(found) <= INLINE_HOURS_MAX else await asyncio.to_thread(_hours, found)
+
+
+def _hours(found: Sequence[Spent]) -> list[SpentHour]:
+    return [SpentHour(start=start / 1000, model=model, units=units) for start, model, units in found]

@@ -6,6 +6,7 @@ before the first has had its time: the one that comes after the budget is spent 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from aiohttp import StreamReader
 
@@ -13,6 +14,9 @@ from gateway.errors import Overloaded, PayloadTooLarge
 
 BODIES_BYTES_MAX = 512 * 1024**2
 RETRY_SECONDS = 1.0
+
+JOINED_BYTES_MAX = 1024**2
+"""Chunks of a longer body are put together as they come: joined in the end, ten megabytes are a long moment."""
 
 
 class Bodies:
@@ -48,10 +52,16 @@ class Body:
 
     async def read(self, content: StreamReader) -> bytes:
         """All of it. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
+        long = bytearray()
         while chunk := await content.readany():
             if self.size + len(chunk) > self._among.body_bytes_max:
                 raise PayloadTooLarge(self._among.body_bytes_max)
             self._among.hold(len(chunk))
             self.size += len(chunk)
             self._chunks.append(chunk)
-        return b"".join(self._chunks)
+            if self.size > JOINED_BYTES_MAX:
+                for one in self._chunks:
+                    long += one
+                self._chunks.clear()
+        # Read only by what takes either.
+        return cast(bytes, long) if long else b"".join(self._chunks)

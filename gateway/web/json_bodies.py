@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from gateway.errors import BadRequest
+from gateway.web.reading import between
 from gateway.web.shape import check_depth, check_size
 
 _Body = TypeVar("_Body")
@@ -19,7 +20,11 @@ def read(body: bytes, decoder: "msgspec.json.Decoder[_Body]") -> tuple[_Body, Ma
     """Raises BadRequest that names the field."""
     try:
         check_size(body)
-        decoded, fields = decoder.decode(body), _FIELDS.decode(body)
+        between(body)
+        decoded = decoder.decode(body)
+        between(body)
+        fields = _FIELDS.decode(body)
+        between(body)
         check_depth(None, fields)
         return decoded, fields
     except msgspec.ValidationError as err:

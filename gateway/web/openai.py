@@ -9,7 +9,7 @@ something else.
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,8 @@ import msgspec
 from gateway.errors import BadRequest
 from gateway.request import GENERATING, InferenceRequest, Surface
 from gateway.web import passed_media
-from gateway.web.reading import TokenId, token_ids
+from gateway.web.long_strings import put_back, taken_out
+from gateway.web.reading import LONG_BYTES, TokenId, between, check_text, fields_of, token_ids
 from gateway.web.shape import check_depth, check_size
 
 CHOICES_MAX = 128
@@ -151,6 +152,7 @@ class _RawInput(EmbeddingBody):
 
 
 _READ: Mapping[Surface, type[CommonBody]] = {Surface.COMPLETIONS: _RawPrompt, Surface.EMBEDDINGS: _RawInput}
+_RAW = {Surface.COMPLETIONS: "prompt", Surface.EMBEDDINGS: "input"}
 _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
     surface: msgspec.json.Decoder(_READ.get(surface, body_type(surface))) for surface in Surface
 }
@@ -160,10 +162,13 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     """The request in a body. Raises BadRequest that names the field."""
     try:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
-        _ = body.isascii() or body.decode()
+        check_text(body)
         check_size(body)
-        fields = _FIELDS.decode(body)
-        read = _READERS[surface].decode(body)
+        between(body)
+        fields = fields_of(body) if surface in _READ else _FIELDS.decode(body)
+        between(body)
+        read = _read(surface, body, fields)
+        between(body)
         check_depth(getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _refusal(str(err)) from err
@@ -195,6 +200,35 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         # Both names may be sent; the larger one counts, or a tiny first one would be a way round the quota.
         output_tokens_max=max(limits, default=None),
     )
+
+
+def _read(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:
+    """What is read of the body. Of a long one, without its prompt, which would be read twice."""
+    if surface is Surface.CHAT and len(body) > LONG_BYTES:
+        return _chat(body)
+    raw = _RAW.get(surface)
+    if raw is None or len(body) <= LONG_BYTES or raw not in fields:
+        return _READERS[surface].decode(body)
+    known = body_type(surface).__struct_fields__
+    few = {name: value for name, value in fields.items() if name in known and name != raw}
+    read = _READERS[surface].decode(msgspec.json.encode(few))
+    setattr(read, raw, fields[raw])
+    return read
+
+
+def _chat(body: bytes) -> ChatBody:
+    """What is read of a long one, its very long strings in slices."""
+    decode: Callable[[bytes], ChatBody] = _READERS[Surface.CHAT].decode
+    try:
+        rest, strings = taken_out(body)
+    except msgspec.DecodeError:
+        return decode(body)  # Which says of what is wrong where it is.
+    if strings:
+        read = decode(rest)
+        read.messages, count = put_back(read.messages, strings)
+        if count == len(strings):
+            return read
+    return decode(body)  # Some are elsewhere.
 
 
 def _prompt(surface: Surface, read: Any) -> list[Any]:

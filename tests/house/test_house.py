@@ -34,7 +34,7 @@ MAY_CATCH_EVERYTHING = {
     "gateway/lifecycle.py": "the supervisor of loops",
     "gateway/dispatch/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/dispatch/feed.py": "whatever a publisher of KV events sends costs its own feed only",
-    "gateway/dispatch/prompts.py": "tokenizers raises nothing more precise",
+    "gateway/dispatch/encoder_child.py": "tokenizers raises nothing more precise",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",
 }
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from workers.adapter import TlsFiles
+from workers.adapters.pieces import Pieces
 from workers.adapters.tls import ClientTls
 
 CONNECT_SECONDS_MAX = 3.0
@@ -74,11 +75,14 @@ class Connection(asyncio.Protocol):
 
     # For its user
 
-    def send(self, request: bytes) -> None:
+    def send(self, request: Pieces) -> None:
         """Writes a whole request."""
         self._begin()
         assert self._transport is not None
-        self._transport.write(request)
+        if len(request) == 1:
+            self._transport.write(request[0])
+        else:
+            self._transport.writelines(request)
 
     async def first(self, seconds: float) -> bytes:
         """Waits for the head and the first piece of the body, which may be empty. Raises Broken, Silent."""
@@ -235,7 +239,7 @@ class ConnectionPool:
         self.host = parts.netloc.rpartition("@")[2]
         self.base = parts.path.rstrip("/")
 
-    async def send(self, request: bytes, first_byte_seconds_max: float) -> tuple[Connection, bytes]:
+    async def send(self, request: Pieces, first_byte_seconds_max: float) -> tuple[Connection, bytes]:
         """Sends a request; the connection with the head of the answer read, and the first piece of its body.
 
         Raises Broken, Silent. On every error, cancellation included, the connection is hung up.
@@ -271,7 +275,7 @@ class ConnectionPool:
                 return connection
         return None
 
-    async def _first(self, connection: Connection, request: bytes, seconds: float) -> bytes:
+    async def _first(self, connection: Connection, request: Pieces, seconds: float) -> bytes:
         connection.send(request)
         self._unanswered.add(connection)
         try:

@@ -15,6 +15,7 @@ import msgspec
 
 from workers.adapter import Failure, StreamBroken, WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.connection import Broken, Connection, ConnectionPool, Silent
+from workers.adapters.pieces import Pieces, size
 
 PROBE_SECONDS_MAX = 3.0
 PROBE_BYTES_MAX = 4 * 1024**2
@@ -51,19 +52,21 @@ class HttpWorker:
         self._headers += "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
 
     @asynccontextmanager
-    async def stream(self, call: WorkerCall, body: bytes, headers: str = "") -> AsyncIterator[WorkerAnswer]:
+    async def stream(self, call: WorkerCall, body: Pieces, headers: str = "") -> AsyncIterator[WorkerAnswer]:
         """POSTs the body and yields the answer once its first bytes are there. See WorkerAdapter.stream.
 
         `headers`: further ones, each a line with its end.
         """
         head = self._head("POST", call.path)
         head += (
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nx-request-id: {call.id}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {size(body)}\r\nx-request-id: {call.id}\r\n"
         )
         if call.traceparent is not None:
             head += f"traceparent: {call.traceparent}\r\n"
         head += headers
-        request = head.encode("latin-1") + b"\r\n" + body
+        start = head.encode("latin-1") + b"\r\n"
+        # What is short is one write.
+        request = (start + body[0],) if len(body) == 1 else (start, *body)
         try:
             connection, first = await self._pool.send(request, call.first_byte_seconds_max)
         except Silent as err:
@@ -94,7 +97,7 @@ class HttpWorker:
         request = (self._head("GET", path) + "\r\n").encode("latin-1")
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
-                status, text = await self._whole(request, PROBE_SECONDS_MAX, PROBE_BYTES_MAX)
+                status, text = await self._whole((request,), PROBE_SECONDS_MAX, PROBE_BYTES_MAX)
         except TimeoutError as err:
             raise WorkerUnreachable(
                 f"/{path}: no answer within {PROBE_SECONDS_MAX:g} seconds", timed_out=True
@@ -113,7 +116,7 @@ class HttpWorker:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
             async with asyncio.timeout(seconds_max):
-                status, text = await self._whole(head.encode("latin-1") + body, seconds_max, bytes_max)
+                status, text = await self._whole((head.encode("latin-1") + body,), seconds_max, bytes_max)
         except TimeoutError as err:
             raise WorkerUnreachable(
                 f"/{path}: no answer within {seconds_max:g} seconds", timed_out=True
@@ -142,7 +145,7 @@ class HttpWorker:
         """The lines that every request begins with."""
         return f"{method} {self._pool.base}/{path} HTTP/1.1\r\n{self._headers}"
 
-    async def _whole(self, request: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
+    async def _whole(self, request: Pieces, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
         connection, text = await self._pool.send(request, seconds_max)
         try:
             pieces, size = [text], len(text)

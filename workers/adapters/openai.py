@@ -12,6 +12,7 @@ import msgspec
 
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
 from workers.adapters.http import HttpWorker
+from workers.adapters.pieces import written
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
 
@@ -39,7 +40,7 @@ class OpenAIAdapter:
         self.http = HttpWorker(target)
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
-        return self.http.stream(call, msgspec.json.encode(self.body(call)), self.headers(call))
+        return self.http.stream(call, written(self.body(call)), self.headers(call))
 
     def headers(self, call: WorkerCall) -> str:
         """Header lines of its own that a call goes with."""

@@ -29,7 +29,7 @@ def with_ids(
     field = "prompt" if call.path == COMPLETIONS else chat_field
     if call.ids is None or field is None:
         return fields
-    return {**fields, field: msgspec.Raw(msgspec.json.encode(call.ids.tolist()))}
+    return {**fields, field: msgspec.Raw(call.ids)}
 
 
 async def tokenize(http: HttpWorker, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:

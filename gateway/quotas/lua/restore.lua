@@ -3,7 +3,7 @@
 -- keys  1: hash: key of meters -> ms at which their long windows were put back, or were whole  2: these meters
 -- args  1: ms for which that is known; then for every limit its text, what is used, and when its window ends in us
 --       (0: of a smooth one)
--- Gives 1; 0 if it was done before; -1 if a window of the calendar has ended meanwhile: nothing is done.
+-- Gives 1; 0 if it was done before, or if no less is known here; -1 if a window of the calendar has ended meanwhile: nothing is done.
 --
 -- Whoever comes first does it. What was charged since the loss is in the ledger as well, or will be: the larger of
 -- the two counts, never both.
@@ -38,5 +38,5 @@ verbs.restore = function(keys, args)
   keep(limits, where, meters, changed, now)
   redis.call('HSET', keys[1], keys[2], math.floor(now / 1000))
   redis.call('PEXPIRE', keys[1], tonumber(args[1]))
-  return 1
+  return next(changed) and 1 or 0
 end

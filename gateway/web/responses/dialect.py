@@ -18,6 +18,7 @@ from gateway.request import InferenceRequest, Surface
 from gateway.telemetry.record import Usage
 from gateway.tenants.tenant import Tenant
 from gateway.web import chat_answers
+from gateway.web.reading import unhurried
 from gateway.web.responses import answers
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.requests import ResponseRequest, chat_request, read_body
@@ -48,23 +49,25 @@ class ResponsesDialect:
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         self._tenant = tenant.id
-        read, fields = read_body(body)
+        read, fields = await unhurried(body, read_body)
         before = await self._before(read.previous_response_id) if read.previous_response_id else []
-        self._asked = chat_request(read, fields, before)
+        asked = self._asked = await unhurried(body, lambda _: chat_request(read, fields, before))
         if read.store is False:
             self._store = None
         self.background, self.streamed = bool(read.background), bool(read.stream)
         if self.background and self._store is None:
             raise BadRequest("A response in the background has to be stored.", param="background")
-        if self._store is not None and len(msgspec.json.encode(self._asked.context)) > BYTES_MAX:
-            raise BadRequest(
-                f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",
-                param="store",
-            )
+        if self._store is not None:
+            written = await unhurried(body, lambda _: msgspec.json.encode(asked.context))
+            if len(written) > BYTES_MAX:
+                raise BadRequest(
+                    f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",
+                    param="store",
+                )
         self._response = answers.opening(self._id, self._wall(), read, stored=self._store is not None)
         if self.background:
             self._events = ResponseEvents(self._response)
-        return self._asked.chat
+        return asked.chat
 
     def now(self) -> StoredResponse:
         """The response as it is."""

@@ -67,3 +67,91 @@ async def test_what_a_long_body_is_refused_for_is_said():
     assert len(body) > reading.LONG_BYTES
     with pytest.raises(BadRequest, match="must name a model"):
         await unhurried(body, lambda body: openai.decode(Surface.COMPLETIONS, body))
+
+
+def in_one_piece(surface, body):
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (reading, openai):
+            patch.setattr(module, "LONG_BYTES", 10**9)
+        return told(surface, body)
+
+
+def in_slices(surface, body):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "SLICE_BYTES", 4)
+        for module in (reading, openai):
+            patch.setattr(module, "LONG_BYTES", 0)
+        return told(surface, body)
+
+
+def told(surface, body):
+    """All that a body is read to; None if it is refused."""
+    try:
+        request = openai.decode(surface, body)
+    except BadRequest:
+        return None
+    fields = {name: bytes(value) for name, value in request.fields.items()}
+    return (
+        fields,
+        [list(prompt) if isinstance(prompt, array) else prompt for prompt in request.prompt],
+        request.stream,
+    )
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 99) | st.text(max_size=5) | st.just("prompt"),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["prompt", "input", "a"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    fields=st.lists(
+        st.tuples(
+            st.sampled_from(["prompt", "input", "user", "metadata", "stream"]),
+            VALUES | st.lists(st.integers(0, 9999), min_size=2, max_size=20),
+        ),
+        max_size=5,
+    ),
+    surface=st.sampled_from([Surface.COMPLETIONS, Surface.EMBEDDINGS]),
+    blank=st.sampled_from(["", " ", "\n\t"]),
+)
+def test_a_body_says_the_same_read_in_slices(fields, surface, blank):
+    """Also with a field twice, or a name of a field where none is."""
+    pairs = [f'"{name}"{blank}:{blank}{json.dumps(value)}' for name, value in [("model", "m"), *fields]]
+    body = ("{" + f"{blank},".join(pairs) + "}").encode()
+    assert in_slices(surface, body) == in_one_piece(surface, body)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["[1,2,3,4,]", "[1,2,3,4,,5]", "[1,2,3 4,5]", "[1,2,3,4", '[1,2,3,"]",5]', "[1,2,[3,4],5]", "[1,2,3,04]"],
+    ids=str,
+)
+@pytest.mark.parametrize("more", ["", ',"x":[1]', ',"prompt":[1,2,3,4]'], ids=["alone", "before", "twice"])
+def test_what_is_no_list_of_ids_is_refused_in_slices_as_in_one_piece(prompt, more):
+    body = f'{{"model":"m","prompt":{prompt}{more}}}'.encode()
+    assert in_slices(Surface.COMPLETIONS, body) == in_one_piece(Surface.COMPLETIONS, body)
+
+
+@given(
+    text=st.text(min_size=1),
+    at=st.integers(0, 50),
+    wrong=st.sampled_from([b"", b"\xff", b"\xc3", b"\xed\xa0\x80"]),
+)
+def test_what_is_no_text_is_seen_wherever_it_is_cut(text, at, wrong):
+    body = text.encode()[:at] + wrong + text.encode()[at:]
+    try:
+        body.decode()
+        right = True
+    except UnicodeDecodeError:
+        right = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "SLICE_BYTES", 1)
+        if right:
+            reading.check_text(body)
+        else:
+            with pytest.raises(UnicodeDecodeError):
+                reading.check_text(body)

@@ -145,3 +145,35 @@ async def test_a_ledger_that_is_away_is_left_alone_for_a_moment():
     assert not restorer.ready
     clock.now += restoring.REST_SECONDS
     assert restorer.ready
+
+
+async def test_others_go_on_while_a_long_history_is_counted():
+    class History(Books):
+        async def hours(self, scope, since):
+            return [at(1 + n % 17, n % 24, 1) for n in range(20_000)]
+
+    turns, put = 0, []
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def note(organisation, scope, found):
+        put.extend(meter.used for _, meter in found)
+        return True
+
+    limits = (tokens(Window.of("month", "calendar")),)
+    reservation = Reservation(
+        id="r",
+        organisation="o",
+        scopes=(Scope(name="tenant:a", limits=limits),),
+        cost=Cost(prompt_tokens=1),
+    )
+    restorer = Restorer(History(), wall=lambda: NOW)
+    going = asyncio.create_task(others())
+    await restorer.restore(reservation, note)
+    going.cancel()
+    assert put == [20_000]
+    assert turns > 10

@@ -4,6 +4,7 @@ from array import array
 
 import pytest
 
+from radix_cache import blocks
 from radix_cache.blocks import BlockHasher, pack_tokens
 from radix_cache.namespace import Namespace, cache_salt, hasher_for
 
@@ -45,6 +46,17 @@ def test_text_is_hashed_in_blocks_of_as_many_bytes_as_tokens_take():
     text = b"eight by" + b"tes more" + b"x"
     assert len(hasher.of_text(text)) == 2
     assert hasher.of_text(text)[0] == hasher.of_text(b"eight by")[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+@pytest.mark.parametrize("before", [b"", b"mark"])
+@pytest.mark.parametrize("length", [0, 3, 4, 7, 8, 60, 61, 200])
+def test_what_stands_before_a_long_text_is_hashed_as_one_with_it(size, before, length, monkeypatch):
+    hasher, text = BlockHasher(block_size=size, salt=b"tenant"), bytes(range(length))
+    whole = hasher.of_text(before + text)
+    assert hasher.of_text(text, before) == whole
+    monkeypatch.setattr(blocks, "COPIED_BYTES_MAX", 0)
+    assert hasher.of_text(text, before) == hasher.of_text(bytearray(text), before) == whole
 
 
 def test_packed_tokens_and_their_bytes_are_the_same_blocks():

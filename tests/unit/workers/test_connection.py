@@ -49,7 +49,7 @@ class Peer:
             pass
 
     async def ask(self, seconds=5.0):
-        connection, body = await self.pool.send(REQUEST, seconds)
+        connection, body = await self.pool.send((REQUEST,), seconds)
         try:
             while piece := await connection.read():
                 body += piece
@@ -197,7 +197,7 @@ async def test_a_worker_that_wants_another_protocol_is_broken(caplog):
 
 async def test_a_host_name_that_cannot_be_one_is_broken():
     with pytest.raises(Broken, match="cannot connect"):
-        await ConnectionPool("http://a..b:1").send(REQUEST, 1.0)
+        await ConnectionPool("http://a..b:1").send((REQUEST,), 1.0)
 
 
 async def test_an_offer_of_another_protocol_is_declined():
@@ -229,7 +229,7 @@ async def test_nobody_there_is_broken():
     async with Peer(says(SIZED)) as peer:
         pool = peer.pool
     with pytest.raises(Broken, match="cannot connect"):
-        await pool.send(REQUEST, 1.0)
+        await pool.send((REQUEST,), 1.0)
 
 
 async def test_an_answer_that_is_left_early_hangs_up():
@@ -246,7 +246,7 @@ async def test_an_answer_that_is_left_early_hangs_up():
             ended.set()
 
     async with Peer(talk) as peer:
-        connection, first = await peer.pool.send(REQUEST, 1.0)
+        connection, first = await peer.pool.send((REQUEST,), 1.0)
         assert first.startswith(b"hello ")
         connection.release()
         await asyncio.wait_for(ended.wait(), 2)
@@ -287,7 +287,7 @@ async def test_a_reader_that_is_slow_stops_the_worker(monkeypatch):
             sent += 1
 
     async with Peer(flood) as peer:
-        connection, first = await peer.pool.send(REQUEST, 1.0)
+        connection, first = await peer.pool.send((REQUEST,), 1.0)
         await asyncio.sleep(0.3)
         before = sent
         await asyncio.sleep(0.2)
