@@ -6,6 +6,7 @@ allowances.give_back(lease)              nothing was
 """
 
 from collections import Counter
+from itertools import count
 
 from gateway.context import RequestContext
 from gateway.dispatch.estimates import OutputEstimates
@@ -26,6 +27,7 @@ class Allowances:
         self.refused: Counter[WorkerId] = Counter()
         self._leases = leases
         self._estimates = estimates
+        self._numbers = count()
 
     async def take(self, ctx: RequestContext, worker: Worker, prompt_tokens: int) -> Lease | Refusal:
         """All that this request may cost there, at once; without limits there is nothing to ask."""
@@ -40,7 +42,8 @@ class Allowances:
             spend = prices.cost_at_most(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         decision = await self._leases.reserve(
             Reservation(
-                id=f"{ctx.id}@{worker.id}",
+                # A name of its own: who gave one back, since the provider rested, may ask once more.
+                id=f"{ctx.id}@{worker.id}~{next(self._numbers)}",
                 organisation=account,
                 scopes=scopes,
                 cost=Cost(

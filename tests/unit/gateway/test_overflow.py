@@ -6,11 +6,16 @@ import msgspec
 import pytest
 
 from gateway.context import RequestContext
+from gateway.dispatch.allowances import Allowances
+from gateway.dispatch.estimates import OutputEstimates
 from gateway.dispatch.fleet import Fleet, FleetEvents
 from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.overflow import Overflow
 from gateway.dispatch.provider import Provider
 from gateway.model import Model
+from gateway.quotas.leases import Leases
+from gateway.quotas.limit import concurrency
+from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
 from gateway.request import InferenceRequest, Surface
 from gateway.tenants.tenant import Plan, Tenant
@@ -151,6 +156,27 @@ def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(ca
     assert full.rests_until == (clock() + seconds if seconds else float("-inf"))
     assert ours.rests_until == float("-inf")
     assert told == [("full", seconds)] * (9 if seconds else 0)
+
+
+async def test_who_gave_its_allowance_back_since_the_provider_rests_may_have_one_again():
+    clock = FakeClock()
+    rests = worker("rests", Provider(limits=(concurrency(1),)))
+    fleet = fleet_of(rests, clock=clock)
+
+    class Resting(LocalQuotaStore):
+        async def reserve(self, reservation):
+            decision = await super().reserve(reservation)
+            if not fleet.now() - 1000.0:
+                fleet.rest(rests.id, 5.0)  # Another request has heard of it meanwhile.
+            return decision
+
+    leases = Leases(Resting(clock))
+    at = Overflow(CONTEXT, fleet, Allowances(leases, OutputEstimates()), prompt_tokens=100, output_tokens=10)
+    assert (await at.taken("why"), len(leases)) == (None, 0)
+    clock.advance(5.0)
+    taken = await at.taken("why")
+    assert taken is not None
+    assert (taken[0].worker, len(leases)) == ("rests", 1)
 
 
 def test_a_fleet_keeps_providers_apart():
