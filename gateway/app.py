@@ -176,6 +176,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 *(RequestMetrics(registry).observe, overview.observe, tracing.observe),
             ),
             first_byte_seconds_max=settings.requests.first_token_seconds_max,
+            whole_seconds_max=settings.requests.whole_answer_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
             assembles=settings.queueing.whole_from_streams,

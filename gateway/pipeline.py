@@ -71,6 +71,7 @@ class Services:
     observers: tuple[Callable[[RequestRecord], None], ...]
     usage: UsageReader | None
     first_byte_seconds_max: float
+    whole_seconds_max: float
     idle_seconds_max: float
     repeats_max: int = 3
     assembles: bool = True
@@ -221,6 +222,9 @@ def call(
         and has_faithful_stream(ctx.request)
     ):
         fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
+    seconds_max = at.first_byte_seconds_max
+    if ctx.request.generates and not stream:
+        seconds_max = max(seconds_max, at.whole_seconds_max)  # Its first byte comes after its last token.
     if prompt.output_tokens_max is not None:
         fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
     return WorkerCall(
@@ -231,7 +235,7 @@ def call(
         stream=stream,
         cache_salt=at.cache_salt(ctx.tenant.group),
         traceparent=progress.trace.to_worker() if progress.trace is not None else None,
-        first_byte_seconds_max=at.first_byte_seconds_max,
+        first_byte_seconds_max=seconds_max,
         idle_seconds_max=at.idle_seconds_max,
         priority=ctx.service_class.level if worker.priority else None,
         rank=rank.number if rank is not None else None,

@@ -68,6 +68,7 @@ class Held:
         by_shadow = by.router.for_shadow()
         self._tried: dict[WorkerId, WorkerUnreachable] = {}
         self._recorded = False
+        self._seconds_max = 0.0
         self._leg: Leg | None = None
         self._comments = comments
         self._attempt = Attempt()
@@ -138,6 +139,7 @@ class Held:
         """
         assert self._leg is not None
         placed, asked = self._leg.placed, call(self._leg.placed)
+        self._seconds_max = asked.first_byte_seconds_max
         seconds = self._second.patience_seconds(placed) if asked.stream else None
         if seconds is not None:
             answering = self._second.answer(
@@ -159,7 +161,7 @@ class Held:
         self._blame(self._leg.placed, cause)
         if cause.timed_out:
             # Whoever has waited that long will not wait that long again.
-            raise WorkerTimeout(self._by.bounds.first_token_seconds_max) from cause
+            raise WorkerTimeout(self._seconds_max) from cause
         unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
         if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
             raise nobody_left(self._tried.values()) from cause

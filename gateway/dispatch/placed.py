@@ -78,7 +78,6 @@ class Bounds:
     release_window_tokens: int
     costs: CostWeights
     attempts_max: int
-    first_token_seconds_max: float
     batch: ServiceClass = BATCH
     background: bool = True
     preempts: bool = False

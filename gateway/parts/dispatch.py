@@ -271,7 +271,6 @@ def _bounds(settings: Settings) -> Bounds:
             uncached=queue.costs.uncached, cached=queue.costs.cached, output=queue.costs.output
         ),
         attempts_max=requests.attempts_max,
-        first_token_seconds_max=requests.first_token_seconds_max,
         batch=ServiceClasses(settings.classes).batch,
         background=queue.across != Priority.name,
         preempts=queue.preempts,

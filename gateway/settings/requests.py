@@ -52,6 +52,13 @@ class Requests(Branch, frozen=True, kw_only=True):
     first_token_seconds_max: Annotated[
         Seconds, Meta(description="Longest wait for a worker's first byte.")
     ] = 120.0
+    whole_answer_seconds_max: Annotated[
+        Seconds,
+        Meta(
+            description="The same for an answer that comes at once, since no stream says that its first token is "
+            "there; never less than that."
+        ),
+    ] = 600.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
     retries: Annotated[Retries, Meta(description="What all of them together may be tried again.")] = field(

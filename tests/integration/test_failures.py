@@ -95,15 +95,34 @@ async def test_a_connection_outlives_an_interrupted_stream(gateway):
             assert await status_of(running) == 200
 
 
-async def test_a_worker_that_never_answers_is_given_up(gateway):
-    settings = {"requests.first_token_seconds_max": "0.2"}
-    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+BOUNDS = {
+    True: {"requests.first_token_seconds_max": "0.2"},
+    False: {"requests.first_token_seconds_max": "0.2", "requests.whole_answer_seconds_max": "0.2"},
+}
+
+
+@pytest.mark.parametrize("stream", BOUNDS)
+async def test_a_worker_that_never_answers_is_given_up(gateway, stream):
+    async with ScriptedWorker() as worker, gateway(worker, **BOUNDS[stream]) as running:
         worker.then(silent=True)
-        async with running.chat() as response:
+        async with running.chat(stream=stream) as response:
             error = (await response.json())["error"]
         assert (response.status, error["code"]) == (504, "worker_timeout")
         await asyncio.wait_for(worker.seen[0].done.wait(), 1)
         assert worker.seen[0].ended == "aborted"
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": TOOLS}], ids=["the first of a worker", "with tools"])
+async def test_an_answer_that_comes_at_once_may_take_longer_than_a_first_token(gateway, more):
+    settings = {"requests.first_token_seconds_max": "0.2"}
+    async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
+        worker.then(gap=0.1, tokens=5)
+        async with running.chat(**more) as response:
+            assert response.status == 200, await response.text()
+        assert not worker.seen[0].body.get("stream")
 
 
 async def test_who_waits_for_a_first_byte_of_a_worker_that_goes_down_gets_it_from_another(gateway):
