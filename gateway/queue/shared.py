@@ -325,11 +325,11 @@ class SharedQueue:
         if told.outcome == 1:
             self._seat(told.id, told)
         self._heard(told)
-        if told.outcome != 1:
-            # Too late, or a repeat of a claim that was not heard of: how both stand is known there.
-            for each in dict.fromkeys((waiter, goes)):
-                if not each.turn.done():
-                    await self._ask(each)
+        # Who gave its turn away waits there for the worker of that turn alone. After one that came too late, or that
+        # repeats one that was not heard of, it is known there how both stand.
+        for each in dict.fromkeys((waiter, goes)) if told.outcome != 1 else (waiter,):
+            if not each.turn.done():
+                await self._ask(each)
 
     def _first_of(self, waiter: _Waiter) -> _Waiter:
         shared = waiter.shared

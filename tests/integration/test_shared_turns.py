@@ -196,6 +196,35 @@ async def test_inside_a_tenant_a_turn_goes_to_the_shortest_prompt_of_its_gateway
         assert [len(seen.body["messages"][0]["content"]) for seen in worker.seen[1:]] == [40, 400, 4000]
 
 
+async def test_who_gave_its_turn_to_a_shorter_one_may_go_to_any_worker_still(gateway):
+    shortest = {**ONE_AT_A_TIME, "queueing.within": "hrrn", "routing.policy": "least_work"}
+    async with (
+        ScriptedWorker() as soon,
+        ScriptedWorker() as late,
+        gateway(soon, late, **shortest) as one,
+        gateway(soon, late, **shortest) as other,
+    ):
+        await together(one, other)
+        workers = (soon, late)
+        frees = [held(worker) for worker in workers]
+        calls = [asyncio.create_task(asked(other, "first" * 50)) for _ in workers]
+        await other.until(lambda: all(worker.seen for worker in workers))
+        for worker in workers:
+            worker.then(until=asyncio.Event())
+        for size in (4000, 40):
+            calls.append(asyncio.create_task(asked(one, "x" * size)))
+            await one.until(lambda: waiting(one) == len(calls) - 2)
+        frees[0].set()
+        await one.until(lambda: len(soon.seen) == 2)
+        frees[1].set()
+        await one.until(lambda: len(late.seen) == 2)
+        assert [len(worker.seen[1].body["messages"][0]["content"]) for worker in workers] == [40, 4000]
+        for worker in workers:
+            worker.script.until.set()
+        assert set(await asyncio.gather(*calls)) == {200}
+        await nothing_is_left(one, other)
+
+
 async def test_a_gateway_that_died_holds_nothing_after_five_seconds(gateway, valkey):
     """The dead one is the protocol itself: it joins, takes the worker, stands in the queue, and is silent."""
     async with ScriptedWorker() as worker, gateway(worker, **ONE_AT_A_TIME) as running:
