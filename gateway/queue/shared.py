@@ -325,7 +325,7 @@ class SharedQueue:
         if told.outcome == 1:
             self._seat(told.id, told)
         self._heard(told)
-        # Who gave its turn away waits there for the worker of that turn alone. After one that came too late, or that
+        # Who gave its turn away waits there for the worker of that turn alone. Of a claim that came too late, or
         # repeats one that was not heard of, it is known there how both stand.
         for each in dict.fromkeys((waiter, goes)) if told.outcome != 1 else (waiter,):
             if not each.turn.done():
