@@ -57,16 +57,18 @@ class Rooms:
 
     def room_made(self) -> None:
         """A worker may have room again."""
-        behind = []
-        for queue, room in list(self._rooms.items()):
-            if not len(room):
-                continue
-            if queue.endswith(BATCH):
-                behind.append(room)
-            else:
-                room.room_made()
-        for room in behind:
-            room.room_made()
+        waiting = [queue for queue, room in self._rooms.items() if len(room)]
+        self._give_turns([queue for queue in waiting if not queue.endswith(BATCH)])
+        self._give_turns([queue for queue in waiting if queue.endswith(BATCH)])
+
+    def _give_turns(self, queues: list[str]) -> None:
+        """Of several one turn each, as long as there is room: who gave one longest ago goes first."""
+        turns_max = 1 if len(queues) > 1 else None
+        while queues:
+            queue = queues.pop(0)
+            if self._rooms[queue].room_made(turns_max) and turns_max is not None:
+                self._rooms[queue] = self._rooms.pop(queue)
+                queues.append(queue)
 
     def _room_elsewhere(self, model: str, closed: set[WorkerId]) -> bool:
         """At a worker that nobody waits for."""

@@ -269,11 +269,11 @@ class WaitingRoom(Generic[Placed]):
             if (debt := max(0.0, tag - now.virtual_time) - _ahead(before, tenant)) > 0
         }
 
-    def room_made(self) -> None:
-        """Gives out what room there is now, in the order of the policy."""
-        passed, closed = 0, set[WorkerId]()
+    def room_made(self, turns_max: int | None = None) -> bool:
+        """Gives out what room there is now, in the order of the policy. `turns_max`: not more. Was there any?"""
+        given, passed, closed = 0, 0, set[WorkerId]()
         line: Line | None = None
-        while self._waiting and self._first():
+        while given != turns_max and self._waiting and self._first():
             if line is None:
                 line = Line(
                     self._tickets(),
@@ -283,7 +283,7 @@ class WaitingRoom(Generic[Placed]):
                 )
             turn = self.rules.policy.next(self._counters, line.heads, self._clock())
             if turn is None:
-                return
+                break
             waiter = self._waiting[turn.ticket.number]
             try:
                 placed = self._seated(partial(waiter.seat, closed))
@@ -296,12 +296,14 @@ class WaitingRoom(Generic[Placed]):
                 passed += 1
                 line.pass_by(turn.ticket)
                 if passed > self.rules.passed_max or not self._others_have_room(closed):
-                    return
+                    break
                 continue
             line.take(turn.ticket)
             del self._waiting[turn.ticket.number]
             self._granted(turn)
             waiter.turn.set_result(placed)
+            given += 1
+        return given > 0
 
     def close(self, error: Exception) -> None:
         """Sends everybody away."""

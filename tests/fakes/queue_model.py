@@ -47,6 +47,7 @@ class QueueModel:
         self.records: dict[str, Record] = {}
         self.counters: dict[str, QueueCounters] = {}
         self.numbers: dict[str, int] = {}
+        self.last: dict[str, int] = {}
         self.gateways: set[str] = set()
         self.ended: set[str] = set()
         self.turns: list[str] = []
@@ -256,12 +257,27 @@ class QueueModel:
 
     def _grant(self, queues, mine=None):
         given = 0
-        for queue in sorted(queues, key=lambda queue: queue.endswith(BATCH)):
-            round = Round()
-            while given < GRANTS_MAX and not self.behind(queue, queues):
+        for background in (False, True):
+            left = [
+                queue
+                for queue in queues
+                if queue.endswith(BATCH) == background
+                and self.waiting(queue)
+                and not self.behind(queue, queues)
+            ]
+            left.sort(key=lambda queue: self.last.get(queue, 0))
+            several, last = len(left) > 1, max((self.last.get(queue, 0) for queue in left), default=0)
+            rounds = {queue: Round() for queue in left}
+            while left and given < GRANTS_MAX:
+                queue = left.pop(0)
+                round = rounds[queue]
                 found = self.next(queue, round)
                 if found is None:
-                    break
+                    continue
+                left.append(queue)
+                if several:
+                    last += 1
+                    self.last[queue] = last
                 id, route = found
                 self.counters[queue] = self._turn(queue, round.passed).counters
                 record = self.records[id]

@@ -225,6 +225,28 @@ async def test_who_gave_its_turn_to_a_shorter_one_may_go_to_any_worker_still(gat
         await nothing_is_left(one, other)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_model_whose_requests_pile_up_does_not_keep_another_from_the_worker_of_both(gateway, count):
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(ScriptedWorker(["m", "n"]))
+        rules = {**ONE_AT_A_TIME, "models": json.dumps([{"name": "m"}, {"name": "n"}])}
+        gateways = [await stack.enter_async_context(gateway(worker, **rules)) for _ in range(count)]
+        if count > 1:
+            await together(*gateways)
+        one, release = gateways[0], held(worker)
+        rooms = one.here.gateway.services.reservations.rooms
+        calls = [asyncio.create_task(asked(one, "first"))]
+        await one.until(lambda: worker.seen)
+        worker.then(until=None)
+        calls += [asyncio.create_task(asked(one, model, model=model)) for model in "mmmmmmmmnnn"]
+        await one.until(lambda: sum(map(len, rooms().values())) == len(calls) - 1)
+        release.set()
+        assert set(await asyncio.gather(*calls)) == {200}
+        assert sorted(seen.body["model"] for seen in worker.seen[1:7]) == ["m"] * 3 + ["n"] * 3
+        if count > 1:
+            await nothing_is_left(*gateways)
+
+
 async def test_a_gateway_that_died_holds_nothing_after_five_seconds(gateway, valkey):
     """The dead one is the protocol itself: it joins, takes the worker, stands in the queue, and is silent."""
     async with ScriptedWorker() as worker, gateway(worker, **ONE_AT_A_TIME) as running:

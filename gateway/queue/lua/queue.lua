@@ -17,7 +17,7 @@
 --       6 ended       sorted set: id -> ms until which it is remembered
 --       7 turns       stream: what was granted to whom; that gateways came or went
 --       then for every queue
---       1 meta        hash: v, the virtual time; n, the last number
+--       1 meta        hash: v, the virtual time; n, the last number; g, when it gave a turn beside others
 --       2 active      sorted set: "number tenant" -> start tag, of tenants that wait; number: of its first ticket
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
@@ -257,16 +257,40 @@ local function somebody_waits_before(queue)
   return false
 end
 
--- Gives out what room there is. Of more than GRANTS_MAX the rest is given when the caller asks again, at once.
+local function by_last(one, other)
+  if one.last == other.last then return one.at < other.at end
+  return one.last < other.last
+end
+
+-- The queues that may give a turn, those first that gave one longest ago; and the number of the turn given last.
+local function in_turn(background)
+  local found, last = {}, 0
+  for i, queue in ipairs(queues) do
+    if queue.background == background and call('ZCARD', queue.active) > 0 and not somebody_waits_before(queue) then
+      local round = {passed = {}, count = 0, closed = {}}
+      found[#found + 1] = {at = i, queue = queue, round = round, last = tonumber(call('HGET', queue.meta, 'g') or '0')}
+      last = math.max(last, found[#found].last)
+    end
+  end
+  table.sort(found, by_last)
+  return found, last
+end
+
+-- Gives out what room there is; of several queues one turn each, lest a model whose requests pile up keeps another
+-- one from the workers of both. Of more than GRANTS_MAX the rest is given when the caller asks again, at once.
 local function grant(mine)
   local given = 0
   for _, background in ipairs({false, true}) do
-    for _, queue in ipairs(queues) do
-      if queue.background == background and not somebody_waits_before(queue) then
-        local round = {passed = {}, count = 0, closed = {}}
-        while given < GRANTS_MAX do
-          if not grant_one(queue, mine, round) then break end
-          given = given + 1
+    local left, last = in_turn(background)
+    local several = #left > 1
+    while left[1] and given < GRANTS_MAX do
+      local each = table.remove(left, 1)
+      if grant_one(each.queue, mine, each.round) then
+        given = given + 1
+        left[#left + 1] = each
+        if several then
+          last = last + 1
+          call('HSET', each.queue.meta, 'g', last)
         end
       end
     end
