@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch import cutting, encoder_processes, prompts
+from gateway.dispatch import cutting, encoder_child, encoder_processes, prompts
 from gateway.dispatch.cutting import Cutter
 from gateway.dispatch.encoder_child import read_tokenizer
 from gateway.dispatch.encoder_processes import EncoderProcesses, NoProcess
@@ -182,6 +183,18 @@ def gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_it_keeps_the_tokenizers_that_were_asked_for_last(monkeypatch):
+    read = []
+    monkeypatch.setattr(encoder_child, "_read", lambda directory, digest: read.append(directory))
+    monkeypatch.setattr(encoder_child, "KNOWN_MAX", 2)
+    asked = BytesIO()
+    for directory in "abacab":
+        encoder_child.ask(asked, encoder_child.Asked(directory, "", True, 1), ["x"])
+    asked.seek(0)
+    encoder_child.serve(asked, BytesIO())
+    assert read == ["a", "b", "c", "b"]
 
 
 HERE = """
