@@ -29,7 +29,7 @@ TRIES = 2
 ENDED_CHARACTERS = 1_000_000
 """Of longer prompts the process is ended when nobody waits for them: the rest takes longer than a new start."""
 
-START_SECONDS_MAX = 10.0
+START_SECONDS_MAX = 20.0
 SECONDS_PER_CHARACTER_MAX = 4e-6
 """Of a long answer; an encoding takes a tenth to a quarter of that."""
 
