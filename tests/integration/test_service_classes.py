@@ -69,7 +69,7 @@ async def test_what_cannot_meet_its_target_is_turned_away_before_it_costs_a_pref
             "1",
         )
         assert worker.seen == []
-        assert (await ask(running)).status == 200
+        assert (await ask(running, stream=True)).status == 200
         assert await metric(running, 'class_requests_total{class="voice",outcome="turned_away"} 1.0')
         assert await metric(running, 'class_requests_total{class="chat",outcome="met"} 1.0')
 
