@@ -87,7 +87,7 @@ def simulate(
         bool,
         typer.Option(
             "--queue",
-            help="Requests wait as in the gateway by default: `sfq`, `hrrn`, hold 0.1, a release window of "
+            help="Requests wait as in the gateway by default: `sfq`, `hrrn`, hold 0, a release window of "
             f"{RELEASE_WINDOW_TOKENS} tokens.",
         ),
     ] = False,

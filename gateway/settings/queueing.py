@@ -59,9 +59,10 @@ class Queueing(Branch, frozen=True, kw_only=True):
         NotNegative | None,
         Meta(
             description="How much dearer than its best worker another may be for a request to go there now, as a "
-            "share; else it waits for that one, and others take the free one. null: any that has room will do."
+            "share (10 ms may it be in any case); else it waits for that one, and others take the free one. null: "
+            "any that has room will do."
         ),
-    ] = 0.1
+    ] = 0.0
     whole_from_streams: Annotated[
         bool,
         Meta(

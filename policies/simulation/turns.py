@@ -29,7 +29,7 @@ class QueueRule:
     across: str = "sfq"
     within: str = "hrrn"
     weights: Mapping[str, float] = field(default_factory=dict)
-    hold: float | None = 0.1
+    hold: float | None = 0.0
 
     def queue(self) -> "TurnQueue":
         """Raises PolicyError."""
