@@ -33,10 +33,10 @@ def worth_going(cost_ms: float, least_ms: float, hold: float | None) -> bool:
     `hold`: how much dearer it may be, as a share of the least; None: any will do. What HOLD_MS would gain is not
     worth a wait.
 
-    Measured by simulated queues (see simulation/turns.py) on a public trace and generated ones: 0 in place of 0.1 is
-    as good or better everywhere (TTFT of agents -18 %, goodput near saturation +3 %), None costs a tenth of the hit
-    ratio. What did not pay, or not enough: to let who came later into the window that somebody waits for (2 % of
-    TTFT), to keep long prompts to some of the workers (nothing).
+    Measured by simulated queues (see simulation/turns.py) on a public trace and generated ones: 0 in place of 0.1
+    is as good or better everywhere (TTFT of agents -18 %, goodput near saturation +3 %), None costs a tenth of the
+    hit ratio. What did not pay, or not enough: to let who came later into the window that somebody waits for (2 %
+    of TTFT), to keep long prompts to some of the workers (nothing).
     """
     return hold is None or cost_ms <= least_ms + max(abs(least_ms) * hold, HOLD_MS)
 

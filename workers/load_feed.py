@@ -113,7 +113,7 @@ class LoadListener:
     def _decoded(self, frames: list[bytes]) -> LoadStat | None:
         try:
             return _READER.decode(frames[-1])
-        except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
             self.unreadable += 1
             log.debug("an unreadable load from %s: %s", self.source.endpoint, err)
             return None

@@ -88,12 +88,18 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
     async def sleep(call: Call) -> Answer:
         engine, identity = sleeper(call), call.part("id")
         load = fleet[WorkerId(identity)].load
-        streams = load.streams + load.others.streams + load.foreign.streams
-        if streams:
-            # What an engine makes of them when its memory goes differs, and none of it is good.
-            raise Problem(409, f"Requests under way there: {streams}. Drain it, and let them end first.")
+
+        def streams() -> int:
+            return load.streams + load.others.streams + load.foreign.streams
+
+        if streams():
+            raise at_work(streams())
         await noted(call, "sleep", identity)
-        return await done(identity, sleeping.put_to_sleep(registry, identity, engine), "asleep")
+        return await done(identity, sleeping.put_to_sleep(registry, identity, engine, streams), "asleep")
+
+    def at_work(streams: int) -> Problem:
+        # What an engine makes of them when its memory goes differs, and none of it is good.
+        return Problem(409, f"Requests under way there: {streams}. Drain it, and let them end first.")
 
     async def wake(call: Call) -> Answer:
         engine, identity = sleeper(call), call.part("id")
@@ -118,6 +124,8 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             await doing
         except WorkerUnreachable as err:
             raise Problem(503, f"The engine does not do as it is told: {err}.") from err
+        except sleeping.AtWork as err:
+            raise at_work(err.streams) from err
         return Answer(value=Told(id=identity, state=state))
 
     async def put(call: Call) -> Answer:

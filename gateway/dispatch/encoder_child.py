@@ -28,6 +28,8 @@ from workers.child_process import PR_SET_PDEATHSIG
 
 LENGTH = Struct("<I")
 NO_ANSWER = 2**32 - 1
+KNOWN_MAX = 16
+"""Tokenizers, of tens of megabytes each, that a process keeps: reloaded settings bring others."""
 CHUNK_CHARACTERS = 64 * 1024
 NICE = 5
 """Behind the gateway's own process, where they share a processor."""
@@ -100,8 +102,10 @@ def serve(source: BinaryIO, out: BinaryIO) -> None:
         except Ended:
             return
         key = (asked.directory, asked.digest)
-        if key not in known:
-            known[key] = _read(*key)
+        # The one that was asked for last stands last.
+        known[key] = known.pop(key) if key in known else _read(*key)
+        if len(known) > KNOWN_MAX:
+            del known[next(iter(known))]
         _tell(out, _encoded(known[key], texts, special=asked.special))
         if sum(map(len, texts)) > TRIMMED_CHARACTERS:
             _trim()

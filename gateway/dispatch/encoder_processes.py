@@ -6,7 +6,8 @@
 A thread alone would not do: a tokenizer lets the loop run while it encodes, but what it returns has to be made
 Python's own and be freed again, a tenth of a second for a million tokens, in which nothing else moves.
 
-A process that dies is replaced, and asked once more; after that the thread encodes by itself. Where the client of a
+A process that dies is replaced, and asked once more; after that the thread encodes by itself, and so it does where
+one answers far too late (it may have been stopped, and would hold its thread for ever). Where the client of a
 very long prompt has left, its process is ended, and with it the work.
 """
 
@@ -27,6 +28,10 @@ TRIES = 2
 
 ENDED_CHARACTERS = 1_000_000
 """Of longer prompts the process is ended when nobody waits for them: the rest takes longer than a new start."""
+
+START_SECONDS_MAX = 20.0
+SECONDS_PER_CHARACTER_MAX = 4e-6
+"""Of a long answer; an encoding takes a tenth to a quarter of that."""
 
 
 class NoProcess(Exception):
@@ -57,6 +62,9 @@ class Work:
                 found = process.encoded(self._asked, self._texts)
                 answered = True
             except (Ended, OSError):
+                if process.is_late:
+                    log.warning("a process that encodes long prompts does not answer, and was ended")
+                    break
                 if self.wanted:
                     log.warning("a process that encodes long prompts has died")
                 continue
@@ -147,18 +155,36 @@ class _Process:
     """Raises OSError where none can be started."""
 
     def __init__(self) -> None:
-        command = (sys.executable, "-m", "gateway.dispatch.encoder_child", str(os.getpid()))
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # Without -P modules would be looked for where we happen to have been started, before all other places.
+        command = (sys.executable, "-P", "-m", "gateway.dispatch.encoder_child", str(os.getpid()))
+        places = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": places},
+        )
         self.pid = self._process.pid
+        self.is_late = False
 
     @property
     def lives(self) -> bool:
         return self._process.poll() is None
 
     def encoded(self, asked: Asked, texts: Sequence[str]) -> list[Tokens] | None:
-        """None where it cannot say. Raises Ended and OSError."""
-        ask(cast(BinaryIO, self._process.stdin), asked, texts)
-        return answer(cast(BinaryIO, self._process.stdout))
+        """None where it cannot say. Raises Ended and OSError, also where it was ended for being late."""
+        seconds_max = START_SECONDS_MAX + sum(map(len, texts)) * SECONDS_PER_CHARACTER_MAX
+        timer = threading.Timer(seconds_max, self._end_late)
+        timer.start()
+        try:
+            ask(cast(BinaryIO, self._process.stdin), asked, texts)
+            return answer(cast(BinaryIO, self._process.stdout))
+        finally:
+            timer.cancel()
+
+    def _end_late(self) -> None:
+        self.is_late = True
+        self.kill()
 
     def kill(self) -> None:
         """It ends soon."""

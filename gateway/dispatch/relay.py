@@ -159,7 +159,7 @@ async def _whole(answer: WorkerAnswer) -> bytes:
 def _usage(body: bytes) -> Usage | None:
     try:
         return read_usage(msgspec.json.decode(body, type=_Answer).usage)
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise WorkerError from err
 
 

@@ -127,7 +127,7 @@ class FrameFilter:
         payload = b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
         try:
             decoded = _DECODER.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return frame
         self.usage = read_usage(decoded.usage) or self.usage
         if decoded.choices == [] and not self._wants_usage:

@@ -102,9 +102,13 @@ class WorkerEncoder:
         if request.surface is Surface.CHAT:
             if Media(request.prompt) or any(name in request.fields for name in UNTOLD_FIELDS):
                 return None
+            if len(memoryview(request.fields["messages"])) > ASK_BYTES_MAX:
+                return None
             told = {name: request.fields[name] for name in TEMPLATE_FIELDS if name in request.fields}
             return {"model": model, "messages": request.fields["messages"], **told}
         if len(request.prompt) != 1 or not isinstance(request.prompt[0], str):
+            return None
+        if len(request.prompt[0]) > ASK_BYTES_MAX:
             return None
         prompt = msgspec.Raw(msgspec.json.encode(request.prompt[0]))
         return {"model": model, "prompt": prompt, "add_special_tokens": msgspec.Raw(b"true")}

@@ -99,7 +99,7 @@ def without_cached_tokens(body: bytes) -> bytes:
     kept = {name: value for name, value in usage.items() if name not in CACHED}
     try:
         details = _FIELDS.decode(usage["prompt_tokens_details"])
-    except (msgspec.DecodeError, KeyError):
+    except (msgspec.DecodeError, RecursionError, KeyError):
         details = {}
     told = {name: value for name, value in details.items() if name not in CACHED}
     if len(told) < len(details):

@@ -24,6 +24,10 @@ BACKSLASHES_MAX = 64
 PAIR_BYTES = 12
 """Of the longest thing that may not be cut: a character written as two escapes."""
 
+CUT_TRIES_MAX = 256
+"""Places tried for a cut. Where escapes stand so dense that none is good, the rest is read in one piece: to look on
+would take a hundred times as long."""
+
 _STRING = msgspec.json.Decoder(str)
 _MARK = secrets.token_hex(16)
 """Nobody can write it, so where it is found a string was taken out."""
@@ -94,14 +98,11 @@ def _decoded(body: bytes, start: int, end: int) -> str:
 
 def _cut(body: bytes, at: int, end: int) -> int:
     """The next place from there on that is within no character and no escape, nor between two of a pair."""
-    while at < end:
-        escape = body.rfind(b"\\", at - PAIR_BYTES, at + 1)
+    for place in range(at, min(at + CUT_TRIES_MAX, end)):
+        escape = body.rfind(b"\\", place - PAIR_BYTES, place + 1)
         if escape < 0:
-            if body[at] & 0xC0 != 0x80:
-                return at
-            at += 1
-        elif escape == at and body[at - 1] != 0x5C and body[at + 1 : at + 3].lower() != b"ud":
-            return at
-        else:
-            at += 1
+            if body[place] & 0xC0 != 0x80:
+                return place
+        elif escape == place and body[place - 1] != 0x5C and body[place + 1 : place + 3].lower() != b"ud":
+            return place
     return end

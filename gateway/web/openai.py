@@ -165,7 +165,7 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
         check_text(body)
         check_size(body)
         between(body)
-        fields = fields_of(body) if surface in _READ else _FIELDS.decode(body)
+        fields = fields_of(body, _RAW[surface]) if surface in _RAW else _FIELDS.decode(body)
         between(body)
         read = _read(surface, body, fields)
         between(body)

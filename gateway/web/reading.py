@@ -25,13 +25,15 @@ LONG_BYTES = 256 * 1024
 """Shorter bodies are read at once: a few milliseconds at the most."""
 SLICE_BYTES = 32 * 1024
 BREATH_SLICES = 8
+SEARCHED_BYTES = 256 * 1024
+"""At the beginning of a body, for a list of ids."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 _Read = TypeVar("_Read")
 _IDS = msgspec.json.Decoder(list[TokenId])
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_LIST = re.compile(rb'"(?P<name>prompt|input)"\s*:\s*(?=\[\s*[0-9])')
+_LISTS = {name: re.compile(rb'"%b"\s*:\s*(?=\[\s*[0-9])' % name.encode()) for name in ("prompt", "input")}
 _MARK = b'"%b"' % secrets.token_hex(16).encode()
 """Stands for a list that was taken out of a body. Nobody can write it: where it is found is where the list was."""
 
@@ -61,17 +63,17 @@ def check_text(body: bytes) -> None:
         body.decode()
 
 
-def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
+def fields_of(body: bytes, name: str) -> dict[str, msgspec.Raw]:
     """The top-level fields of a body. Raises msgspec.DecodeError and RecursionError.
 
-    A long list that begins with a number is not looked into: whoever reads on reads it with `token_ids`, to which
-    it is a list of numbers that ends where it seems to, or nothing.
+    A long list of that name, prompt or input, that begins with a number is not looked into: whoever reads on reads
+    it with `token_ids`, to which it is a list of numbers that ends where it seems to, or nothing.
     """
-    found = _LIST.search(body, 0, LONG_BYTES) if len(body) > LONG_BYTES else None
+    found = _LISTS[name].search(body, 0, SEARCHED_BYTES) if len(body) > LONG_BYTES else None
     if found is not None:
         start, end = found.end(), body.find(b"]", found.end()) + 1
         if end - start > SLICE_BYTES:
-            name, fields = found["name"].decode(), {}
+            fields: dict[str, msgspec.Raw] = {}
             with suppress(msgspec.DecodeError):  # It is said of the whole body, if it is true of it.
                 fields = _FIELDS.decode(b"%b%b%b" % (body[:start], _MARK, body[end:]))
             if name in fields and bytes(fields[name]) == _MARK:
@@ -87,7 +89,10 @@ def token_ids(raw: bytes) -> "array[int]":
         while start < end:
             cut = raw.find(b",", start + SLICE_BYTES, end)
             cut = end if cut < 0 else cut
-            ids.extend(_IDS.decode(b"[%b]" % raw[start:cut]))
+            some = _IDS.decode(b"[%b]" % raw[start:cut])
+            if not some and (ids or cut < end):
+                raise msgspec.DecodeError("a comma with nothing before or behind it")
+            ids.extend(some)
             start, slices = cut + 1, slices + 1
             if slices % BREATH_SLICES == 0:
                 breathe()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -127,6 +128,39 @@ async def test_a_worker_at_work_is_not_put_to_sleep(operated):
                 409,
                 "Requests under way there: 1. Drain it, and let them end first.",
             )
+        await running.until(lambda: running.idle)
+
+
+async def test_an_engine_sleeps_when_its_gateways_have_heard_of_it(operated):
+    async with ScriptedWorker() as one, that_sleeps() as two, operated(one, two) as running:
+        worker, found = running.here.gateway.fleet["w1"], []
+        sleep = worker.adapter.sleep
+
+        async def told():
+            found.append(worker.health.health.value)
+            await sleep()
+
+        worker.adapter.sleep = told
+        assert (await call(running, "POST", "/workers/w1/sleep"))[0] == 200
+        assert found == ["draining"]
+
+
+async def test_what_comes_before_it_is_drained_is_not_slept_under(operated, monkeypatch):
+    async with that_sleeps() as one, operated(one) as running, AsyncExitStack() as stack:
+        drain = WorkerRegistry.drain
+
+        async def drained(registry, workers):
+            response = await stack.enter_async_context(running.chat("long", stream=True))
+            await response.content.readline()
+            await drain(registry, workers)
+
+        one.then(gap=3600.0)
+        monkeypatch.setattr(WorkerRegistry, "drain", drained)
+        assert (await call(running, "POST", "/workers/w0/sleep"))[0] == 409
+        here = running.here.gateway
+        registry = WorkerRegistry(here.scripts, here.settings.redis.prefix)
+        assert await registry.draining() == frozenset()
+        await stack.aclose()
         await running.until(lambda: running.idle)
 
 

@@ -98,8 +98,9 @@ async def test_older_engines_say_less_and_newer_ones_may_say_more(publisher, lis
         b"{}",
         msgspec.msgpack.encode(["Other", 1, 2, 3]),
         msgspec.msgpack.encode(stat(running=-1)),
+        b"\xdc\x00\x0c" + msgspec.msgpack.encode(stat())[1:] + b"\x91" * 60_000 + b"\x00",
     ],
-    ids=["empty", "no-msgpack", "no-array", "another-kind", "below-nothing"],
+    ids=["empty", "no-msgpack", "no-array", "another-kind", "below-nothing", "too-deep"],
 )
 async def test_nonsense_is_counted_and_what_comes_after_it_is_heard(publisher, listen, payload):
     listening = listen(publisher.endpoint)

@@ -125,6 +125,12 @@ async def test_a_generated_answer_that_is_no_json_is_the_workers_failure():
             await passed(surface, b"<html>", "text/html")
 
 
+async def test_an_answer_that_is_nested_without_end_is_the_workers_failure():
+    for surface in GENERATING:
+        with pytest.raises(WorkerUnreachable):
+            await passed(surface, b'{"choices":' + b"[" * 100_000, "application/json")
+
+
 async def test_usage_of_embeddings_is_read_where_it_stands():
     body = json.dumps({"data": [], "usage": {"prompt_tokens": 7, "total_tokens": 7}}).encode()
     _, progress = await passed(Surface.EMBEDDINGS, body)

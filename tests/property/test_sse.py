@@ -169,3 +169,9 @@ def test_usage_that_cannot_be_does_not_replace_what_was_known():
         wants_usage=True,
     )
     assert read.usage.completion_tokens == 1
+
+
+def test_a_frame_that_is_nested_without_end_passes_as_it_came():
+    frame = b'data: {"usage":{"a":' + b"[" * 100_000 + b"}}\n\n"
+    passed = FrameFilter(wants_usage=False)
+    assert passed.feed(frame) + passed.end() == frame

@@ -50,6 +50,7 @@ SLEEP_SECONDS_MAX = 120.0
 """Weights are copied to host memory, or back."""
 
 RANKS_MAX = 1024
+"""Of one worker: those beyond are not chosen, nor heard."""
 
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
@@ -86,7 +87,7 @@ class SglangAdapter(OpenAIAdapter):
             loads=tuple(_load_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
             role=_ROLES.get(info.disaggregation_mode or "", Role.BOTH),
             handoff=(self.http.host, info.disaggregation_bootstrap_port),
-            ranks=max(1, info.dp_size or 1),
+            ranks=min(max(1, info.dp_size or 1), RANKS_MAX),
             load=await self._load(),
         )
 
@@ -130,7 +131,7 @@ def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:
     if events.endpoint_port_base is None:
         return
     at = f"tcp://{events.endpoint_host or '*'}"
-    for rank in range(events.dp_size):
+    for rank in range(min(events.dp_size, RANKS_MAX)):
         replay = events.replay_endpoint_port_base
         yield EventSource(
             endpoint=reachable(f"{at}:{events.endpoint_port_base + rank}", host),

@@ -6,15 +6,17 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch import cutting, encoder_processes, prompts
+from gateway.dispatch import cutting, encoder_child, encoder_processes, prompts
 from gateway.dispatch.cutting import Cutter
 from gateway.dispatch.encoder_child import read_tokenizer
 from gateway.dispatch.encoder_processes import EncoderProcesses, NoProcess
@@ -105,6 +107,31 @@ def test_one_that_dies_at_work_is_asked_again_and_then_done_without(elsewhere, h
     assert tokens(elsewhere, complete(LONG)) == tokens(here, complete(LONG))
 
 
+def test_one_that_is_stopped_holds_its_thread_for_a_while_only(elsewhere, here, processes, monkeypatch):
+    tokens(elsewhere, complete(LONG))
+    (stopped,) = processes.pids()
+    monkeypatch.setattr(encoder_processes, "START_SECONDS_MAX", 0.1)
+    os.kill(stopped, signal.SIGSTOP)
+    assert tokens(elsewhere, complete("x" + LONG)) == tokens(here, complete("x" + LONG))
+    assert gone(stopped)
+
+
+def test_one_that_is_in_time_is_left_alone_afterwards(elsewhere, processes, monkeypatch):
+    timers = []
+
+    class Timer(threading.Timer):
+        def __init__(self, *args):
+            super().__init__(*args)
+            timers.append(self)
+
+    monkeypatch.setattr(encoder_processes.threading, "Timer", Timer)
+    tokens(elsewhere, complete(LONG))
+    (timer,) = timers
+    timer.join(60)
+    assert not timer.is_alive()
+    assert len(processes.pids()) == 1
+
+
 def test_without_processes_the_thread_does_it(elsewhere, here, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert tokens(elsewhere, complete(LONG)) == tokens(here, complete(LONG))
@@ -156,6 +183,43 @@ def gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_it_keeps_the_tokenizers_that_were_asked_for_last(monkeypatch):
+    read = []
+    monkeypatch.setattr(encoder_child, "_read", lambda directory, digest: read.append(directory))
+    monkeypatch.setattr(encoder_child, "KNOWN_MAX", 2)
+    asked = BytesIO()
+    for directory in "abacab":
+        encoder_child.ask(asked, encoder_child.Asked(directory, "", True, 1), ["x"])
+    asked.seek(0)
+    encoder_child.serve(asked, BytesIO())
+    assert read == ["a", "b", "c", "b"]
+
+
+HERE = """
+import sys
+from gateway.dispatch.encoder_processes import EncoderProcesses
+processes = EncoderProcesses()
+print(processes.work(*sys.argv[1:3], ["a"], special=True).tokens())
+processes.close()
+"""
+
+
+def test_it_is_made_of_our_modules_wherever_the_gateway_was_started(checkpoint, digest, tmp_path):
+    """Not of files that lie there under the same names."""
+    (tmp_path / "here.py").write_text(f"import sys; sys.path.insert(0, {str(Path.cwd())!r})\n{HERE}")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "msgspec.py").write_text("raise SystemExit('another one')")
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "here.py"), str(checkpoint), digest],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
+    assert (done.returncode, "another one" in done.stderr) == (0, False), done.stderr
 
 
 GATEWAY = """

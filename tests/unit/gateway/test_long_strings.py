@@ -93,3 +93,21 @@ def test_ten_megabytes_are_one_string_again():
     rest, strings = long_strings.taken_out(quotes)
     assert len(rest) < 200
     assert strings == ["word " * 200_000]
+
+
+@pytest.mark.parametrize("dense", ["\\\\", "\\ud83d\\ude00"], ids=str)
+def test_where_no_place_is_good_for_a_cut_few_are_tried(dense):
+    """Looked at byte by byte, ten megabytes would be seconds."""
+
+    class Counted(bytes):
+        looks = 0
+
+        def rfind(self, *args):
+            Counted.looks += 1
+            return super().rfind(*args)
+
+    content = (dense * (4_000_000 // len(dense))).encode()
+    body = Counted(b'{"messages":[{"role":"user","content":"' + content + b'x"}]}')
+    _, (string,) = long_strings.taken_out(body)
+    assert string == msgspec.json.decode(b'"' + content + b'x"')
+    assert Counted.looks < 1000

@@ -76,9 +76,9 @@ def in_one_piece(surface, body):
         return told(surface, body)
 
 
-def in_slices(surface, body):
+def in_slices(surface, body, size=4):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "SLICE_BYTES", 4)
+        patch.setattr(reading, "SLICE_BYTES", size)
         for module in (reading, openai):
             patch.setattr(module, "LONG_BYTES", 0)
         return told(surface, body)
@@ -127,13 +127,49 @@ def test_a_body_says_the_same_read_in_slices(fields, surface, blank):
 
 @pytest.mark.parametrize(
     "prompt",
-    ["[1,2,3,4,]", "[1,2,3,4,,5]", "[1,2,3 4,5]", "[1,2,3,4", '[1,2,3,"]",5]', "[1,2,[3,4],5]", "[1,2,3,04]"],
+    [
+        "[1,2,3,4,]",
+        "[1,2,3,4, ]",
+        "[1,2,3,4,,5]",
+        "[1,2,3,4,   ,5]",
+        "[1,2,3,[4]",
+        "[1,2,3 4,5]",
+        "[1,2,3,4",
+        '[1,2,3,"]",5]',
+        "[1,2,[3,4],5]",
+        "[1,2,3,04]",
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("more", ["", ',"x":[1]', ',"prompt":[1,2,3,4]'], ids=["alone", "before", "twice"])
-def test_what_is_no_list_of_ids_is_refused_in_slices_as_in_one_piece(prompt, more):
-    body = f'{{"model":"m","prompt":{prompt}{more}}}'.encode()
-    assert in_slices(Surface.COMPLETIONS, body) == in_one_piece(Surface.COMPLETIONS, body)
+@pytest.mark.parametrize(
+    ("surface", "field"),
+    [
+        (surface, field)
+        for surface in (Surface.COMPLETIONS, Surface.EMBEDDINGS)
+        for field in ("prompt", "input")
+    ],
+    ids=str,
+)
+def test_what_is_no_list_of_ids_is_refused_in_slices_as_in_one_piece(surface, field, prompt, more):
+    """Also where the field is none of this surface's, and goes to the worker as it came."""
+    own = "prompt" if surface is Surface.COMPLETIONS else "input"
+    before = "" if field == own else f'"{own}":"a",'
+    body = f'{{"model":"m",{before}"{field}":{prompt}{more}}}'.encode()
+    for size in range(1, 8):
+        assert in_slices(surface, body, size) == in_one_piece(surface, body)
+
+
+def test_a_long_list_of_ids_is_not_read_with_the_rest(monkeypatch):
+    """Or none of the above would be about slices."""
+    monkeypatch.setattr(reading, "LONG_BYTES", 0)
+    monkeypatch.setattr(reading, "SLICE_BYTES", 4)
+    fields = reading.fields_of(b'{"model":"m","prompt":[1,2,no,4],"n":1}', "prompt")
+    assert {name: bytes(value) for name, value in fields.items()} == {
+        "model": b'"m"',
+        "prompt": b"[1,2,no,4]",
+        "n": b"1",
+    }
 
 
 @given(

@@ -105,6 +105,7 @@ async def test_what_was_not_used_for_long_is_forgotten(encoder, engine):
         chat([{"type": "text", "text": "see"}, IMAGE]),
         complete(["a", "b"]),
         chat("x" * 2_100_000),
+        complete("x" * 2_100_000),
         decode(Surface.EMBEDDINGS, b'{"model": "m", "input": "hi"}'),
     ],
     ids=[
@@ -114,6 +115,7 @@ async def test_what_was_not_used_for_long_is_forgotten(encoder, engine):
         "media",
         "two prompts",
         "too long",
+        "a text that is too long",
         "no prompt",
     ],
 )

@@ -85,3 +85,9 @@ PUBLISHER = {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 555
 async def test_where_it_publishes_its_load_stands_beside_its_events(events, found):
     report = await report_of(ready=says({}), server_info=says({**INFO, "kv_events": events}))
     assert [source.endpoint for source in report.loads] == found
+
+
+async def test_one_that_claims_very_many_ranks_is_believed_a_thousand():
+    events = {"endpoint_port_base": 1000, "load_endpoint_port_base": 9000, "dp_size": 10**8}
+    report = await report_of(server_info=says({**INFO, "dp_size": 10**8, "kv_events": events}))
+    assert (report.ranks, len(report.events), len(report.loads)) == (1024, 1024, 1024)
