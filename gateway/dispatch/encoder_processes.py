@@ -162,7 +162,8 @@ class _Process:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": places},
+            # Nothing else of ours: it has no use for our secrets.
+            env={"PYTHONPATH": places},
         )
         self.pid = self._process.pid
         self.is_late = False
