@@ -57,7 +57,7 @@ class Bench:
         self._encoder = TokenizerEncoder.from_directory(
             directory, EncoderThreads(executor), key=1, memory_bytes_max=MEMORY_BYTES
         )
-        self._alone = read_tokenizer(directory)
+        self._alone, _ = read_tokenizer(directory)
         self._template = ChatTemplate.from_directory(directory)
         self._hasher = hasher_for(Namespace(model="m", block_size=64, group="g"), b"secret")
         self._tenant = Tenant(id="t", organisation="t", key_id="k", plan=Plan(), group="g")
