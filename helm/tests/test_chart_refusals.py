@@ -126,7 +126,7 @@ GIVEN_BY_THE_CHART = {
     # A Service finds the chart's workers.
     *("register", "register-id", "register-url", "register-prefix"),
     # Of engines that are launched; the chart's workers are the embedded one.
-    *("engine", "context", "python", "start-seconds", "silent-seconds", "drain-seconds"),
+    *("engine", "context", "python", "load-feed", "start-seconds", "silent-seconds", "drain-seconds"),
 }
 
 OPTIONAL = {"global", "existingClaim", "claims"}
