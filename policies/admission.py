@@ -34,7 +34,7 @@ def worth_going(cost_ms: float, least_ms: float, hold: float | None) -> bool:
     worth a wait.
 
     Measured by simulated queues (see simulation/turns.py) on a public trace and generated ones: 0 in place of 0.1
-    is as good or better everywhere (TTFT of agents -18 %, goodput near saturation +3 %), None costs a tenth of the
+    is as good or better everywhere (TTFT of agents -18 %, goodput near saturation +3 %), None costs a sixth of the
     hit ratio. What did not pay, or not enough: to let who came later into the window that somebody waits for (2 %
     of TTFT), to keep long prompts to some of the workers (nothing).
     """

@@ -14,7 +14,6 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
-from policies.admission import PASSED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
 from policies.simulation.engine import Cache, Engine, Job
@@ -251,9 +250,7 @@ class Simulation:
     def _give_turns(self, turns: TurnQueue, now: float) -> None:
         passed: set[int] = set()
         closed: set[WorkerId] = set()
-        rule = self._scenario.turns
-        passed_max = PASSED_MAX if rule is not None and rule.hold is not None else 0
-        while len(passed) <= passed_max and (number := turns.first(now, passed)) is not None:
+        while len(passed) <= turns.passed_max and (number := turns.first(now, passed)) is not None:
             route = self._route(number, now, closed)
             if route is not None:
                 turns.take()

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from policies.admission import PASSED_OF_FLOW_MAX
+from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX
 from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 from policies.registry import queue_policy, tenant_order
@@ -35,15 +35,28 @@ class QueueRule:
         """Raises PolicyError."""
         by_requests = self.across == REQUESTS
         policy = queue_policy("sfq" if by_requests else self.across)
-        return TurnQueue(policy, tenant_order(self.within), self.weights, by_requests=by_requests)
+        return TurnQueue(
+            policy,
+            tenant_order(self.within),
+            self.weights,
+            by_requests=by_requests,
+            passed_max=PASSED_MAX if self.hold is not None else 0,
+        )
 
 
 class TurnQueue:
-    """Requests are known by their number. `given`: cost units that each tenant's requests took, as they ended."""
+    """Requests are known by their number. `passed_max`: so many may wait for a worker while others go elsewhere."""
 
     def __init__(
-        self, policy: QueuePolicy, order: TenantOrder, weights: Mapping[str, float], *, by_requests: bool
+        self,
+        policy: QueuePolicy,
+        order: TenantOrder,
+        weights: Mapping[str, float],
+        *,
+        by_requests: bool,
+        passed_max: int = 0,
     ) -> None:
+        self.passed_max = passed_max
         self._policy = policy
         self._order = order
         self._weights = weights
