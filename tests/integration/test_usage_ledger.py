@@ -126,7 +126,9 @@ class Busy(UsageStore):
 
     def ended(self):
         words = dict.fromkeys(("organisation", "tenant", "key_id", "asked", "model", "surface"), "x")
-        numbers = dict.fromkeys(("prompt_tokens", "output_tokens", "cost", "duration_ms", "status", "at_ms"), 1)
+        numbers = dict.fromkeys(
+            ("prompt_tokens", "output_tokens", "cost", "duration_ms", "status", "at_ms"), 1
+        )
         return UsageEntry(
             request_id=f"req-{len(self.taken)}",
             attempt=1,
