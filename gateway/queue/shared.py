@@ -214,7 +214,9 @@ class SharedQueue:
 
     async def _ask(self, waiter: _Waiter) -> None:
         """Its place, a ticket, or other routes for the ticket that it has."""
-        routes = waiter.routes()
+        routes = _routes(waiter) if not waiter.turn.done() else None  # It may have left since this was begun.
+        if routes is None:
+            return
         if not routes:
             _fail(waiter, NoRoute())
             return
@@ -241,7 +243,12 @@ class SharedQueue:
     async def _claim(self, waiter: _Waiter) -> None:
         """Spends a turn on whichever of the tenant's tickets goes first now."""
         goes = self._first_of(waiter)
-        routes = goes.routes()
+        routes = _routes(goes)
+        if routes is None:
+            # It leaves, and with it its own turn; another's is still to be spent.
+            if goes is not waiter:
+                await self._claim(waiter)
+            return
         queues = self.membership.queues(waiter.shared.queue)
         other = goes.shared.id if goes is not waiter else None
         goes.claimed = True
@@ -275,6 +282,15 @@ class SharedQueue:
         for waiter in self._waiting.values():
             _fail(waiter, AskAnew())
         self._household.moved()
+
+
+def _routes(waiter: _Waiter) -> Sequence[SharedRoute] | None:
+    """As they are now; None where that has ended its wait."""
+    try:
+        return waiter.routes()
+    except Exception as err:  # noqa: BLE001 - whatever its policy raises is a matter of this request alone
+        _fail(waiter, err)
+        return None
 
 
 def _fail(waiter: _Waiter, error: Exception) -> None:
