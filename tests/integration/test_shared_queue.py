@@ -6,11 +6,12 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+import redis.asyncio as redis
 
 from gateway.queue.keys import QueueKeys
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import QueueStore, SharedRoute
-from gateway.queue.turns import TurnReader
+from gateway.queue.turns import COUNT, TurnReader
 from policies.queueing.protocol import Ticket
 from policies.registry import tenant_order
 from radix_cache.redis.scripts import ScriptCaller
@@ -214,3 +215,29 @@ async def test_where_no_worker_is_left_nobody_waits_for_one(two):
     one.ask_again()
     with pytest.raises(NoRoute):
         await waits
+
+
+@pytest.mark.parametrize(("entries", "times"), [(COUNT - 1, 1), (COUNT + 1, 2)])
+async def test_who_reads_far_behind_asks_for_turns_that_the_stream_may_have_let_go(valkey, entries, times):
+    scripts, keys, missed, heard = ScriptCaller(valkey.url), QueueKeys(f"behind{entries}"), [], []
+    reader = TurnReader(
+        scripts,
+        keys.turns,
+        turn=heard.append,
+        gateways=lambda: None,
+        missed=lambda: missed.append(len(heard)),
+        others={},
+    )
+    task = asyncio.create_task(reader.run())
+    await until(lambda: missed)
+    async with redis.from_url(valkey.url) as client, client.pipeline(transaction=True) as at_once:
+        for number in range(entries):
+            at_once.xadd(keys.turns, {"turn": str(number)})
+        await at_once.execute()
+        await until(lambda: len(heard) == entries)
+        await client.xadd(keys.turns, {"turn": "last"})
+    await until(lambda: len(heard) == entries + 1)
+    assert missed == [0, entries][:times]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await scripts.close()
