@@ -74,7 +74,7 @@ class Rooms:
         """At a worker that nobody waits for."""
         window = self._window_tokens()
         able = self._fleet.serving(model)
-        return any(w.id not in closed and has_window(w.load.all_tokens_queued, 1, window) for w in able)
+        return any(w.id not in closed and has_window(w.tokens_ahead, 1, window) for w in able)
 
     def nobody_waits_beside(self, model: str) -> bool:
         """For no model of its workers, batch work apart."""
