@@ -204,4 +204,4 @@ def table(played: Sequence[Played], seed: int) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if uvloop.run(run(arguments(), Console(width=max(Console().width, 110)))) else 1)
+    sys.exit(0 if uvloop.run(run(arguments(), Console(width=max(Console().width, 120)))) else 1)
