@@ -17,14 +17,14 @@ who wait; see gateway/queue/shared.py.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic
 
 from gateway.dispatch.room_counters import RoomCounters
+from gateway.dispatch.waiters import Placed, Waiter, Waiters
 from gateway.dispatch.waiting_space import Space
 from gateway.errors import AdmissionTimeout, NoWorker
 from gateway.queue.shared import AskAnew
@@ -33,8 +33,6 @@ from policies.queueing.heads import Line
 from policies.queueing.protocol import QueuePolicy, TenantOrder, Ticket, Turn
 from policies.queueing.received import Account
 from radix_cache.match import WorkerId
-
-Placed = TypeVar("Placed")
 
 
 class NowhereToGo(Exception):
@@ -80,18 +78,6 @@ class RoomRules:
     passed_of_flow_max: int = 0
 
 
-@dataclass(slots=True)
-class _Waiter(Generic[Placed]):
-    """`seat` gives a place if there is room now, None if there is none; it raises NowhereToGo, GatewayError.
-
-    It gets the workers that somebody waits for who goes before it, and adds those that it waits for itself.
-    """
-
-    ticket: Ticket
-    seat: Callable[[set[WorkerId]], Placed | None]
-    turn: "asyncio.Future[Placed]"
-
-
 class WaitingRoom(Generic[Placed]):
     """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
     who wait here. `room_left`: may a worker that is not closed have room for one of them? The least has so many
@@ -116,9 +102,8 @@ class WaitingRoom(Generic[Placed]):
         self._clock = clock
         self._first = first
         self._room_left = room_left
-        self._least: int | None = None  # uncached tokens of those who wait; None: not known
         self._counters = RoomCounters(rules.policy)
-        self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
+        self._waiting = Waiters[Placed]()
         self._elsewhere: dict[int, Ticket] = {}
         self._drained = DrainRate()
         self._number = 0
@@ -151,7 +136,7 @@ class WaitingRoom(Generic[Placed]):
             arrived_at=self._clock() if before is None else before.arrived_at,
         )
         self._number += before is None
-        self._counters.arrives(ticket, self._tickets())
+        self._counters.arrives(ticket, self._waiting.for_a_turn())
         return ticket
 
     def settle(self, ticket: Ticket, cost_change: float) -> None:
@@ -199,8 +184,8 @@ class WaitingRoom(Generic[Placed]):
         """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what
         `patience` and `seat` raise."""
         with self._space.taken(ticket, self.retry_after):
-            waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
-            self._enter(waiter)
+            waiter = Waiter(ticket, seat, asyncio.get_running_loop().create_future())
+            self._waiting.enter(waiter)
             placed: Placed | None = None
             try:
                 self.waits(ticket)
@@ -243,7 +228,7 @@ class WaitingRoom(Generic[Placed]):
 
     def waiting(self) -> Sequence[Ticket]:
         """Everybody who does."""
-        return [*(waiter.ticket for waiter in self._waiting.values()), *self._elsewhere.values()]
+        return [*(waiter.ticket for waiter in self._waiting), *self._elsewhere.values()]
 
     def move(self) -> None:
         """The queue is kept elsewhere from now on: sends everybody there."""
@@ -265,11 +250,11 @@ class WaitingRoom(Generic[Placed]):
             given != turns_max
             and self._waiting
             and self._first()
-            and self._room_left(closed, self._least_tokens())
+            and self._room_left(closed, self._waiting.least_tokens())
         ):
             if line is None:
                 line = Line(
-                    self._tickets(),
+                    self._waiting.for_a_turn(),
                     self.rules.order,
                     self._clock(),
                     passed_of_flow_max=self.rules.passed_of_flow_max,
@@ -277,12 +262,12 @@ class WaitingRoom(Generic[Placed]):
             turn = self._counters.next(line.heads, self._clock())
             if turn is None:
                 break
-            waiter = self._waiting[turn.ticket.number]
+            waiter = self._waiting.of(turn.ticket)
             try:
                 placed = self._seated(partial(waiter.seat, closed))
             except Exception as err:  # noqa: BLE001 - whatever its policy raises is a matter of this request alone
                 line.take(turn.ticket)
-                self._remove(waiter)
+                self._waiting.remove(waiter)
                 waiter.turn.set_exception(err)
                 continue
             if placed is None:
@@ -292,7 +277,7 @@ class WaitingRoom(Generic[Placed]):
                     break
                 continue
             line.take(turn.ticket)
-            self._remove(waiter)
+            self._waiting.remove(waiter)
             self._granted(turn)
             waiter.turn.set_result(placed)
             given += 1
@@ -300,11 +285,7 @@ class WaitingRoom(Generic[Placed]):
 
     def close(self, error: Exception) -> None:
         """Sends everybody away."""
-        for waiter in self._waiting.values():
-            if not waiter.turn.done():
-                waiter.turn.set_exception(error)
-        self._waiting.clear()
-        self._least = None
+        self._waiting.fail(error)
 
     def retry_after(self, tenant: str | None = None) -> float:
         """When to come back: once what waits has had its turn; of one tenant, what it has waiting, at its share."""
@@ -329,28 +310,9 @@ class WaitingRoom(Generic[Placed]):
         except TimeoutError:
             raise longest.over(self.retry_after()) from None
 
-    def _tickets(self) -> list[Ticket]:
-        # Who was cancelled a moment ago still stands here until its task runs; it has no use for a turn.
-        return [waiter.ticket for waiter in self._waiting.values() if not waiter.turn.done()]
-
-    def _enter(self, waiter: _Waiter[Placed]) -> None:
-        self._waiting[waiter.ticket.number] = waiter
-        if self._least is not None:
-            self._least = min(self._least, waiter.ticket.uncached_tokens)
-
-    def _remove(self, waiter: _Waiter[Placed]) -> None:
-        if self._waiting.pop(waiter.ticket.number, None) and waiter.ticket.uncached_tokens == self._least:
-            self._least = None
-
-    def _least_tokens(self) -> int:
-        """Of those who wait; looked for again once that one has gone."""
-        if self._least is None:
-            self._least = min(waiter.ticket.uncached_tokens for waiter in self._waiting.values())
-        return self._least
-
-    def _leave(self, waiter: _Waiter[Placed]) -> None:
+    def _leave(self, waiter: Waiter[Placed]) -> None:
         """Out of the queue; a turn that came in the same moment is given back."""
-        self._remove(waiter)
+        self._waiting.remove(waiter)
         if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
             self._unseat(waiter.turn.result())
         # Whoever stood behind may fit where this one did not.

@@ -8,7 +8,7 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +34,12 @@ WRONG_SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One fault that is over. `wrong`: promises that were broken; `skipped`: why it could not be played."""
+    """One fault that is over. `waited`: requests that did not have their turn at once. `wrong`: promises that were
+    broken; `skipped`: why it could not be played."""
 
     fault: Fault
     tally: Tally
+    waited: float
     green_seconds: float | None
     wrong: Sequence[str]
     skipped: str = ""
@@ -61,7 +63,7 @@ async def play(
     tally, wrong, skipped = Tally(), list[str](), ""
     green_seconds: float | None = None
     here.gone.clear()
-    before = await here.charged()
+    before, waited = await here.charged(), await here.waited()
     async with Load(here, tally, seed):
         await asyncio.sleep(BEFORE_SECONDS)
         then = Then(tally.answered, tally.under_way)
@@ -84,7 +86,19 @@ async def play(
     wrong += seen_by_clients(fault, tally)
     wrong += await still_wrong(here, at_rest, orphans)
     wrong += charges(fault, tally, before, await here.charged(), then)
-    return Played(fault=fault, tally=tally, green_seconds=green_seconds, wrong=wrong, skipped=skipped)
+    return Played(
+        fault=fault,
+        tally=tally,
+        waited=more_than(waited, await here.waited()),
+        green_seconds=green_seconds,
+        wrong=wrong,
+        skipped=skipped,
+    )
+
+
+def more_than(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """What counters have counted; one that is less than before has begun anew."""
+    return sum(count - before[name] if count >= before[name] else count for name, count in after.items())
 
 
 async def run(options: argparse.Namespace, console: Console) -> bool:
@@ -160,13 +174,24 @@ def table(played: Sequence[Played], seed: int) -> Table:
     drawn = new_table(
         f"Faults under load, seed {seed} (TTFT in ms, of streams and whole answers)",
         ("fault",),
-        ("requests", "failed before", "cut after", "retried", "TTFT p50", "p99", "green after s", "promises"),
+        (
+            "requests",
+            "waited",
+            "failed before",
+            "cut after",
+            "retried",
+            "TTFT p50",
+            "p99",
+            "green after s",
+            "promises",
+        ),
     )
     for one in played:
         tally = one.tally
         drawn.add_row(
             one.fault.name,
             str(tally.requests),
+            f"{one.waited:.0f}",
             str(len(tally.failed)),
             str(tally.cut + len(tally.silent) + tally.excused),
             str(tally.retried),
@@ -179,4 +204,4 @@ def table(played: Sequence[Played], seed: int) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if uvloop.run(run(arguments(), Console(width=max(Console().width, 110)))) else 1)
+    sys.exit(0 if uvloop.run(run(arguments(), Console(width=max(Console().width, 120)))) else 1)

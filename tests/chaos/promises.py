@@ -86,6 +86,7 @@ async def still_wrong(scene: Scene, at_rest: Baseline, orphans: set[str]) -> lis
         if not wrong:
             held = await scene.running() - orphans
             wrong = [*await _held(scene, at_rest), *(f"concurrency is held by {name}" for name in held)]
+            wrong += [f"the shared queue has {left}" for left in await scene.queue_left()]
         wrong = wrong or await _index(scene)
         if not wrong or time.monotonic() > deadline:
             return wrong
@@ -149,6 +150,8 @@ async def _held(scene: Scene, at_rest: Baseline) -> list[str]:
     for gateway in scene.gateways:
         gauges = await gateway.metrics(scene.http)
         wrong += [f"{gateway.name}: {name} is {gauges[name]:g}" for name in HELD if gauges.get(name)]
+        if not gauges["queue_shared"]:
+            wrong.append(f"{gateway.name}: it gives turns alone")
         for name, number, allowed in (
             ("tasks", int(gauges["tasks"]), at_rest.tasks + TASKS_MORE_MAX),
             ("file descriptors", descriptors(gateway.pid), at_rest.descriptors + DESCRIPTORS_MORE_MAX),

@@ -34,6 +34,9 @@ PAGE_SIZE = 16
 KV_TOKENS = 6000
 """Little enough that engines evict all the time."""
 
+WINDOW_TOKENS = 48
+"""A prompt at a time computes at a worker, others wait: turns are given all the time, by both gateways together."""
+
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
 CONCURRENCY = 64
@@ -66,7 +69,9 @@ class Scene:
     async def seed_quotas(self, *, flush: bool = False) -> None:
         """Every bucket is half full, so that what is taken from it can be told exactly: nothing is ever filled up.
 
-        With `flush` everything else is forgotten in the same moment.
+        Each is whole: no ledger knows of that half, and what one gateway would put back from its own would count as
+        all that had ended by then, at the other one too. With `flush` everything else is forgotten in the same
+        moment.
         """
         now = float(int(time.time() * 1e6))
         meters = {limit: METER.pack(amount / 2, now, 0.0) for limit, amount in AMOUNTS.items()}
@@ -75,6 +80,9 @@ class Scene:
                 pipe.flushall()
             for tenant in TENANTS:
                 pipe.hset(_bucket(tenant), mapping=meters)
+                pipe.hset(
+                    f"rg:{{{tenant}}}:whole", _bucket(tenant), "1"
+                )  # Since the first millisecond of all.
             await pipe.execute()
         self.seeded = {limit: len(TENANTS) * _taken(meter, AMOUNTS[limit]) for limit, meter in meters.items()}
 
@@ -95,6 +103,24 @@ class Scene:
             names = await self.redis.zrangebyscore(f"rg:{{{tenant}}}:running:tenant:{tenant}", now_ms, "+inf")
             held.update(name.decode() for name in names)
         return held
+
+    async def waited(self) -> dict[str, float]:
+        """How many requests have had to wait for their turn, by gateway; one that starts again begins at 0."""
+        return {
+            gateway.name: (await gateway.metrics(self.http)).get("queue_duration_seconds_count", 0.0)
+            for gateway in self.gateways
+        }
+
+    async def queue_left(self) -> list[str]:
+        """What Redis knows of the queue that somebody would still have to take, use or give back."""
+        hashes, sets = ("loads", "places"), ("owned", "grants", f"active:{MODEL}", f"tickets:{MODEL}")
+        async with self.redis.pipeline(transaction=True) as pipe:
+            for name in hashes:
+                pipe.hlen(f"rg:{{queue}}:{name}")
+            for name in sets:
+                pipe.zcard(f"rg:{{queue}}:{name}")
+            found = await pipe.execute()
+        return [f"{count} of {name}" for name, count in zip((*hashes, *sets), found, strict=True) if count]
 
     async def index(self, command: str, *more: str) -> tuple[int, str]:
         """`radixgate index COMMAND`: exit code and output."""
@@ -186,5 +212,6 @@ def settings(
             {"id": tenant, "plan": "plan", "keys": [{"id": key.id, "hash": key.hash}]}
             for tenant, key in keys.items()
         ],
+        "queueing": {"release_window_tokens": WINDOW_TOKENS},
         "drain": {"notice_seconds": 1, "seconds": 20},
     }

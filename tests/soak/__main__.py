@@ -48,6 +48,7 @@ REDIS, ENGINE_NAME = "Valkey", "engine"
 SAMPLES = 100
 REQUESTS_MIN = 10_000
 IDLE_SECONDS_MAX = 30.0
+WINDOW_TOKENS = 256
 INDEX_BYTES = 4 * 1024**2
 TOKENIZER_BYTES = 2 * 1024**2
 EVENT_STEPS = 500
@@ -59,7 +60,7 @@ ROWS_SHOWN = 24
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__.split("\n\n")[0])
     parser.add_argument("--requests", type=int, default=300_000)
-    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--connections", type=int, default=24, help="callers at one time")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument(
@@ -92,6 +93,7 @@ def settings(
             {"id": tenant, "plan": "plan", "keys": [{"id": key.id, "hash": key.hash}]}
             for tenant, key in keys.items()
         ],
+        "queueing": {"release_window_tokens": WINDOW_TOKENS},
         "index": {"memory_bytes_max": INDEX_BYTES},
         "authentication": {"failures_per_minute_max": 10**9},
         "telemetry": {"log_level": "warning"},
@@ -145,6 +147,11 @@ class Soak:
                 return held
             await asyncio.sleep(0.2)
 
+    async def waited(self) -> int:
+        """Requests that did not have their turn at once."""
+        gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
+        return int(sum(each.get("queue_duration_seconds_count", 0) for each in gauges))
+
     async def close(self) -> None:
         await self.http.close()
         await self._redis.aclose()
@@ -186,14 +193,14 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
         await every_length(soak.http, engine.url, ENGINE)
 
         tally, samples = await soaked(options, soak, gateways, {t: key.text for t, key in keys.items()})
-        held = await soak.still_held()
+        held, waited = await soak.still_held(), await soak.waited()
         names = [*(gateway.name for gateway in gateways), REDIS, ENGINE_NAME]
         try:
             verdicts = [verdict(name, samples) for name in names]
         except ValueError as err:
             console.print(f"{tally.requests:,} requests: {err}")
             return False
-        return report(console, options, samples, tally, held, verdicts)
+        return report(console, options, samples, tally, waited, held, verdicts)
 
 
 async def soaked(
@@ -227,6 +234,7 @@ def report(
     options: argparse.Namespace,
     samples: Sequence[Sample],
     tally: Tally,
+    waited: int,
     held: Sequence[str],
     verdicts: Sequence[Verdict],
 ) -> bool:
@@ -260,7 +268,8 @@ def report(
     seconds = samples[-1].seconds - samples[0].seconds
     console.print(
         f"answered {tally.answered:,}, left by their client {tally.left:,}, refused as they should "
-        f"{tally.refused:,}, failed {tally.failed:,}; {tally.requests / seconds:,.0f} requests/s"
+        f"{tally.refused:,}, failed {tally.failed:,}; {waited:,} waited for their turn; "
+        f"{tally.requests / seconds:,.0f} requests/s"
     )
     for why, count in tally.troubles.items():
         console.print(f"  {count} x {why}", markup=False)
