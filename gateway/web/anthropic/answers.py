@@ -133,7 +133,7 @@ def headers(headers: dict[str, str], now: datetime) -> dict[str, str]:
     renamed = {LIMITS.get(name, name): value for name, value in headers.items()}
     for name, value in renamed.items():
         if name.startswith("anthropic-ratelimit") and name.endswith("-reset"):
-            renamed[name] = _instant(now + timedelta(seconds=seconds(value)))
+            renamed[name] = instant(now + timedelta(seconds=seconds(value)))
     renamed.pop("openai-processing-ms", None)
     if "x-request-id" in renamed:
         renamed["request-id"] = renamed["x-request-id"]
@@ -145,5 +145,6 @@ def seconds(duration: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(duration))
 
 
-def _instant(when: datetime) -> str:
+def instant(when: datetime) -> str:
+    """As RFC 3339 writes it."""
     return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
