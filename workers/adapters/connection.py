@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.content_type = ""
         self.retry_after = ""
+        self.date = ""
         self.untouched = True
         self._headers = 0
         self._sized = False
@@ -200,6 +201,8 @@ class Connection(asyncio.Protocol):
             self.content_type = value.partition(b";")[0].strip().decode("latin-1").lower()
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1").strip()
+        elif name == b"date":
+            self.date = value.decode("latin-1").strip()
         elif name in (b"content-length", b"transfer-encoding"):
             self._sized = True
 
