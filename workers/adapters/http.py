@@ -66,7 +66,7 @@ class HttpWorker:
         # What is short is one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)
         try:
-            connection, first = await self._pool.send(request, call.first_byte_seconds_max)
+            connection, first = await self._pool.send(request, call.first_byte_seconds_max, call.sent)
         except Silent as err:
             raise WorkerUnreachable(str(err), timed_out=True) from err
         except Broken as err:
