@@ -155,7 +155,8 @@ def tenant_app(
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))
-        if allowed is not None:
+        # With its method allowed it has come here by a slash too many, and would be told nothing by a 405.
+        if allowed is not None and http.method not in allowed:
             return failure(MethodNotAllowed(allowed), http)
         return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
