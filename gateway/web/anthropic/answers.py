@@ -32,6 +32,9 @@ ERROR_TYPES = {
     504: "timeout_error",
 }
 
+NAMES = {"stop": "stop_sequences"}
+"""What fields of the chat that it becomes are called here."""
+
 Json = dict[str, Any]
 
 
@@ -115,7 +118,7 @@ def error(refusal: GatewayError, request_id: str) -> bytes:
     kind = ERROR_TYPES.get(refusal.status)
     if kind is None:
         kind = "invalid_request_error" if refusal.status < 500 else "api_error"
-    text = refusal.message.encode("utf-8", "replace").decode()
+    text = refusal.called(NAMES)[0].encode("utf-8", "replace").decode()
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
 
 
