@@ -23,7 +23,8 @@ def asked(custom_id, **params):
 
 
 async def call(running, path="", *, method="GET", tenant="acme", prefix="/v1", **more):
-    url, headers = f"{running.url}{prefix}/messages/batches{path}", running.headers(tenant)
+    url = f"{running.url}{prefix}/messages/batches{path}"
+    headers = running.headers(tenant) if running.keys else {}
     async with running.http.request(method, url, headers=headers, **more) as answer:
         body = await answer.read()
         return answer.status, json.loads(body) if answer.content_type == "application/json" else body
@@ -261,20 +262,47 @@ async def test_a_batch_whose_time_is_over_says_so_of_every_request_that_was_left
     assert await results(running, batch) == {"a": {"type": "expired"}, "b": {"type": "expired"}}
 
 
-async def test_a_key_that_is_ended_ends_its_batches_with_an_error_for_each_request(running):
-    running.worker.then(until=asyncio.Event())
-    batch = await create(running, asked("a"), asked("b"))
-    await running.until(lambda: len(running.worker.seen) == 2, 60)
-    (run,) = running.here.batches._runs.values()
-    run._errors = [{"code": "invalid_api_key", "message": KEY_ENDED}]
-    run._end_as("failed")  # as a row does whose key is not let in
-    done = await ended(running, batch)
-    told = await results(running, batch)
-    assert done["request_counts"]["errored"] == 2
-    assert {
-        (result["type"], result["error"]["error"]["type"], result["error"]["error"]["message"])
-        for result in told.values()
-    } == {("errored", "permission_error", KEY_ENDED)}
+async def stopped_half_way(gateway, worker, **settings):
+    """A batch of thirty requests whose gateway has stopped, and how many of them have their results."""
+    async with gateway(worker, **settings) as running:
+        counts = running.here.gateway.records.batch_counts
+        batch = await create(running, *(asked(str(at)) for at in range(30)))
+        await running.until(lambda: counts.done >= 5, 60)
+        worker.then(until=asyncio.Event())
+        await running.until(lambda: any(seen.ended == "running" for seen in worker.seen), 60)
+    worker.then(until=None)
+    return batch, sum(seen.ended == "finished" for seen in worker.seen)
+
+
+async def test_another_gateway_goes_on_where_one_has_stopped(gateway):
+    settings = with_database(**{"batches.running_rows_max": 4})
+    async with ScriptedWorker() as worker:
+        batch, finished = await stopped_half_way(gateway, worker, tenants={}, **settings)
+        assert 5 <= finished < 30
+        asked_before = len(worker.seen)
+        async with gateway(worker, tenants={}, **settings) as running:
+            done = await ended(running, batch)
+            told = await results(running, batch)
+    assert done["request_counts"]["succeeded"] == 30
+    assert {result["type"] for result in told.values()} == {"succeeded"}
+    assert len(worker.seen) - asked_before == 30 - finished
+
+
+async def test_a_key_that_is_ended_ends_its_batches_with_an_error_for_each_request_left(gateway):
+    settings = with_database(**{"batches.running_rows_max": 4})
+    async with ScriptedWorker() as worker:
+        batch, finished = await stopped_half_way(gateway, worker, **settings)
+        # Each gateway of these tests has keys of its own: the one that made it is unknown to the next.
+        async with gateway(worker, **settings) as running:
+            done = await ended(running, batch)
+            told = await results(running, batch)
+    assert (done["request_counts"]["succeeded"], done["request_counts"]["errored"]) == (
+        finished,
+        30 - finished,
+    )
+    errors = [result["error"]["error"] for result in told.values() if result["type"] == "errored"]
+    assert len(errors) == 30 - finished
+    assert {(error["type"], error["message"]) for error in errors} == {("permission_error", KEY_ENDED)}
 
 
 async def test_requests_have_the_tenants_quota_and_wait_for_it(gateway):
