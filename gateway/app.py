@@ -218,7 +218,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 )
             )
         )
-        stack.push_async_callback(reservations.queue.close)
+        stack.push_async_callback(reservations.queue.membership.close)
         stack.push_async_callback(supervisor.close)
         await _start(gateway, _turns(gateway, scripts))
         yield gateway
@@ -241,7 +241,7 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         ("quotas", gateway.quotas.store.run),
         ("leases", gateway.quotas.leases.run),
         ("gateways", gateway.quotas.gateways.run),
-        ("queue", gateway.services.reservations.queue.run),
+        ("queue", gateway.services.reservations.queue.membership.run),
         ("turns", turns.run),
         *records.loops(),
     ):
@@ -274,7 +274,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
             b"rest": reservations.rests.heard,
         },
         turn=queue.turn_told,
-        gateways=queue.gateways_changed,
+        gateways=queue.membership.gateways_changed,
         missed=queue.ask_again,
     )
 

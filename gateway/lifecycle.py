@@ -12,6 +12,9 @@ log = logging.getLogger(__name__)
 
 RESTART_SECONDS = (0.1, 1.0, 5.0, 30.0)
 HEALTHY_SECONDS = 60.0
+AGAIN_SECONDS = 5.0
+"""A loop that has not ended by then is cancelled again: what others have written may lose a cancellation, as
+asyncio.wait_for does before Python 3.12."""
 
 
 @dataclass(slots=True)
@@ -34,9 +37,11 @@ class Supervisor:
         self._tasks.append(asyncio.create_task(self._keep(name, run), name=name))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        running = {task for task in self._tasks if not task.done()}
+        while running:
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=AGAIN_SECONDS)
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         state, failures = self.loops[name], 0

@@ -24,6 +24,10 @@ class PrefixMatch(Protocol):
         """A request that brings them is on its way there: they will be held by the time another could use them."""
         ...
 
+    def held(self, worker: WorkerId) -> int:
+        """Leading blocks that `worker` is known to hold: of one worker, cheaper than `confirmed`."""
+        ...
+
     def blocks(self, worker: WorkerId) -> int:
         """Leading blocks that `worker` holds or is about to hold."""
         ...
@@ -39,6 +43,9 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     confirmed: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     pending: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     slower: Mapping[WorkerId, TierBlocks] = msgspec.field(default_factory=dict)
+
+    def held(self, worker: WorkerId) -> int:
+        return self.confirmed.get(worker, 0)
 
     def blocks(self, worker: WorkerId) -> int:
         return max(self.confirmed.get(worker, 0), self.pending.get(worker, 0))
@@ -64,6 +71,9 @@ class LargestMatch:
     @property
     def pending(self) -> dict[WorkerId, int]:
         return _largest(match.pending.items() for match in self._matches)
+
+    def held(self, worker: WorkerId) -> int:
+        return max(match.held(worker) for match in self._matches)
 
     def blocks(self, worker: WorkerId) -> int:
         return max(match.blocks(worker) for match in self._matches)

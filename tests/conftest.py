@@ -30,6 +30,7 @@ from tests.stage.s3 import S3Missing, S3Server
 from tests.stage.valkey import ValkeyServer
 
 SECRET = "a secret of the tests"
+REQUEST_SECONDS_MAX = 90.0
 
 # How long a machine under load takes to draw an example says nothing about the example.
 hypothesis.settings.register_profile(
@@ -275,7 +276,9 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
             **{name: str(value) if not isinstance(value, str) else value for name, value in settings.items()},
         }
         loaded = load(None, {}, [f"{name}={value}" for name, value in tree.items()])
-        async with serving(loaded.settings) as here, aiohttp.ClientSession() as http:
+        # Less than the bound of a test: a request that hangs says which it is.
+        patience = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
+        async with serving(loaded.settings) as here, aiohttp.ClientSession(timeout=patience) as http:
             running = RunningGateway(here, http, keys)
             enough = all if all_up else any
             await running.until(lambda: enough(w.health.health.value == "up" for w in here.gateway.fleet))

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -65,6 +66,7 @@ WAYS: Mapping[str, Way] = {
 """By kind of worker; other kinds cannot be halves."""
 
 
+@lru_cache(maxsize=64)
 def half_of(kind: str, role: Role) -> Half | None:
     """What routing has to know of a worker; None if it serves whole requests."""
     way = WAYS.get(kind)

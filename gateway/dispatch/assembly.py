@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.dispatch.refrain import Refrain, only_piece, refrain_of
 from gateway.dispatch.shapes import Shape
 from gateway.dispatch.worker_words import read_error
 from gateway.errors import RefusedByWorker, StreamInterrupted
@@ -102,6 +103,8 @@ _NO_TOOLS = re.compile(rb"\s*(?:null|\[\s*\])\s*")
 ENDINGS = frozenset({"finish_reason", "stop_reason", "matched_stop"})
 """Texts of which the last one holds."""
 
+SAID_AGAIN = SAID_ONCE | ENDINGS
+
 DEPTH_MAX = 32
 
 
@@ -123,9 +126,16 @@ class Assembly:
         self._shape = shape
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
+        self._refrain: Refrain | None = None  # of the chunk before
+        self._text = _Pieces()  # that it goes on with
 
     def add(self, payload: bytes) -> None:
         """The next chunk. Raises StreamInterrupted for what is none, RefusedByWorker for the client's mistake."""
+        if self._refrain is not None:
+            piece = self._refrain.piece(payload)
+            if piece is not None:
+                self._text.append(piece)
+                return
         try:
             chunk = msgspec.json.decode(payload, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
@@ -140,6 +150,22 @@ class Assembly:
             if not isinstance(choice, dict) or not isinstance(choice.get("index", 0), int):
                 raise StreamInterrupted
             _merge(self._choices.setdefault(choice.get("index", 0), {}), choice, DEPTH_MAX)
+        self._refrain = self._learnt(payload, choices)
+
+    def _learnt(self, payload: bytes, choices: Any) -> Refrain | None:
+        """How a chunk would go on with the text of this one."""
+        if not isinstance(choices, list) or len(choices) != 1:
+            return None
+        choice = choices[0]
+        name = only_piece(choice, chat=self._chat, said_again=SAID_AGAIN)
+        if name is None:
+            return None
+        into = self._choices[choice.get("index", 0)]
+        said, into = (choice["delta"], into["delta"]) if self._chat else (choice, into)
+        if not isinstance(into.get(name), _Pieces):
+            return None
+        self._text = into[name]
+        return refrain_of(payload, name, said[name])
 
     def body(self, *, done: bool) -> bytes:
         """All of it. `done`: the stream said that it ends. Raises StreamInterrupted if a choice has not ended."""

@@ -57,7 +57,7 @@ class Feedback:
         credit = self.credits.of(worker)
         if credit == 1.0:
             return match.blocks(worker)
-        return max(int(match.confirmed.get(worker, 0) * credit), match.pending.get(worker, 0))
+        return max(int(match.held(worker) * credit), match.pending.get(worker, 0))
 
     def sent(self, worker: WorkerId, prompt: PromptBlocks) -> Expectation:
         """A request leaves; call it before the index records that."""
@@ -68,7 +68,7 @@ class Feedback:
         alone = not path.under_way and not match.pending.get(worker)
         path.sent += 1
         path.under_way += 1
-        return Expectation(worker, prompt, match.confirmed.get(worker, 0), alone, path.sent)
+        return Expectation(worker, prompt, match.held(worker), alone, path.sent)
 
     def left(self, expected: Expectation) -> None:
         if not expected.prompt.hashes:

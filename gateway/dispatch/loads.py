@@ -5,7 +5,7 @@
     |-- streams, kv_tokens ---------------------------|
 
 Counted when a request is sent, not when it is answered: the next decision, a microsecond later, must see it. What
-the other gateways have there is what Redis said last (gateway/queue/shared.py).
+the other gateways have there is what Redis said last (gateway/queue/membership.py).
 """
 
 import time

@@ -88,9 +88,12 @@ class Router:
                 worker.snapshot(now),
                 prompt,
                 match.tiers(worker.id),
-                known=match.blocks(worker.id),
+                known=known,
                 counted=blocks(match, worker.id),
             )
+            # Most workers of a large fleet hold nothing of a prompt, and need no second look.
+            if (known := match.blocks(worker.id))
+            else Candidate(worker=worker.snapshot(now))
             for worker in self._fleet.serving(ctx.model.name)
             if worker.id not in without
         ]

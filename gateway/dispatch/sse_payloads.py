@@ -26,7 +26,7 @@ class Payloads:
                 return []
             data = b"".join((*self._pieces, data))
             self._pieces, self._size = [], 0
-        *events, rest = _END.split(data)
+        *events, rest = _END.split(data) if b"\r" in data else data.split(b"\n\n")
         if rest:
             self._keep(rest)
         return self._said(events)
@@ -51,5 +51,7 @@ class Payloads:
 
 
 def _payload(event: bytes) -> bytes:
+    if event.startswith(b"data:") and b"\n" not in event and b"\r" not in event:
+        return event[5:].strip()  # One line, as nearly all are.
     lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines)

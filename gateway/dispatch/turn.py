@@ -3,7 +3,7 @@
     alone    rank --- room, and nobody waits ---> place        waiting room: ranked again in its turn
     shared   rank --- Redis says who and where --> place        ranked again when its turn has come
 
-Where turns are given may change while it waits (gateway/queue/shared.py); it asks anew then, and keeps its number.
+Where turns are given may change while it waits (gateway/queue/membership.py): it asks anew, and keeps its number.
 Its service class and its client's own timeout say when it is too late: it is then let go before it costs a prefill.
 """
 

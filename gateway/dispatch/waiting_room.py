@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from gateway.dispatch.room_counters import RoomCounters
 from gateway.dispatch.waiting_space import Space
-from gateway.errors import AdmissionTimeout, GatewayError, NoWorker
+from gateway.errors import AdmissionTimeout, NoWorker
 from gateway.queue.shared import AskAnew
 from policies.admission import DrainRate, RoomBounds, retry_after_seconds
 from policies.queueing.heads import Line
-from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
+from policies.queueing.protocol import QueuePolicy, TenantOrder, Ticket, Turn
 from policies.queueing.received import Account
 from radix_cache.match import WorkerId
 
@@ -114,25 +115,19 @@ class WaitingRoom(Generic[Placed]):
         self._clock = clock
         self._first = first
         self._others_have_room = elsewhere
-        self._counters = QueueCounters()
-        self._adopted = self._counters
+        self._counters = RoomCounters(rules.policy)
         self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
         self._elsewhere: dict[int, Ticket] = {}
         self._drained = DrainRate()
         self._number = 0
-        self._counted_from = 0
-        self._carried: set[int] = set()
 
     def restate(self, rules: RoomRules) -> None:
         """By these rules from now on. Under another policy everybody has received nothing; who waits asks anew."""
         anew, self.rules = rules.policy is not self.rules.policy, rules
         self._space.bounds = rules.bounds
-        if not anew:
-            return
-        self._counters = self._adopted = QueueCounters()
-        self._counted_from = self._number
-        self._carried = {ticket.number for ticket in self.waiting()}
-        self.move()
+        if anew:
+            self._counters = RoomCounters(rules.policy, self._number, self.waiting())
+            self.move()
 
     def __len__(self) -> int:
         """How many wait."""
@@ -154,15 +149,12 @@ class WaitingRoom(Generic[Placed]):
             arrived_at=self._clock() if before is None else before.arrived_at,
         )
         self._number += before is None
-        self._counters = self.rules.policy.arrive(self._counters, ticket, self._tickets())
+        self._counters.arrives(ticket, self._tickets())
         return ticket
 
     def settle(self, ticket: Ticket, cost_change: float) -> None:
         """What a request that had its turn used differs from its cost by so much."""
-        if ticket.number < self._counted_from and ticket.number not in self._carried:
-            return  # Its turn was another policy's, whose counters are gone.
-        self._carried.discard(ticket.number)
-        self._counters = self.rules.policy.settle(self._counters, ticket, cost_change)
+        self._counters.settle(ticket, cost_change)
 
     def used(self, ticket: Ticket, cost_change: float) -> None:
         """The same, for the account; whoever settles it."""
@@ -188,7 +180,7 @@ class WaitingRoom(Generic[Placed]):
 
     def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
         """A place without waiting: there is one, and nobody was here before. Raises NoWorker, and as `seat`."""
-        turn = self.rules.policy.next(self._counters, [ticket], self._clock())
+        turn = self._counters.next([ticket], self._clock())
         if self._waiting or turn is None or not self._first():
             return None
         placed = self._seated(seat)
@@ -207,11 +199,11 @@ class WaitingRoom(Generic[Placed]):
         with self._space.taken(ticket, self.retry_after):
             waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
             self._waiting[ticket.number] = waiter
-            self.waits(ticket)
             placed: Placed | None = None
-            if self.rules.passed_max:
-                self.room_made()  # Those before it may wait for other workers than this one.
             try:
+                self.waits(ticket)
+                if self.rules.passed_max:
+                    self.room_made()  # Those before it may wait for other workers than this one.
                 async with self._patience(ticket, patience):
                     placed = await waiter.turn
                 return placed
@@ -256,18 +248,12 @@ class WaitingRoom(Generic[Placed]):
         self.close(AskAnew())
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
-        """Where a tenant stands in the queue of all gateways, should this one have to go on alone."""
-        passed = max(virtual_time, self._counters.virtual_time)
-        self._counters = self._adopted = self._counters.moved({tenant: finish}, virtual_time=passed)
+        """See RoomCounters."""
+        self._counters.adopt(tenant, virtual_time, finish)
 
     def debts(self) -> dict[str, float]:
-        """By tenant: how much further it is ahead of the virtual time than it was when its tag was adopted."""
-        before, now = self._adopted, self._counters
-        return {
-            tenant: debt
-            for tenant, tag in now.tags.items()
-            if (debt := max(0.0, tag - now.virtual_time) - _ahead(before, tenant)) > 0
-        }
+        """See RoomCounters."""
+        return self._counters.debts()
 
     def room_made(self, turns_max: int | None = None) -> bool:
         """Gives out what room there is now, in the order of the policy. `turns_max`: not more. Was there any?"""
@@ -281,13 +267,13 @@ class WaitingRoom(Generic[Placed]):
                     self._clock(),
                     passed_of_flow_max=self.rules.passed_of_flow_max,
                 )
-            turn = self.rules.policy.next(self._counters, line.heads, self._clock())
+            turn = self._counters.next(line.heads, self._clock())
             if turn is None:
                 break
             waiter = self._waiting[turn.ticket.number]
             try:
                 placed = self._seated(partial(waiter.seat, closed))
-            except GatewayError as err:
+            except Exception as err:  # noqa: BLE001 - whatever its policy raises is a matter of this request alone
                 line.take(turn.ticket)
                 del self._waiting[turn.ticket.number]
                 waiter.turn.set_exception(err)
@@ -354,14 +340,10 @@ class WaitingRoom(Generic[Placed]):
             raise NoWorker(self.model) from None
 
     def _granted(self, turn: Turn) -> None:
-        self._counters = turn.counters
+        self._counters.gave(turn)
         self._gave(turn.ticket)
 
     def _gave(self, ticket: Ticket) -> None:
         now = self._clock()
         self._drained.gave(now, ticket.cost)
         self.account.gave(ticket.tenant, ticket.weight, ticket.cost, now)
-
-
-def _ahead(counters: QueueCounters, tenant: str) -> float:
-    return max(0.0, counters.tags.get(tenant, 0.0) - counters.virtual_time)

@@ -79,11 +79,16 @@ class Shipper:
             self._lost(err)
 
     async def ship(self) -> None:
-        """All that is in the journal. Raises DatabaseDown, OSError, TimeoutError."""
+        """All that is in the journal now. Raises DatabaseDown, OSError, TimeoutError.
+
+        What comes meanwhile waits for the next time: under steady traffic there is always a row more, and a
+        transaction for every few of them costs as much as the requests themselves.
+        """
         async with self._shipping:
             self._take_over()
             for segment in tuple(self._journal.segments):
-                while await self._portion(segment):
+                end = segment.size
+                while (segment.shipped is None or segment.shipped < end) and await self._portion(segment):
                     pass
                 if segment.done:
                     self._journal.forget(segment)

@@ -65,7 +65,7 @@ def reservations_of(
     loads: LoadFeeds,
     scripts: ScriptCaller,
 ) -> Reservations:
-    """Nothing is asked yet; `fleet.run` and `queue.run` are its loops."""
+    """Nothing is asked yet; `fleet.run` and `queue.membership.run` are its loops."""
     index = shared.index
     events = _fleet_events(
         shared,

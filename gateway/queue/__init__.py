@@ -1,1 +1,1 @@
-"""One queue and one account of loads for all gateways. Read keys.py, lua/queue.lua, store.py, shared.py."""
+"""One queue and one account of loads for all gateways. Read keys, lua/queue.lua, store, membership, shared."""

@@ -21,7 +21,8 @@ class TurnReader:
     """`turn`: gets the id of a ticket whose turn has come, of any gateway. `gateways`: some came or went. `others`:
     by word, what gets the value of what gateways say to each other.
 
-    `missed`: called whenever it begins to listen: what was told before was not heard.
+    `missed`: called whenever it begins to listen, and after it was far behind. What was told before was not heard,
+    or the stream may have let go of it.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class TurnReader:
         newest = await self._asked(line, "XREVRANGE", self._stream, "+", "-", "COUNT", "1")
         last = newest[0][0].decode() if newest else "0-0"
         self._missed()
+        behind = False
         while True:
             found = await self._asked(
                 line, "XREAD", "BLOCK", str(BLOCK_MS), "COUNT", str(COUNT), "STREAMS", self._stream, last
             )
-            for identity, (kind, value) in found[0][1] if found else ():
+            entries = found[0][1] if found else ()
+            for identity, (kind, value) in entries:
                 last = identity.decode()
                 if kind == b"turn":
                     self._turn(value.decode())
@@ -71,6 +74,9 @@ class TurnReader:
                     heard(value.decode())
                 else:
                     self._gateways()
+            if behind and len(entries) < COUNT:
+                self._missed()
+            behind = len(entries) == COUNT
 
     async def _asked(self, line: Line, *command: str) -> Any:
         reply = await line.reply(command)

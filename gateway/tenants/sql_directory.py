@@ -158,7 +158,8 @@ class SqlDirectory:
                 self._lost(err)
             self.settled.set()
             try:
-                await asyncio.wait_for(self._bell.wait(), POLL_SECONDS)
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._bell.wait()
             except TimeoutError:
                 continue
 

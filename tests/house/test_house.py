@@ -34,6 +34,8 @@ MAY_CATCH_EVERYTHING = {
     "gateway/lifecycle.py": "the supervisor of loops",
     "gateway/dispatch/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/dispatch/feed.py": "whatever a publisher of KV events sends costs its own feed only",
+    "gateway/dispatch/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
+    "gateway/queue/shared.py": "so too, where the stream or the fleet has it ranked anew",
     "gateway/dispatch/encoder_child.py": "tokenizers raises nothing more precise",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",
 }

@@ -17,13 +17,13 @@ import yaml
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
-def radixgate(*arguments, **environment):
+def radixgate(*arguments, seconds_max=150, **environment):
     """Runs a command to its end: exit code, output, errors."""
     done = subprocess.run(
         [sys.executable, "-m", "gateway", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=seconds_max,
         env={**os.environ, **environment},
     )
     return done.returncode, done.stdout, done.stderr
@@ -440,7 +440,7 @@ def test_a_demo_that_is_interrupted_has_not_succeeded(tmp_path):
     )
     time.sleep(3)
     demo.send_signal(signal.SIGINT)
-    _, errors = demo.communicate(timeout=30)
+    _, errors = demo.communicate(timeout=120)
     assert (demo.returncode, errors) == (130, "")
 
 
@@ -450,6 +450,7 @@ def test_the_demo_runs_and_its_figures_add_up(tmp_path):
     code, output, errors = radixgate(
         *("demo", "--exit", "--json", result, "--directory", tmp_path / "demo"),
         *("--sessions", 2, "--turns", 3, "--workers", 2, "--port", 0, "--admin-port", 0),
+        seconds_max=280,
     )
     assert code == 0, errors
     assert "cost against round_robin" in output

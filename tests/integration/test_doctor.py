@@ -17,7 +17,7 @@ async def doctor(*arguments, stdin=""):
             [sys.executable, "-m", "gateway", "doctor", *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             input=stdin,
         )
 

@@ -59,7 +59,7 @@ class Cli:
             [sys.executable, "-m", "gateway", "index", command, "--config", str(self.file), *map(str, rest)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             stdin=subprocess.DEVNULL,
             env=dict(os.environ),
         )

@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.usage_query import UsageQuery, UsageReader
+from gateway.database.usage_store import UsageStore
+from gateway.ledger.entry import UsageEntry
+from gateway.ledger.journal import Journal
+from gateway.ledger.shipper import Shipper
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
@@ -108,3 +113,51 @@ async def test_what_is_in_the_journal_when_a_gateway_ends_is_in_the_database_aft
         async with running.chat() as response:
             assert response.status == 200
     assert len(await rows_of(database_url)) == 1
+
+
+class Busy(UsageStore):
+    """A database beside which traffic goes on: whenever it takes something, one more request ends."""
+
+    def __init__(self, database, journal):
+        super().__init__(database)
+        self.journal = journal
+        self.taken = []
+        self.journal.append(self.ended())
+
+    def ended(self):
+        words = dict.fromkeys(("organisation", "tenant", "key_id", "asked", "model", "surface"), "x")
+        numbers = dict.fromkeys(
+            ("prompt_tokens", "output_tokens", "cost", "duration_ms", "status", "at_ms"), 1
+        )
+        return UsageEntry(
+            request_id=f"req-{len(self.taken)}",
+            attempt=1,
+            worker=None,
+            cached_tokens=None,
+            ttft_ms=None,
+            code="ok",
+            **words,
+            **numbers,
+        )
+
+    async def take(self, rows, **more):
+        new = await super().take(rows, **more)
+        self.taken.append(new)
+        if len(self.taken) < 50:
+            self.journal.append(self.ended())
+        return new
+
+
+async def test_what_ends_while_the_journal_is_shipped_waits_for_the_next_time(tmp_path):
+    database = Database(f"sqlite:///{tmp_path / 'usage.db'}", tmp_path)
+    journal = Journal(tmp_path / "usage", bytes_max=2**20)
+    try:
+        await schema.ready(database, upgrades=True)
+        store = Busy(database, journal)
+        shipper = Shipper(journal, store)
+        for round_number in range(1, 4):
+            await shipper.ship()
+            assert store.taken == [1] * round_number
+    finally:
+        journal.close()
+        await database.close()

@@ -216,3 +216,27 @@ async def test_a_loop_that_crashes_is_started_again(monkeypatch):
             await asyncio.sleep(0)
     assert supervisor.loops["loop"].restarts == 2
     await supervisor.close()
+
+
+async def test_a_loop_that_was_woken_in_the_moment_it_was_told_to_end_is_told_again(monkeypatch):
+    """asyncio.wait_for of Python 3.11 loses a cancellation that comes with what it waits for."""
+    monkeypatch.setattr("gateway.lifecycle.AGAIN_SECONDS", 0.01)
+    bell, rounds = asyncio.Event(), []
+
+    async def waits_for_a_bell():
+        while True:
+            rounds.append(1)
+            bell.clear()
+            try:
+                await asyncio.wait_for(bell.wait(), 60)
+            except TimeoutError:
+                continue
+
+    supervisor = Supervisor()
+    supervisor.start("loop", waits_for_a_bell)
+    await asyncio.sleep(0.01)
+    bell.set()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await supervisor.close()
+    assert len(rounds) <= 2

@@ -451,3 +451,39 @@ async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
     desk.free = 1
     room.room_made()
     assert await waiting == 0
+
+
+async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
+    """A routing policy may be anybody's: what it makes of one request is no matter of those who make room."""
+    desk, faults = Choosy("other"), []
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+
+    def seat(closed):
+        if faults:
+            raise faults[0]
+        return desk.seat_at("gone")(closed)
+
+    ranked = asyncio.create_task(room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("own")))
+    await settle()
+    failing = asyncio.create_task(room.wait(room.ticket(Asked(tenant="b", cost=1.0)), seat))
+    await settle()
+    faults.append(ZeroDivisionError())
+    assert await room.wait(room.ticket(Asked(tenant="c", cost=1.0)), desk.seat_at("other")) == "other"
+    with pytest.raises(ZeroDivisionError):
+        await failing
+    assert not ranked.done()
+    desk.free.add("own")
+    room.room_made()
+    assert await ranked == "own"
+    assert len(room) == room.tokens == 0
+
+
+async def test_who_comes_in_the_moment_in_which_a_queue_policy_fails_leaves_nothing(clock, monkeypatch):
+    desk = Choosy("other")
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+    ticket = room.ticket(Asked(tenant="a", cost=1.0, uncached_tokens=100))
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
+        broken.setattr(room.rules.policy, "next", lambda *_: 1 / 0)
+        await room.wait(ticket, desk.seat_at("other"))
+    assert (len(room), room.tokens, desk.free) == (0, 0, {"other"})
+    assert not room.room_made()

@@ -1,0 +1,243 @@
+"""The shared queue as one gateway has it, on a real Valkey: who lives, who waits, what is left of who leaves."""
+
+import asyncio
+import itertools
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import redis.asyncio as redis
+
+from gateway.queue.keys import QueueKeys
+from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
+from gateway.queue.store import QueueStore, SharedRoute
+from gateway.queue.turns import COUNT, TurnReader
+from policies.queueing.protocol import Ticket
+from policies.registry import tenant_order
+from radix_cache.redis.scripts import ScriptCaller
+
+WINDOW = 100
+ROUTES = [SharedRoute("w0", WINDOW, 1.0)]
+names, numbers = itertools.count(), itertools.count()
+
+
+class House:
+    """One queue; how often those who wait were to ask anew."""
+
+    def __init__(self):
+        self.moves = 0
+        self.loads = {}
+
+    def queues(self, beside=None):
+        return ["m"]
+
+    def others(self, loads, *, all_workers):
+        self.loads = dict(loads) if all_workers else self.loads | loads
+
+    def tags(self, queue, tenant, virtual_time, finish):
+        pass
+
+    def debts(self):
+        return []
+
+    def moved(self):
+        self.moves += 1
+
+
+@asynccontextmanager
+async def member(url, prefix, *, timeout_seconds=2.0):
+    """A gateway's part of the queue, with its loops."""
+    scripts, house, keys = ScriptCaller(url), House(), QueueKeys(prefix)
+    queue = SharedQueue(
+        QueueStore(scripts, keys, f"{next(names):016x}", WINDOW),
+        house,
+        tenant_order("fcfs"),
+        enabled=True,
+        timeout_seconds=timeout_seconds,
+        clock=time.monotonic,
+    )
+    turns = TurnReader(
+        scripts,
+        keys.turns,
+        turn=queue.turn_told,
+        gateways=queue.membership.gateways_changed,
+        missed=queue.ask_again,
+        others={},
+    )
+    loops = [asyncio.create_task(loop) for loop in (queue.membership.run(), turns.run())]
+    try:
+        yield queue, house
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await queue.membership.close()
+        await scripts.close()
+
+
+@pytest.fixture
+async def two(redis_url, tmp_path):
+    """Two that know of each other."""
+    async with AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(member(redis_url, tmp_path.name)) for _ in range(2)]
+        (one, _), (other, _) = members
+        await until(lambda: one.shared and other.shared)
+        yield one, other
+
+
+async def until(true):
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+def asks(queue, routes=lambda: ROUTES):
+    """A request asks for its turn: its ticket, and the task that waits for its place."""
+    ticket = Ticket(number=next(numbers), tenant="a", cost=1.0, arrived_at=0.0)
+    shared = queue.ticket(ticket, "m", kv_tokens=1)
+    return shared, asyncio.create_task(queue.turn(shared, ticket, routes, lambda: None))
+
+
+async def waiting(queue, routes=lambda: ROUTES):
+    """One that has been told that it has to wait."""
+    told, before = asyncio.Event(), len(queue)
+    ticket = Ticket(number=next(numbers), tenant="a", cost=1.0, arrived_at=0.0)
+    shared = queue.ticket(ticket, "m", kv_tokens=1)
+    task = asyncio.create_task(queue.turn(shared, ticket, routes, told.set))
+    await told.wait()
+    assert len(queue) == before + 1
+    return shared, task
+
+
+async def test_one_alone_asks_nobody_and_two_share_until_one_leaves(redis_url, tmp_path):
+    async with member(redis_url, tmp_path.name) as (one, house):
+        await until(lambda: one.membership.up)
+        assert (one.shared, one.gateways, one.share_of(1000)) == (False, 1, 1000)
+        with pytest.raises(AskAnew):
+            await asks(one)[1]
+        async with member(redis_url, tmp_path.name) as (other, _):
+            await until(lambda: one.shared and other.shared)
+            assert (one.gateways, one.share_of(1000), house.moves) == (2, 1000, 1)
+        await until(lambda: not one.shared)
+        assert (one.gateways, house.moves) == (1, 2)
+
+
+async def test_places_are_told_to_all_when_a_gateway_comes_and_are_free_when_it_goes(redis_url, tmp_path):
+    async with (
+        member(redis_url, tmp_path.name) as (one, _),
+        member(redis_url, tmp_path.name) as (other, house),
+    ):
+        await until(lambda: one.shared and other.shared)
+        shared, task = asks(one)
+        assert (await task).worker == "w0"
+        await until(lambda: house.loads and house.loads["w0"].tokens_queued == WINDOW)
+        _, waits = await waiting(other)
+        one.leave(shared, 0.0)
+        assert (await waits).worker == "w0"
+        await until(lambda: house.loads["w0"].tokens_queued == 0)
+
+
+async def test_without_redis_each_has_its_part_and_who_waits_asks_anew(own_valkey):
+    async with (
+        member(own_valkey.url, "away") as (one, house),
+        member(own_valkey.url, "away") as (other, _),
+    ):
+        await until(lambda: one.shared and other.shared)
+        await asks(one)[1]
+        _, waits = await waiting(one)
+        own_valkey.kill()
+        with pytest.raises(AskAnew):
+            await waits
+        assert (one.shared, one.share_of(1000), house.moves) == (False, 500, 2)
+        own_valkey.start()
+        await until(lambda: one.shared and other.shared)
+        # What it holds was told, though that Redis had heard nothing of it.
+        _, waits = await waiting(other)
+        waits.cancel()
+
+
+async def test_who_left_before_it_was_to_ask_again_leaves_no_name_behind(two):
+    one, _ = two
+    placed, task = asks(one)
+    await task
+    for _ in range(3):
+        _, leaves = asks(one)
+        await asyncio.sleep(0)  # Redis is being asked.
+        leaves.cancel()
+        one.ask_again()
+    one.leave(placed, 0.0)
+    _, last = asks(one)
+    await last  # By then all that was asked before is answered.
+    assert len(one.membership.told) == 1
+
+
+@pytest.mark.parametrize("when", ["its routes have changed", "its turn has come", "it gets another's turn"])
+async def test_a_wait_ends_with_what_its_routes_raise_and_the_next_has_its_turn(two, when):
+    one, other = two
+    fails = []
+
+    def routes():
+        if fails:
+            raise fails[0]
+        return ROUTES
+
+    placed, task = asks(one)
+    await task
+    if when == "it gets another's turn":
+        # Of a tenant's tickets that one goes first which came first; in Redis this one stands behind the next.
+        number = next(numbers)
+        _, behind = await waiting(one)
+        ticket = Ticket(number=number, tenant="a", cost=1.0, arrived_at=-1.0)
+        told = asyncio.Event()
+        waits = asyncio.create_task(one.turn(one.ticket(ticket, "m", kv_tokens=1), ticket, routes, told.set))
+        await told.wait()
+    else:
+        _, waits = await waiting(one, routes)
+        _, behind = await waiting(other)
+    fails.append(ZeroDivisionError())
+    if when == "its routes have changed":
+        one.ask_again()
+    else:
+        one.leave(placed, 0.0)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(waits, 5)
+    if when == "its routes have changed":
+        one.leave(placed, 0.0)
+    assert (await asyncio.wait_for(behind, 5)).worker == "w0"
+
+
+async def test_where_no_worker_is_left_nobody_waits_for_one(two):
+    one, _ = two
+    routes = list(ROUTES)
+    await asks(one)[1]
+    _, waits = await waiting(one, lambda: routes)
+    routes.clear()
+    one.ask_again()
+    with pytest.raises(NoRoute):
+        await waits
+
+
+@pytest.mark.parametrize(("entries", "times"), [(COUNT - 1, 1), (COUNT + 1, 2)])
+async def test_who_reads_far_behind_asks_for_turns_that_the_stream_may_have_let_go(valkey, entries, times):
+    scripts, keys, missed, heard = ScriptCaller(valkey.url), QueueKeys(f"behind{entries}"), [], []
+    reader = TurnReader(
+        scripts,
+        keys.turns,
+        turn=heard.append,
+        gateways=lambda: None,
+        missed=lambda: missed.append(len(heard)),
+        others={},
+    )
+    task = asyncio.create_task(reader.run())
+    await until(lambda: missed)
+    async with redis.from_url(valkey.url) as client, client.pipeline(transaction=True) as at_once:
+        for number in range(entries):
+            at_once.xadd(keys.turns, {"turn": str(number)})
+        await at_once.execute()
+        await until(lambda: len(heard) == entries)
+        await client.xadd(keys.turns, {"turn": "last"})
+    await until(lambda: len(heard) == entries + 1)
+    assert missed == [0, entries][:times]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await scripts.close()
