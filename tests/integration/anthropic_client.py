@@ -51,6 +51,9 @@ def create(client: Anthropic, model: str) -> str:
     counted = client.messages.count_tokens(model=model, system=system, messages=MESSAGES)
     used = answer.usage
     expect(counted.input_tokens == used.input_tokens + used.cache_read_input_tokens)
+    begun = [*MESSAGES, {"role": "assistant", "content": "It is"}]
+    goes_on = client.messages.create(model=model, messages=begun, max_tokens=4)
+    expect(goes_on.usage.output_tokens > 0)
     return answer.content[0].text
 
 
