@@ -15,6 +15,9 @@ PASSED_MAX = 8
 PASSED_OF_FLOW_MAX = 4
 """Of these, of one tenant and service class."""
 
+LOOK_TOKENS = 1024
+"""Room for so many tokens is worth a look at who might use it."""
+
 SHED_SHARE = 0.3
 
 
@@ -25,6 +28,16 @@ def has_window(tokens_queued: int, uncached_tokens: int, window_tokens: int) -> 
     takes anything, also a prompt longer than the window.
     """
     return tokens_queued == 0 or tokens_queued + uncached_tokens <= window_tokens
+
+
+def worth_a_look(tokens_queued: int, least_tokens: int, window_tokens: int) -> bool:
+    """Has a worker room for one of those who wait? `least_tokens`: of their prompts' uncached tokens, the fewest.
+
+    Whoever waits is ranked anew at each look, which costs most of what a request costs: with hundreds that wait
+    for a full fleet, a look after every answer is several for each request. More of a prompt may be cached by now
+    than when it came, so that it fits where none seems to; a look for that is worth LOOK_TOKENS, not less.
+    """
+    return has_window(tokens_queued, min(least_tokens, LOOK_TOKENS), window_tokens)
 
 
 def worth_going(cost_ms: float, least_ms: float, hold: float | None) -> bool:

@@ -7,7 +7,7 @@ from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
 from gateway.queue.keys import BATCH, model_of
-from policies.admission import has_window
+from policies.admission import worth_a_look
 from radix_cache.match import WorkerId
 
 
@@ -38,14 +38,14 @@ class Rooms:
         if room is None:
             model = model_of(queue)
             first = partial(self.nobody_waits_beside, model) if queue != model else _always
-            elsewhere = partial(self._room_elsewhere, model)
+            room_left = partial(self._room_left, model)
             room = self._rooms[queue] = WaitingRoom(
                 model,
                 rules=self.rules,
                 unseat=self._unseat,
                 clock=self._clock,
                 first=first,
-                elsewhere=elsewhere,
+                room_left=room_left,
             )
         return room
 
@@ -70,11 +70,13 @@ class Rooms:
                 self._rooms[queue] = self._rooms.pop(queue)
                 queues.append(queue)
 
-    def _room_elsewhere(self, model: str, closed: set[WorkerId]) -> bool:
-        """At a worker that nobody waits for."""
+    def _room_left(self, model: str, closed: set[WorkerId], tokens: int) -> bool:
+        """At a worker that is not closed; see worth_a_look. If no worker is left, whoever waits is to hear so."""
         window = self._window_tokens()
         able = self._fleet.serving(model)
-        return any(w.id not in closed and has_window(w.load.all_tokens_queued, 1, window) for w in able)
+        return not able or any(
+            w.id not in closed and worth_a_look(w.load.all_tokens_queued, tokens, window) for w in able
+        )
 
     def nobody_waits_beside(self, model: str) -> bool:
         """For no model of its workers, batch work apart."""

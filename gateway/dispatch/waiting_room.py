@@ -94,7 +94,8 @@ class _Waiter(Generic[Placed]):
 
 class WaitingRoom(Generic[Placed]):
     """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
-    who wait here.
+    who wait here. `room_left`: may a worker that is not closed have room for one of them? The least has so many
+    tokens.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class WaitingRoom(Generic[Placed]):
         unseat: Callable[[Placed], None],
         clock: Callable[[], float],
         first: Callable[[], bool] = lambda: True,
-        elsewhere: Callable[[set[WorkerId]], bool] = lambda closed: True,
+        room_left: Callable[[set[WorkerId], int], bool] = lambda closed, tokens: True,
     ) -> None:
         self.model = model
         self.account = Account()
@@ -114,7 +115,8 @@ class WaitingRoom(Generic[Placed]):
         self._unseat = unseat
         self._clock = clock
         self._first = first
-        self._others_have_room = elsewhere
+        self._room_left = room_left
+        self._least: int | None = None  # uncached tokens of those who wait; None: not known
         self._counters = RoomCounters(rules.policy)
         self._waiting: OrderedDict[int, _Waiter[Placed]] = OrderedDict()
         self._elsewhere: dict[int, Ticket] = {}
@@ -198,7 +200,7 @@ class WaitingRoom(Generic[Placed]):
         `patience` and `seat` raise."""
         with self._space.taken(ticket, self.retry_after):
             waiter = _Waiter(ticket, seat, asyncio.get_running_loop().create_future())
-            self._waiting[ticket.number] = waiter
+            self._enter(waiter)
             placed: Placed | None = None
             try:
                 self.waits(ticket)
@@ -259,7 +261,12 @@ class WaitingRoom(Generic[Placed]):
         """Gives out what room there is now, in the order of the policy. `turns_max`: not more. Was there any?"""
         given, passed, closed = 0, 0, set[WorkerId]()
         line: Line | None = None
-        while given != turns_max and self._waiting and self._first():
+        while (
+            given != turns_max
+            and self._waiting
+            and self._first()
+            and self._room_left(closed, self._least_tokens())
+        ):
             if line is None:
                 line = Line(
                     self._tickets(),
@@ -275,17 +282,17 @@ class WaitingRoom(Generic[Placed]):
                 placed = self._seated(partial(waiter.seat, closed))
             except Exception as err:  # noqa: BLE001 - whatever its policy raises is a matter of this request alone
                 line.take(turn.ticket)
-                del self._waiting[turn.ticket.number]
+                self._remove(waiter)
                 waiter.turn.set_exception(err)
                 continue
             if placed is None:
                 passed += 1
                 line.pass_by(turn.ticket)
-                if passed > self.rules.passed_max or not self._others_have_room(closed):
+                if passed > self.rules.passed_max:
                     break
                 continue
             line.take(turn.ticket)
-            del self._waiting[turn.ticket.number]
+            self._remove(waiter)
             self._granted(turn)
             waiter.turn.set_result(placed)
             given += 1
@@ -297,6 +304,7 @@ class WaitingRoom(Generic[Placed]):
             if not waiter.turn.done():
                 waiter.turn.set_exception(error)
         self._waiting.clear()
+        self._least = None
 
     def retry_after(self, tenant: str | None = None) -> float:
         """When to come back: once what waits has had its turn; of one tenant, what it has waiting, at its share."""
@@ -325,9 +333,24 @@ class WaitingRoom(Generic[Placed]):
         # Who was cancelled a moment ago still stands here until its task runs; it has no use for a turn.
         return [waiter.ticket for waiter in self._waiting.values() if not waiter.turn.done()]
 
+    def _enter(self, waiter: _Waiter[Placed]) -> None:
+        self._waiting[waiter.ticket.number] = waiter
+        if self._least is not None:
+            self._least = min(self._least, waiter.ticket.uncached_tokens)
+
+    def _remove(self, waiter: _Waiter[Placed]) -> None:
+        if self._waiting.pop(waiter.ticket.number, None) and waiter.ticket.uncached_tokens == self._least:
+            self._least = None
+
+    def _least_tokens(self) -> int:
+        """Of those who wait; looked for again once that one has gone."""
+        if self._least is None:
+            self._least = min(waiter.ticket.uncached_tokens for waiter in self._waiting.values())
+        return self._least
+
     def _leave(self, waiter: _Waiter[Placed]) -> None:
         """Out of the queue; a turn that came in the same moment is given back."""
-        self._waiting.pop(waiter.ticket.number, None)
+        self._remove(waiter)
         if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
             self._unseat(waiter.turn.result())
         # Whoever stood behind may fit where this one did not.

@@ -8,6 +8,9 @@
     alone    nobody else decides: places and turns are this process's own, no request waits for Redis
     away     so too, with this gateway's part of each worker's window, from the tags and loads last seen
 
+A Redis that is soon away again is joined later each time: one that is now a little faster than it may be and now a
+little slower would else send everybody who waits to and fro.
+
 What it holds it tells when it joins, all of it. Every answer of Redis is heard here: each says how many gateways
 live, what they have put on workers, and when somebody has to look whether a turn was claimed.
 """
@@ -28,6 +31,10 @@ log = logging.getLogger(__name__)
 LEASE_MS = 3000
 BEAT_SECONDS = 1.0
 AGAIN_SECONDS = 0.25
+AGAIN_SECONDS_MAX = 4.0
+STEADY_SECONDS = 10.0
+"""Who was up for so long is joined again at once."""
+
 LATE_MAX = 3
 """Decisions in a row that came too late: Redis is away then."""
 
@@ -69,6 +76,8 @@ class Membership:
         self._due_at = 0.0
         self._joins = 0
         self._late = 0
+        self._joined_at = self._join_at = float("-inf")
+        self._again_seconds = AGAIN_SECONDS
         self._wake = asyncio.Event()
 
     def share_of(self, window_tokens: int) -> int:
@@ -96,7 +105,7 @@ class Membership:
             try:
                 if self.up:
                     await self._beat()
-                else:
+                elif self._clock() >= self._join_at:
                     await self._join()
             except NotJoined:
                 self.away(FORGOTTEN)
@@ -189,6 +198,12 @@ class Membership:
             return
         self.up = False
         self.told.clear()
+        now = self._clock()
+        if now - self._joined_at > STEADY_SECONDS:
+            self._again_seconds = AGAIN_SECONDS
+        else:
+            self._join_at = now + self._again_seconds
+            self._again_seconds = min(2 * self._again_seconds, AGAIN_SECONDS_MAX)
         self._wake.set()
         log.warning("the shared queue is away: turns are given by each gateway alone (%s)", why)
         if self.shared:
@@ -219,7 +234,7 @@ class Membership:
             told = (await within(joined, self._timeout_seconds))[-1]
         except TimeoutError:
             return
-        self.up, self._late = True, 0
+        self.up, self._late, self._joined_at = True, 0, self._clock()
         await self._counted(told.gateways)
 
     async def _beat(self) -> None:

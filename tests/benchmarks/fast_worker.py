@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.fast_worker [MODEL ...]
 
-Answers are made once, as bytes. Of a request two fields are read: `max_tokens`, the chunks of a stream, and `seed`,
-milliseconds between them. Without a gap each chunk still leaves in a write of its own, one per turn of the loop, as
-engines send them: what stands before it must not be flattered by 64 chunks in one read. It listens twice, so that
-there are two workers to choose from.
+Answers are made once, as bytes. Of a request three fields are read: `max_tokens`, the chunks of a stream, `seed`,
+milliseconds between them, and `min_tokens`, milliseconds of prefill: one prompt of a worker after the other. Where
+chunks are not to be apart, each still leaves in a write of its own, one per turn of the loop, as engines send them:
+what stands before it must not be flattered by 64 chunks in one read. It listens twice: there are two workers.
 """
 
 import asyncio
@@ -32,15 +32,31 @@ WORDS = ("the", "gateway", "counts", "every", "token", "that", "passes", "and", 
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 _CHUNKS = re.compile(rb'"max_tokens":\s*(\d+)')
 _GAP = re.compile(rb'"seed":\s*(\d+)')
+_PREFILL = re.compile(rb'"min_tokens":\s*(\d+)')
 _STREAM = re.compile(rb'"stream":\s*true')
+
+
+class Prefills:
+    """Of one worker: each begins when the one before it has ended."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def end_of(self, seconds: float, now: float) -> float:
+        """When one that comes now has ended."""
+        self._free_at = max(self._free_at, now) + seconds
+        return self._free_at
 
 
 class Connection(asyncio.Protocol):
     """One caller; its requests come one after the other."""
 
-    def __init__(self, pages: dict[bytes, bytes], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, pages: dict[bytes, bytes], loop: asyncio.AbstractEventLoop, prefills: Prefills
+    ) -> None:
         self._pages = pages
         self._loop = loop
+        self._prefills = prefills
         self._parts: list[bytes] = []
         self._missing = 0
         self._chunks = 0
@@ -87,7 +103,12 @@ class Connection(asyncio.Protocol):
         self._gap_seconds = int(gap[1]) / 1000 if gap is not None else 0.0
         self._sent = 0
         self._started_at = self._loop.time()
-        self._next(STREAM_HEAD)
+        prefill = _PREFILL.search(hints)
+        if prefill is None:
+            self._next(STREAM_HEAD)
+            return
+        self._started_at = self._prefills.end_of(int(prefill[1]) / 1000, self._started_at)
+        self._loop.call_at(self._started_at, self._next, STREAM_HEAD)
 
     def _next(self, before: bytes = b"") -> None:
         if self._sent >= self._chunks:
@@ -161,8 +182,13 @@ async def serve(models: Sequence[str]) -> None:
     """Serves for ever, on free ports."""
     loop, pages = asyncio.get_running_loop(), _pages(models)
     servers = [
-        await loop.create_server(lambda: Connection(pages, loop), "127.0.0.1", 0, backlog=1024)
-        for _ in range(WORKERS)
+        await loop.create_server(
+            lambda prefills=prefills: Connection(pages, loop, prefills),  # type: ignore[misc]
+            "127.0.0.1",
+            0,
+            backlog=1024,
+        )
+        for prefills in [Prefills() for _ in range(WORKERS)]
     ]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     print("workers ready at", ",".join(f"http://127.0.0.1:{port}" for port in ports), flush=True)

@@ -97,6 +97,7 @@ def _throughput(runs: Runs) -> Table:
         "whole": "whole answers",
         "stream": f"{throughput.CHUNKS} chunks",
         "paced": f"{throughput.CHUNKS} chunks, {throughput.GAP_MS} ms apart",
+        "crowd": f"{throughput.CROWD} callers, {throughput.PREFILL_MS} ms of prefill each",
     }
     for kind in throughput.KINDS:
         for subject, figures in runs.items():

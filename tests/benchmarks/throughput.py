@@ -1,14 +1,15 @@
-"""What a gateway can carry: 32 connections, each sending its next request when the last one is answered.
+"""What a gateway can carry: connections, each sending its next request when the last one is answered.
 
-Three loads: whole answers; streams of 64 chunks as fast as they come; and streams whose chunks come 5 ms apart,
-which is what engines do. On a machine that the load shares, CPU time per request is the steadier figure.
+Four loads: whole answers; streams of 64 chunks as fast as they come; streams whose chunks come 5 ms apart, which is
+what engines do; and a crowd before workers that are busy all the time with prompts that nobody has computed, where
+each request waits for half a second, wherever its gateway lets it wait. `direct` and `aiohttp` have one of the two
+workers. On a machine that the load shares, CPU time per request is the steadier figure.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from tests.benchmarks.load import Client, connect
 from tests.benchmarks.subjects import Subject, cpu_seconds
@@ -19,6 +20,10 @@ CHARACTERS = 200
 CHUNKS = 64
 GAP_MS = 5
 WARM_UP_SECONDS = 0.5
+CROWD = 256
+CROWD_CHARACTERS = 4000
+CROWD_CHUNKS = 4
+PREFILL_MS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +33,24 @@ class Kind:
     name: str
     chunks: int | None = None
     gap_ms: int = 0
+    prefill_ms: int = 0
+    connections: int = CONNECTIONS
+    characters: int = CHARACTERS
+    fresh: bool = False
 
 
 KINDS = (
     Kind(name="whole"),
     Kind(name="stream", chunks=CHUNKS),
     Kind(name="paced", chunks=CHUNKS, gap_ms=GAP_MS),
+    Kind(
+        name="crowd",
+        chunks=CROWD_CHUNKS,
+        prefill_ms=PREFILL_MS,
+        connections=CROWD,
+        characters=CROWD_CHARACTERS,
+        fresh=True,
+    ),
 )
 
 
@@ -51,24 +68,22 @@ class Sums:
 async def measure(subjects: Sequence[Subject], *, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
     """Figures by subject: each kind for so many seconds in each round."""
     texts = Texts()
-    prompts = [texts.new(CHARACTERS) for _ in range(CONNECTIONS)]
     taken = {(subject.name, kind): Sums() for subject in subjects for kind in KINDS}
     for _ in range(rounds):
         for kind in KINDS:
             for subject in subjects:
-                await _load(subject, kind, prompts, seconds, taken[subject.name, kind])
+                await _load(subject, kind, texts, seconds, taken[subject.name, kind])
     return {subject.name: _figures(subject.name, taken) for subject in subjects}
 
 
-async def _load(subject: Subject, kind: Kind, prompts: Sequence[str], seconds: float, sums: Sums) -> None:
+async def _load(subject: Subject, kind: Kind, texts: Texts, seconds: float, sums: Sums) -> None:
     """Raises BadAnswer and OSError."""
-    requests = [request(subject, text, chunks=kind.chunks, gap_ms=kind.gap_ms) for text in prompts]
-    clients = [Client(repeat(data)) for data in requests]
+    clients = [Client(_requests(subject, kind, texts)) for _ in range(kind.connections)]
     try:
         for client in clients:
             await connect(subject, client)
             # One after the other, or paced streams would for ever begin and end in the same moment.
-            await asyncio.sleep((kind.chunks or 0) * kind.gap_ms / 1000 / CONNECTIONS)
+            await asyncio.sleep((kind.chunks or 0) * kind.gap_ms / 1000 / kind.connections)
         await _run(clients, WARM_UP_SECONDS)
         before, started = _now(clients, subject), time.perf_counter()
         await _run(clients, seconds)
@@ -81,6 +96,16 @@ async def _load(subject: Subject, kind: Kind, prompts: Sequence[str], seconds: f
     sums.reads += int(after[1] - before[1])
     sums.cpu_seconds += after[2] - before[2]
     sums.client_seconds += after[3] - before[3]
+
+
+def _requests(subject: Subject, kind: Kind, texts: Texts) -> Iterator[bytes]:
+    """One prompt again and again, or a new one each time."""
+    data = b""
+    while True:
+        if kind.fresh or not data:
+            text = texts.new(kind.characters)
+            data = request(subject, text, chunks=kind.chunks, gap_ms=kind.gap_ms, prefill_ms=kind.prefill_ms)
+        yield data
 
 
 async def _run(clients: Sequence[Client], seconds: float) -> None:

@@ -84,13 +84,17 @@ class Texts:
             yield self.new(characters)
 
 
-def request(subject: Subject, text: str, *, chunks: int | None = None, gap_ms: int = 0) -> bytes:
+def request(
+    subject: Subject, text: str, *, chunks: int | None = None, gap_ms: int = 0, prefill_ms: int = 0
+) -> bytes:
     """A chat completion for this subject; with `chunks` a stream of so many."""
     fields: dict[str, object] = {"model": subject.model, "max_tokens": chunks or 16}
     if chunks is not None:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         if gap_ms:
             fields["seed"] = gap_ms
+        if prefill_ms:
+            fields["min_tokens"] = prefill_ms
     fields["messages"] = [{"role": "user", "content": text}]
     return _sent(subject, "chat/completions", fields)
 

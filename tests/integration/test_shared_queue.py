@@ -9,12 +9,14 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.queue.keys import QueueKeys
+from gateway.queue.membership import STEADY_SECONDS
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import QueueStore, SharedRoute
 from gateway.queue.turns import COUNT, TurnReader
 from policies.queueing.protocol import Ticket
 from policies.registry import tenant_order
 from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.clock import FakeClock
 
 WINDOW = 100
 ROUTES = [SharedRoute("w0", WINDOW, 1.0)]
@@ -45,7 +47,7 @@ class House:
 
 
 @asynccontextmanager
-async def member(url, prefix, *, timeout_seconds=2.0):
+async def member(url, prefix, *, timeout_seconds=2.0, clock=time.monotonic):
     """A gateway's part of the queue, with its loops."""
     scripts, house, keys = ScriptCaller(url), House(), QueueKeys(prefix)
     queue = SharedQueue(
@@ -54,7 +56,7 @@ async def member(url, prefix, *, timeout_seconds=2.0):
         tenant_order("fcfs"),
         enabled=True,
         timeout_seconds=timeout_seconds,
-        clock=time.monotonic,
+        clock=clock,
     )
     turns = TurnReader(
         scripts,
@@ -241,3 +243,28 @@ async def test_who_reads_far_behind_asks_for_turns_that_the_stream_may_have_let_
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await scripts.close()
+
+
+async def test_a_redis_that_is_away_again_and_again_is_joined_later_each_time(redis_url, tmp_path):
+    clock, waits = FakeClock(), []
+    clock.advance(100.0)
+    async with member(redis_url, tmp_path.name, clock=clock) as (queue, _):
+        joined = queue.membership
+        await until(lambda: joined.up)
+        clock.advance(STEADY_SECONDS + 0.1)
+        joined.away("for once")
+        await until(lambda: joined.up)
+        for _ in range(4):
+            joined.away("again")
+            waited = 0.0
+            while not joined.up:
+                # The loop looks at the clock four times a second; the clock moves when it has not joined.
+                await asyncio.sleep(0.3)
+                if not joined.up:
+                    clock.advance(0.25)
+                    waited += 0.25
+            waits.append(waited)
+        clock.advance(STEADY_SECONDS + 0.1)
+        joined.away("long after")
+        await until(lambda: joined.up)
+    assert all(waited >= least for waited, least in zip(waits, (0.25, 0.5, 1.0, 2.0), strict=True))

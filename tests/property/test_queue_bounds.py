@@ -331,3 +331,22 @@ def test_longest_prefix_passes_nobody_over_for_long(cached, seed):
         first = order.first(waiting, now)
         waiting.remove(first)
         assert now - first.arrived_at <= 2.0 + len(cached) + 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 2, 64, 500]), st.sampled_from([0.0, 1.0, 1.5, 90.0])), min_size=1
+    ),
+    st.sampled_from([0.0, 1.0, 2.0, 64.0, 1000.0]),
+)
+def test_highest_response_ratio_goes_first_then_the_smaller_then_who_came_first(waiting, now):
+    tickets = [
+        Ticket(number=number, tenant="a", cost=1.0, arrived_at=arrived, uncached_tokens=tokens)
+        for number, (tokens, arrived) in enumerate(waiting)
+    ]
+
+    def order(ticket):
+        size = max(1, ticket.uncached_tokens)
+        return -max(0.0, now - ticket.arrived_at) / size, size, ticket.number
+
+    assert tenant_order("hrrn").first(tickets, now) == min(tickets, key=order)

@@ -50,6 +50,7 @@ def room_for(
     first=lambda: True,
     passed_max=0,
     passed_of_flow_max=4,
+    room_left=lambda closed, tokens: True,
     **bounds,
 ):
     return WaitingRoom(
@@ -65,6 +66,7 @@ def room_for(
         unseat=desk.unseat,
         clock=clock,
         first=first,
+        room_left=room_left,
     )
 
 
@@ -487,3 +489,44 @@ async def test_who_comes_in_the_moment_in_which_a_queue_policy_fails_leaves_noth
         await room.wait(ticket, desk.seat_at("other"))
     assert (len(room), room.tokens, desk.free) == (0, 0, {"other"})
     assert not room.room_made()
+
+
+async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_them(clock):
+    desk, free = Desk(9), 0
+    looked = []
+    desk.seat = lambda closed=None, seat=desk.seat: looked.append(1) or (seat(closed) if free else None)
+    room = room_for(desk, clock, passed_max=8, room_left=lambda closed, tokens: tokens <= free)
+    tasks = [asyncio.create_task(enter(room, desk, uncached_tokens=tokens)) for tokens in (500, 300, 800)]
+    await settle()
+    assert len(looked) == 1, "the first one, who found nobody here"
+    free = 299
+    assert not room.room_made()
+    assert len(looked) == 1
+    free = 300
+    assert room.room_made(1)
+    await settle()
+    await_left = len(room)
+    free = 499
+    assert not room.room_made(), "the smallest has gone"
+    free = 500
+    assert room.room_made(1)
+    free = 10**6
+    assert room.room_made()
+    await asyncio.gather(*tasks)
+    assert (await_left, len(room), len(looked)) == (2, 0, 4)
+
+
+async def test_one_that_is_smaller_than_all_who_wait_makes_room_worth_a_look(clock):
+    desk = Desk(0)
+    asked = []
+    room = room_for(desk, clock, passed_max=8, room_left=lambda closed, tokens: asked.append(tokens) or False)
+    tasks = []
+    for tokens in (500, 700, 20):
+        tasks.append(asyncio.create_task(enter(room, desk, uncached_tokens=tokens)))
+        await settle()
+    assert asked == [500, 500, 20]
+    tasks[2].cancel()
+    await settle()
+    assert asked[-1] == 500
+    room.close(ShuttingDown())
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,6 +10,7 @@ from policies.admission import (
     Waiting,
     patience_seconds,
     refused_by,
+    worth_a_look,
     worth_going,
 )
 
@@ -79,3 +80,18 @@ def test_a_worker_that_is_much_dearer_than_the_best_is_not_worth_going_to(cost, 
 def test_milliseconds_are_not_worth_a_wait():
     assert worth_going(1.0 + HOLD_MS, 1.0, 0.1)
     assert not worth_going(1.1 + HOLD_MS, 1.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("queued", "least", "worth"),
+    [
+        (0, 100_000, True),
+        (16_000, 384, True),
+        (16_000, 385, False),
+        (15_360, 100_000, True),
+        (15_361, 100_000, False),
+        (16_384, 1, False),
+    ],
+)
+def test_room_for_the_smallest_that_waits_or_for_a_part_of_a_window_is_worth_a_look(queued, least, worth):
+    assert worth_a_look(queued, least, 16_384) is worth
