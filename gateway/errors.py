@@ -6,7 +6,9 @@ the log (`raise ... from err`). The metric label of an error is its `code`, so l
 SDKs retry 408, 409, 429 and 5xx; `x-should-retry` overrides that where retrying is known to be of no use.
 """
 
+from collections.abc import Mapping
 from math import ceil
+from types import MappingProxyType
 from typing import ClassVar
 
 import orjson
@@ -14,6 +16,8 @@ import orjson
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.quota import Refusal
 from gateway.quotas.words import limit_in_words, owner_in_words, whole_time
+
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class GatewayError(Exception):
@@ -31,14 +35,15 @@ class GatewayError(Exception):
         self.param = param
         self.retry_after_seconds = retry_after_seconds
 
-    def body(self) -> bytes:
-        """The OpenAI error object, all four keys."""
+    def body(self, names: Mapping[str, str] = NO_NAMES) -> bytes:
+        """The OpenAI error object, all four keys. `names`: see called."""
+        message, param = self.called(names)
+        fields = {**self.fields(), "message": message, "param": param}
         try:
-            return orjson.dumps({"error": self.fields()})
+            return orjson.dumps({"error": fields})
         except TypeError:
             # What a client sent and we quote may be no text: half of a surrogate pair in an address.
-            fields = {name: text and _as_text(text) for name, text in self.fields().items()}
-            return orjson.dumps({"error": fields})
+            return orjson.dumps({"error": {name: text and _as_text(text) for name, text in fields.items()}})
 
     def frame(self) -> bytes:
         """The same as a server-sent event, for streams that have begun."""
@@ -46,6 +51,14 @@ class GatewayError(Exception):
 
     def fields(self) -> dict[str, str | None]:
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    def called(self, names: Mapping[str, str]) -> tuple[str, str | None]:
+        """Message and param for an API that has other names for fields of chat completions."""
+        name = names.get(self.param or "")
+        if name is None:
+            return self.message, self.param
+        named = self.message.startswith((f"{self.param} ", f"{self.param}:"))
+        return (name + self.message.removeprefix(self.param or "") if named else self.message), name
 
     def headers(self) -> dict[str, str]:
         if self.retry_after_seconds is None:

@@ -240,6 +240,7 @@ def call(
         priority=ctx.service_class.level if worker.priority else None,
         rank=rank.number if rank is not None else None,
         ids=prompt.ids,
+        sent=progress.goes_out,
     )
 
 

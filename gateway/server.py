@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
-from gateway.batches.assembly import keeper_of
+from gateway.batches.assembly import keeper_of, row_bytes_max
 from gateway.batches.keeper import Keeper
 from gateway.certificates import ServerTls
 from gateway.reload import Reloader, found_by_pid
@@ -135,6 +135,8 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
                     shelf=records.shelf,
                     batches=records.batches,
                     unfinished_max=settings.batches.tenant_unfinished_max,
+                    rows_max=settings.batches.rows_max,
+                    row_bytes_max=row_bytes_max(settings),
                     wake=keeper.wake if keeper is not None else lambda: None,
                 ),
             ),

@@ -12,7 +12,7 @@
 Every adapter passes tests/conformance/test_worker_adapter.py.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -75,7 +75,8 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
     Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none. `rank`:
     the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's tokens as a
-    JSON array, for adapters that know how to send them in its place.
+    JSON array, for adapters that know how to send them in its place. `sent`: called when its bytes begin to go out,
+    and by then the worker may compute something.
     """
 
     id: str
@@ -90,6 +91,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ids: bytes | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
+    sent: Callable[[], None] = lambda: None
 
 
 class WorkerAnswer(Protocol):

@@ -140,6 +140,21 @@ class ChatTemplate:
         return _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
 
 
+def up_to_the_end_of(message: Message, text: str) -> str:
+    """The model goes on with the last message: what the template puts after it is cut off, as transformers does.
+
+    `text`: what was rendered without a generation prompt. TemplateFailed when there is nothing to continue.
+    """
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = next((part["text"] for part in reversed(content) if "text" in part), None)
+    last = content.strip() if isinstance(content, str) else ""
+    at = text.rfind(last)
+    if not last or at < 0:
+        raise TemplateFailed("there is no last message to continue")
+    return text[: at + len(last)]
+
+
 def _plain_calls(calls: object) -> object:
     """Tool calls whose arguments are values and no texts; what is odd stays as it is."""
     return [_plain_call(call) for call in calls] if isinstance(calls, list) else calls

@@ -7,7 +7,10 @@ from gateway.app import Gateway
 from gateway.batches.keeper import Keeper
 from gateway.batches.parts import LINE_BYTES_MAX, ROWS_BYTES_MAX, BatchParts, Memory
 from gateway.pipeline import serve
+from gateway.request import Surface
+from gateway.settings.tree import Settings
 from gateway.web import dialects
+from gateway.web.anthropic.batch_body import ENDPOINT
 from gateway.web.batches import SURFACES
 from gateway.web.dialects import NewDialect
 
@@ -19,7 +22,8 @@ def keeper_of(gateway: Gateway) -> Keeper | None:
         return None
 
     def dialect(endpoint: str) -> NewDialect:
-        return dialects.of(SURFACES[endpoint], records.responses)
+        surface = Surface.MESSAGES if endpoint == ENDPOINT else SURFACES[endpoint]
+        return dialects.of(surface, records.responses)
 
     parts = BatchParts(
         store=records.batches,
@@ -30,7 +34,12 @@ def keeper_of(gateway: Gateway) -> Keeper | None:
         memory=Memory(ROWS_BYTES_MAX),
         rows_max=settings.rows_max,
         batch_rows_max=settings.running_rows_max,
-        line_bytes_max=min(LINE_BYTES_MAX, gateway.settings.requests.body_bytes_max),
+        line_bytes_max=row_bytes_max(gateway.settings),
         counts=records.batch_counts,
     )
     return Keeper(parts, running_max=settings.running_max, kept_seconds=settings.kept_seconds)
+
+
+def row_bytes_max(settings: Settings) -> int:
+    """The longest line of a batch's input."""
+    return min(LINE_BYTES_MAX, settings.requests.body_bytes_max)

@@ -32,6 +32,11 @@ class RowExchange:
     def surface(self) -> Surface:
         return self._dialect.surface
 
+    @property
+    def said(self) -> bytes:
+        """The answer, or the error in the API's own shape."""
+        return self.body if self.error is None else self._dialect.error(self.error)
+
     async def request(self, tenant: Tenant) -> InferenceRequest:
         request = await self._dialect.request(self._request, tenant)
         if request.stream:

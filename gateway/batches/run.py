@@ -15,9 +15,9 @@ from typing import Any
 from gateway import errors
 from gateway.batches import patience, rows
 from gateway.batches.exchange import RowExchange
+from gateway.batches.lines import FILE_LOST, KEY_ENDED, lines_of
 from gateway.batches.parts import BatchParts
-from gateway.batches.results import EXPIRED as NOT_ANSWERED
-from gateway.batches.results import Results, line_of, without_answer
+from gateway.batches.results import Results
 from gateway.batches.rows import Row
 from gateway.database.batch_store import (
     CANCELLED,
@@ -32,7 +32,7 @@ from gateway.database.batch_store import (
     StoredBatch,
 )
 from gateway.database.database import DatabaseDown
-from gateway.database.file_store import StoredFile
+from gateway.database.file_store import MESSAGE_BATCH, StoredFile
 from gateway.files.content import ContentLost
 from gateway.files.shelf import Label
 from gateway.web.exchange import new_request_id
@@ -53,6 +53,7 @@ class BatchRun:
         self.batch = batch
         self._at = at
         self._stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._lines_of = lines_of(batch.endpoint)
         self._errors: list[Json] = []
         self._room = asyncio.Semaphore(at.batch_rows_max)
         self._results = Results(lambda results: at.store.add(batch, results))
@@ -107,7 +108,7 @@ class BatchRun:
         try:
             ended = await self._worked_off()
         except ContentLost:
-            self._errors = [_error("file_not_found", "The input file is not there any more.")]
+            self._errors = [_error(*FILE_LOST)]
             ended = FAILED
         if ended != LEFT:
             await self._end(ended)
@@ -204,7 +205,7 @@ class BatchRun:
             if error is None:
                 break
             if isinstance(error, _KEY_ENDED):
-                self._errors = [_error(error.code, "The key that made this batch may not be used any more.")]
+                self._errors = [_error(error.code, KEY_ENDED)]
                 self._end_as(FAILED)
                 return
             for_all = patience.refused_for_all(error)
@@ -218,7 +219,7 @@ class BatchRun:
                 self._paused_until = asyncio.get_running_loop().time() + seconds
             else:
                 await asyncio.sleep(seconds)
-        good, line = line_of(row.custom_id, exchange)
+        good, line = self._lines_of.answered(row.custom_id, exchange)
         await self._results.put(RowResult(row=row.number, good=good, line=line))
         self._at.counts.done += 1
         self._at.counts.failed += not good
@@ -259,34 +260,43 @@ class BatchRun:
         if status == COMPLETED and batch.status != FINALIZING and not await store.move(batch, FINALIZING):
             status = CANCELLED
         now = await store.current(batch)
-        missing = now.total - now.completed - now.failed if status == EXPIRED else 0
+        missing = now.total - now.completed - now.failed
+        failed_more = 0
         files: dict[str, StoredFile] = {}
-        if now.completed:
-            files["output_file"] = await self._file("output", store.lines(batch, good=True))
-        if now.failed or missing:
-            files["error_file"] = await self._file("error", self._error_lines(expired=missing > 0))
+        if self._lines_of.together:
+            files["output_file"] = await self._file("results", self._said(None, status if missing else None))
+        else:
+            failed_more = missing if status == EXPIRED else 0
+            if now.completed:
+                files["output_file"] = await self._file("output", store.lines(batch, good=True))
+            if now.failed or failed_more:
+                files["error_file"] = await self._file(
+                    "error", self._said(False, status if failed_more else None)
+                )
         names = {kind: file.id for kind, file in files.items()}
         async with store.ending(
-            batch, status, errors=self._errors, failed_more=missing, **names
+            batch, status, errors=self._errors, failed_more=failed_more, **names
         ) as connection:
             for file in files.values():
                 await self._at.shelf.store.keep_in(connection, file)
 
     async def _file(self, kind: str, found: AsyncIterator[str]) -> StoredFile:
         label = Label(
-            purpose="batch_output",
+            purpose=MESSAGE_BATCH if self._lines_of.together else "batch_output",
             name=f"{self.batch.id}_{kind}.jsonl",
             kept_seconds=self.batch.output_kept_seconds,
         )
         return await self._at.shelf.write(self.batch.tenant, _pieces(found), label)
 
-    async def _error_lines(self, *, expired: bool) -> AsyncIterator[str]:
-        """Of rows that have failed, and of those that there was no time for."""
-        async for line in self._at.store.lines(self.batch, good=False):
+    async def _said(self, good: bool | None, rest: str | None) -> AsyncIterator[str]:
+        """Of rows that have such a result; then of those that have none, if they are told `rest`: how it ended."""
+        async for line in self._at.store.lines(self.batch, good=good):
             yield line
-        if expired:
+        if rest is None:
+            return
+        with suppress(ContentLost):
             async for row in self._remaining(await self._at.store.done(self.batch)):
-                yield without_answer(row.custom_id, *NOT_ANSWERED)
+                yield self._lines_of.unanswered(row.custom_id, rest, self._errors)
 
 
 async def _pieces(found: AsyncIterator[str]) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ names its generation, and locks the batch's row first). So each row of a batch h
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import pages, schema
 from gateway.database.database import Database
-from gateway.database.kept_tables import batch_rows, batches
+from gateway.database.file_store import GONE
+from gateway.database.kept_tables import batch_rows, batches, files
 from gateway.database.pages import Page
 from gateway.database.usage_store import insert_of
 
@@ -31,6 +32,7 @@ Json = dict[str, Any]
 VALIDATING, IN_PROGRESS, FINALIZING = "validating", "in_progress", "finalizing"
 COMPLETED, FAILED, EXPIRED = "completed", "failed", "expired"
 CANCELLING, CANCELLED = "cancelling", "cancelled"
+ENDED = (COMPLETED, FAILED, EXPIRED, CANCELLED)
 
 LOOKED_AT = 500
 """The oldest of the batches that nobody has: more are not looked at before one of these is taken."""
@@ -106,7 +108,7 @@ class BatchStore:
             "expires_ms": int(batch.expires * 1000),
             "moments": _json(batch.moments),
             "metadata": _json(batch.metadata) if batch.metadata is not None else None,
-            "total": 0,
+            "total": batch.total,
             "completed": 0,
             "failed": 0,
             "generation": 0,
@@ -129,12 +131,15 @@ class BatchStore:
             row = (await connection.execute(asked)).mappings().first()
         return _batch(dict(row)) if row is not None else None
 
-    async def page(self, tenant: str, page: Page) -> tuple[Sequence[StoredBatch], bool]:
-        """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
+    async def page(
+        self, tenant: str, page: Page, endpoints: Collection[str]
+    ) -> tuple[Sequence[StoredBatch], bool]:
+        """Some of a tenant's that ask one of these, and whether there are more. Raises NoSuchPlace."""
         if not await schema.there(self._database):
             return [], False
+        where = and_(batches.c.tenant == tenant, batches.c.endpoint.in_(endpoints))
         async with self._database.begin() as connection:
-            rows, more = await pages.read(connection, batches, batches.c.tenant == tenant, page)
+            rows, more = await pages.read(connection, batches, where, page)
         return [_batch(row) for row in rows], more
 
     async def cancel(self, batch: StoredBatch) -> bool:
@@ -145,6 +150,18 @@ class BatchStore:
         async with self._database.begin() as connection:
             done = await connection.execute(change.values(status=CANCELLING, moments=moments))
             return done.rowcount > 0
+
+    async def delete(self, batch: StoredBatch) -> bool:
+        """It is gone, with its files. False while it has not ended."""
+        ended = and_(batches.c.id == batch.id, batches.c.ended_ms.is_not(None))
+        names = [name for name in (batch.input_file, batch.output_file, batch.error_file) if name]
+        async with self._database.begin() as connection:
+            if not (await connection.execute(delete(batches).where(ended))).rowcount:
+                return False
+            # Their contents are swept up.
+            dropping = update(files).where(files.c.id.in_(names), files.c.tenant == batch.tenant)
+            await connection.execute(dropping.values(state=GONE))
+        return True
 
     # What gateways do.
 
@@ -221,13 +238,15 @@ class BatchStore:
             counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
             await connection.execute(update(batches).where(self._own(batch)).values(counts))
 
-    async def lines(self, batch: StoredBatch, *, good: bool) -> AsyncIterator[str]:
-        """The lines of all results of one kind, in the order of rows."""
+    async def lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
+        """The lines of all results of one kind (None: of both), in the order of rows."""
         last = -1
         while True:
             asked = select(batch_rows.c.row, batch_rows.c.line).where(
-                batch_rows.c.batch == batch.id, batch_rows.c.good == good, batch_rows.c.row > last
+                batch_rows.c.batch == batch.id, batch_rows.c.row > last
             )
+            if good is not None:
+                asked = asked.where(batch_rows.c.good == good)
             async with self._database.begin() as connection:
                 page = (
                     await connection.execute(asked.order_by(batch_rows.c.row).limit(ROWS_READ_AT_ONCE))
@@ -245,11 +264,11 @@ class BatchStore:
         *,
         errors: list[Json] | None = None,
         failed_more: int = 0,
-        **files: str,
+        **file_ids: str,
     ) -> AsyncIterator[AsyncConnection]:
         """One transaction in which it ends: its files become visible, its rows go. Raises LeaseLost.
 
-        `files`: output_file, error_file. `failed_more`: rows without a result, which stand in the error file too.
+        `file_ids`: output_file, error_file. `failed_more`: rows without a result that stand in the error file too.
         """
         values: Json = {
             "status": status,
@@ -257,7 +276,7 @@ class BatchStore:
             "failed": batches.c.failed + failed_more,
             "ended_ms": self._now_ms(),
             "owner": None,
-            **files,
+            **file_ids,
         }
         async with self._owned(batch) as (connection, now):
             yield connection

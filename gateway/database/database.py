@@ -55,6 +55,8 @@ class Database:
         if self.file is not None:
             event.listen(self._engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(self._engine.sync_engine, "begin", _begin_sqlite)
+            for closing in ("close", "close_detached"):
+                event.listen(self._engine.sync_engine, closing, _roll_back_sqlite)
 
     @property
     def exists(self) -> bool:
@@ -105,6 +107,18 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
     for pragma in ("journal_mode = WAL", "foreign_keys = ON", "busy_timeout = 3000"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _roll_back_sqlite(connection: Any, *_: object) -> None:
+    """Ends its transaction in its own thread, before the connection is closed there.
+
+    Who is cancelled in the middle of a statement has its connection closed as it is. SQLite closes it for good when
+    nobody has an open cursor of it any more, and those are held by what has seen the cancellation, perhaps in a
+    circle: until then nobody else could write.
+    """
+    driver = connection.driver_connection
+    if driver._connection is not None:
+        driver._tx.put_nowait((None, driver._connection.rollback))
 
 
 def _begin_sqlite(connection: Any) -> None:

@@ -24,6 +24,9 @@ ARRIVING, READY, GONE = "arriving", "ready", "gone"
 ARRIVING_SECONDS_MAX = 6 * 3600.0
 """A file that takes longer to come than that will not come any more."""
 
+MESSAGE_BATCH = "message_batch"
+"""The purpose of files of batches that were not made of files: their tenant does not see them."""
+
 TENANT_FILES_MAX = 100_000
 SWEPT_AT_ONCE = 500
 
@@ -109,7 +112,7 @@ class FileStore:
         """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
         if not await schema.there(self._database):
             return [], False
-        where = self._visible(tenant)
+        where = and_(self._visible(tenant), files.c.purpose != MESSAGE_BATCH)
         if purpose is not None:
             where = and_(where, files.c.purpose == purpose)
         async with self._database.begin() as connection:

@@ -84,4 +84,5 @@ def stand_in(digest: bytes) -> Tokens:
 
 
 def _is_medium(part: object) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in MEDIA_TYPES
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return isinstance(kind, str) and kind in MEDIA_TYPES  # A client may have sent anything.

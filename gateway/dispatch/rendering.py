@@ -12,7 +12,7 @@ import orjson
 
 from gateway.errors import BadRequest
 from gateway.request import InferenceRequest
-from workers.chat_template import ChatTemplate, TemplateFailed
+from workers.chat_template import ChatTemplate, TemplateFailed, up_to_the_end_of
 
 SHAPES: Mapping[str, tuple[type, str]] = {
     "tools": (list, "a list"),
@@ -40,7 +40,12 @@ def rendered(
         raise BadRequest(
             f"The messages do not fit the model's chat template: {err}.", param="messages"
         ) from err
-    return _up_to_the_end_of(messages[-1], text) if continues else text
+    if not continues:
+        return text
+    try:
+        return up_to_the_end_of(messages[-1], text)
+    except TemplateFailed as err:
+        raise BadRequest("There is no last message to continue.", param="continue_final_message") from err
 
 
 def _variables(request: InferenceRequest) -> dict[str, Any]:
@@ -68,15 +73,3 @@ def _decoded(request: InferenceRequest, name: str) -> Any:
         return orjson.loads(bytes(raw))
     except ValueError as err:
         raise BadRequest(f"{name} cannot be read: {err}.", param=name) from err
-
-
-def _up_to_the_end_of(message: Mapping[str, Any], text: str) -> str:
-    """The model goes on with the last message: what the template puts after it is cut off, as transformers does."""
-    content = message.get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str):
-        content = next((part["text"] for part in reversed(content) if "text" in part), None)
-    last = content.strip() if isinstance(content, str) else ""
-    at = text.rfind(last)
-    if not last or at < 0:
-        raise BadRequest("There is no last message to continue.", param="continue_final_message")
-    return text[: at + len(last)]

@@ -234,12 +234,16 @@ class Progress:
         predicted_ttft_seconds: float,
         prefill_worker: str | None = None,
     ) -> None:
-        """A worker has it, since `at`, by default now. `by_shadow`: the second policy decided so."""
+        """It is a worker's, since `at`, by default now. `by_shadow`: the second policy decided so."""
         self.prefill_worker = prefill_worker
         self.worker, self.policy_reason, self.by_shadow = worker, reason, by_shadow
         self.predicted_tokens = predicted_tokens
         self.predicted_ttft_seconds, self.worker_ttft_seconds = predicted_ttft_seconds, None
-        self.attempts, self.dispatched, self.dispatched_at = self.attempts + 1, True, at or self.clock()
+        self.attempts, self.dispatched_at = self.attempts + 1, at or self.clock()
+
+    def goes_out(self) -> None:
+        """There is a connection to a worker, which may compute it from now on."""
+        self.dispatched = True
 
     def take_back(self) -> None:
         """Nothing that its client could use came of it there: it is not charged."""

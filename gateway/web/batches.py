@@ -126,7 +126,7 @@ class BatchHandlers:
     async def list_all(self, http: web.Request) -> bytes:
         tenant, page = await self._tenant_of(http), page_of(http, limit=BATCHES, limit_max=BATCHES_MAX)
         try:
-            found, more = await self._store.page(tenant.id, page)
+            found, more = await self._store.page(tenant.id, page, SURFACES)
         except NoSuchPlace as err:
             raise BadRequest(f"There is no batch {(page.after or '')[:100]!r}.", param="after") from err
         return listed([batch_object(batch) for batch in found], more)
@@ -148,7 +148,7 @@ class BatchHandlers:
     async def _found(self, http: web.Request) -> StoredBatch:
         tenant, identity = await self._tenant_of(http), http.match_info["batch"]
         batch = await self._store.get(tenant.id, identity)
-        if batch is None:
+        if batch is None or batch.endpoint not in SURFACES:
             raise NotFound(f"The batch {identity[:100]!r} does not exist.")
         return batch
 

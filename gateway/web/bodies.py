@@ -50,6 +50,13 @@ class Body:
         self._among = among
         self._chunks: list[bytes] = []
 
+    def keep(self, size: int) -> None:
+        """So many bytes are in memory now, of a body that is read otherwise. Raises Overloaded."""
+        if size > self.size:
+            self._among.hold(size - self.size)
+        self._among.bytes_held += min(0, size - self.size)
+        self.size = size
+
     async def read(self, content: StreamReader) -> bytes:
         """All of it. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
         long = bytearray()

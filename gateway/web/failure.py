@@ -18,6 +18,13 @@ def failure(error: GatewayError, http: web.BaseRequest | None = None) -> web.Res
     return web.Response(status=error.status, body=body, content_type="application/json", headers=headers)
 
 
+def identified(http: web.BaseRequest) -> dict[str, str]:
+    """Headers of an answer that comes from the gateway alone, with an id of its own."""
+    request_id = new_request_id()
+    also = {"request-id": request_id} if speaks_anthropic(http) else {}
+    return {"server": SERVER, "x-request-id": request_id, **also}
+
+
 def speaks_anthropic(http: web.BaseRequest) -> bool:
     """Its SDKs send their API's version with every request."""
     return "anthropic-version" in http.headers or http.path.startswith(("/v1/messages", "/messages"))

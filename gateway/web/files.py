@@ -1,29 +1,24 @@
 """OpenAI's files: uploaded, listed, read and deleted, each by its own tenant alone."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from gateway.database.database import DatabaseDown
-from gateway.database.file_store import NoRoom, StoredFile
+from gateway.database.file_store import MESSAGE_BATCH, NoRoom, StoredFile
 from gateway.database.pages import NoSuchPlace
 from gateway.errors import (
     BadRequest,
     FileInUse,
     FilesUnavailable,
-    GatewayError,
     NotFound,
     PayloadTooLarge,
     StorageExceeded,
 )
-from gateway.files.content import ContentDown, ContentLost
 from gateway.files.shelf import Label, Shelf, TooLarge
 from gateway.web.boundary import Handler
-from gateway.web.exchange import SERVER, new_request_id
-from gateway.web.failure import failure
+from gateway.web.contents import content
 from gateway.web.kept import TenantOf, answering, page_of
 from gateway.web.uploads import Upload
 
@@ -91,40 +86,23 @@ class FileHandlers:
         return msgspec.json.encode({"id": file.id, "object": "file", "deleted": True})
 
     async def content(self, http: web.Request) -> web.StreamResponse:
-        """As it was uploaded. A client that does not read for so long has left."""
-        try:
-            file = await self._found(http)
-            pieces = self._shelf.content(file)
-            first = await anext(pieces, b"")
-        except GatewayError as err:
-            return failure(err, http)
-        except ContentLost:
-            return failure(_not_found(http), http)
-        except (DatabaseDown, ContentDown):
-            return failure(FilesUnavailable(), http)
-        headers = {"server": SERVER, "x-request-id": new_request_id(), "content-disposition": "attachment"}
-        answer = web.StreamResponse(headers=headers)
-        answer.content_type, answer.content_length = "application/octet-stream", file.bytes
-        await answer.prepare(http)
-        try:
-            await self._send(answer, first)
-            async for piece in pieces:
-                await self._send(answer, piece)
-            await answer.write_eof()
-        except (TimeoutError, ContentLost, ContentDown):
-            # The length that was promised cannot come any more: the client must not take this for the whole.
-            if http.transport is not None:
-                http.transport.abort()
-        return answer
+        """As it was uploaded."""
 
-    async def _send(self, answer: web.StreamResponse, piece: bytes) -> None:
-        async with asyncio.timeout(self._idle_seconds_max):
-            await answer.write(piece)
+        async def find() -> tuple[Shelf, StoredFile]:
+            return self._shelf, await self._found(http)
+
+        return await content(
+            http,
+            find,
+            lambda: _not_found(http),
+            content_type="application/octet-stream",
+            idle_seconds_max=self._idle_seconds_max,
+        )
 
     async def _found(self, http: web.Request) -> StoredFile:
         tenant = await self._tenant_of(http)
         file = await self._shelf.get(tenant.id, http.match_info["file"])
-        if file is None:
+        if file is None or file.purpose == MESSAGE_BATCH:
             raise _not_found(http)
         return file
 

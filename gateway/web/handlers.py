@@ -21,6 +21,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
 from gateway.web import dialects, openapi
 from gateway.web.access import access
+from gateway.web.anthropic.batches import MessageBatches
 from gateway.web.anthropic.dialect import CountingDialect
 from gateway.web.batches import BatchHandlers
 from gateway.web.bodies import Bodies
@@ -56,10 +57,10 @@ def tenant_app(
     kept: Kept,
 ) -> web.Application:
     """The application behind `listen`. `local_names_only`: see boundary. `access_log`: gets a line a request."""
-    responses = kept.responses
+    responses, bodies = kept.responses, Bodies(body_bytes_max)
     exchanging: dict[str, Any] = {
         "find_address": find_address,
-        "bodies": Bodies(body_bytes_max),
+        "bodies": bodies,
         "body_seconds_max": body_seconds_max,
         "unread_seconds_max": at.idle_seconds_max,
     }
@@ -132,6 +133,7 @@ def tenant_app(
         *StoredResponses(responses, kept.runs, tenant_of, idle_seconds_max=at.idle_seconds_max).routes(),
         *FileHandlers(kept.shelf, tenant_of, idle_seconds_max=body_seconds_max).routes(),
         *BatchHandlers(kept, tenant_of, body_seconds_max=body_seconds_max).routes(),
+        *MessageBatches(kept, tenant_of, bodies, idle_seconds_max=body_seconds_max).routes(),
     ]
     for prefix in PREFIXES:
         for path, handler in answering.items():
@@ -153,7 +155,8 @@ def tenant_app(
 
     async def nothing_here(http: web.Request) -> web.Response:
         allowed = known.get(http.path.rstrip("/"))
-        if allowed is not None:
+        # With its method allowed it has come here by a slash too many, and would be told nothing by a 405.
+        if allowed is not None and http.method not in allowed:
             return failure(MethodNotAllowed(allowed), http)
         return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 

@@ -16,8 +16,7 @@ from gateway.files.content import ContentDown
 from gateway.files.shelf import Shelf
 from gateway.tenants.tenant import Tenant
 from gateway.web.boundary import Handler
-from gateway.web.exchange import SERVER, new_request_id
-from gateway.web.failure import failure
+from gateway.web.failure import failure, identified
 from gateway.web.responses.background import Runs
 
 TenantOf = Callable[[web.Request], Awaitable[Tenant]]
@@ -27,13 +26,15 @@ TenantOf = Callable[[web.Request], Awaitable[Tenant]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """Where things are kept; None: nowhere. `runs`: responses in the background. `unfinished_max`: batches of a
-    tenant. `wake`: there is one to run."""
+    tenant. `rows_max`, `row_bytes_max`: of one batch. `wake`: there is one to run."""
 
     responses: ResponseStore | None = None
     runs: Runs | None = None
     shelf: Shelf | None = None
     batches: BatchStore | None = None
     unfinished_max: int = 0
+    rows_max: int = 0
+    row_bytes_max: int = 0
     wake: Callable[[], None] = lambda: None
 
 
@@ -47,20 +48,25 @@ def answering(work: Callable[[web.Request], Awaitable[bytes]], away: Callable[[]
             return failure(err, http)
         except (DatabaseDown, ContentDown):
             return failure(away(), http)
-        headers = {"server": SERVER, "x-request-id": new_request_id()}
-        return web.Response(body=body, content_type="application/json", headers=headers)
+        return web.Response(body=body, content_type="application/json", headers=identified(http))
 
     return handle
 
 
 def page_of(http: web.Request, *, limit: int, limit_max: int) -> Page:
     """What part of a list is asked for; `limit`: unless it says. Raises BadRequest."""
-    asked, order = http.query.get("limit", str(limit)), http.query.get("order", "desc")
-    if not (asked.isdecimal() and asked.isascii() and 1 <= int(asked[:9]) <= limit_max):
-        raise BadRequest(f"limit must be between 1 and {limit_max}.", param="limit")
+    asked, order = limit_of(http, limit=limit, limit_max=limit_max), http.query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be asc or desc.", param="order")
-    return Page(limit=int(asked), after=http.query.get("after"), newest_first=order == "desc")
+    return Page(limit=asked, after=http.query.get("after"), newest_first=order == "desc")
+
+
+def limit_of(http: web.Request, *, limit: int, limit_max: int) -> int:
+    """How many of a list are asked for at most. Raises BadRequest."""
+    asked = http.query.get("limit", str(limit))
+    if not (asked.isdecimal() and asked.isascii() and 1 <= int(asked[:9]) <= limit_max):
+        raise BadRequest(f"limit must be between 1 and {limit_max}.", param="limit")
+    return int(asked[:9])
 
 
 async def small_body(http: web.Request, bytes_max: int, seconds_max: float) -> bytes:

@@ -1,7 +1,8 @@
-"""What the OpenAPI document says of kept things: responses, files, batches."""
+"""What the OpenAPI document says of kept things: responses, files, batches of both APIs."""
 
 from typing import Any
 
+from gateway.web.anthropic import batches as message_batches
 from gateway.web.batches import SURFACES
 from gateway.web.files import PURPOSES
 from gateway.web.openapi_words import described, listed, nullable, operation, parameter, said
@@ -27,10 +28,20 @@ BATCH = described(
     request_counts=described(["total", "completed", "failed"]),
 )
 
+MESSAGE_BATCH = described(
+    ["id", "type", "processing_status", "request_counts", "created_at", "expires_at", "results_url"],
+    type={"const": "message_batch"},
+    processing_status={"enum": ["in_progress", "canceling", "ended"]},
+    request_counts=described(["processing", "succeeded", "errored", "canceled", "expired"]),
+    created_at={"type": "string", "format": "date-time"},
+    expires_at={"type": "string", "format": "date-time"},
+    results_url=nullable("string"),
+)
+
 
 def paths() -> Json:
     """Path to what can be done there."""
-    return _responses() | _files() | _batches()
+    return _responses() | _files() | _batches() | _message_batches()
 
 
 def _responses() -> Json:
@@ -91,6 +102,42 @@ def _batches() -> Json:
         },
         one: {"get": operation("How far one is", said(BATCH)) | {"parameters": here}},
         f"{one}/cancel": {"post": operation("Ends it", said(BATCH)) | {"parameters": here}},
+    }
+
+
+def _message_batches() -> Json:
+    request = described(
+        ["custom_id", "params"],
+        custom_id={"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+        params={"type": "object"},
+    )
+    asked = described(["requests"], requests={"type": "array", "minItems": 1, "items": request})
+    body = {"required": True, "content": {"application/json": {"schema": asked}}}
+    here, one = [parameter("path", "batch")], "/v1/messages/batches/{batch}"
+    page = [
+        parameter("query", "limit", type="integer", minimum=1, maximum=message_batches.BATCHES_MAX),
+        parameter("query", "after_id"),
+        parameter("query", "before_id"),
+    ]
+    found = described(["data", "has_more"], data={"type": "array", "items": MESSAGE_BATCH})
+    results = {"description": "A line for each request", "content": {"application/x-jsonl": {}}}
+
+    def done(summary: str, answer: Json) -> Json:
+        return operation(summary, answer, anthropic_errors=True) | {"parameters": here}
+
+    return {
+        "/v1/messages/batches": {
+            "get": operation("Batches of messages", said(found), anthropic_errors=True)
+            | {"parameters": page},
+            "post": operation("Begins a batch of messages", said(MESSAGE_BATCH), anthropic_errors=True)
+            | {"requestBody": body},
+        },
+        one: {
+            "get": done("How far one is", said(MESSAGE_BATCH)),
+            "delete": done("Forgets one that has ended", said(described(["id", "type"]))),
+        },
+        f"{one}/cancel": {"post": done("Ends it", said(MESSAGE_BATCH))},
+        f"{one}/results": {"get": done("What came of it", results)},
     }
 
 

@@ -189,8 +189,17 @@ async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, s
         ({"Retry-After": "7"}, 7.0),
         ({"Retry-After": "1.5"}, 1.5),
         ({"Retry-After": "Fri, 20 Nov"}, None),
+        # Ten years fast, as its own clock has it.
+        (
+            {
+                "Retry-After": "Fri, 20 Nov 2036 10:01:30 GMT",
+                "Date": "Fri, 20 Nov 2036 10:00:00 GMT",
+            },
+            90.0,
+        ),
         ({}, None),
     ],
+    ids=["seconds", "a fraction", "half a date", "a date", "nothing"],
 )
 async def test_a_busy_worker_may_say_when_to_come_back(adapter, worker, said, seconds):
     worker.then(status=503, headers=said)

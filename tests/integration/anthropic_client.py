@@ -5,6 +5,7 @@ Usage: python anthropic_client.py BASE_URL KEY MODEL. Prints the SDK's version, 
 
 import asyncio
 import sys
+import time
 
 import anthropic
 from anthropic import Anthropic, AsyncAnthropic
@@ -50,6 +51,9 @@ def create(client: Anthropic, model: str) -> str:
     counted = client.messages.count_tokens(model=model, system=system, messages=MESSAGES)
     used = answer.usage
     expect(counted.input_tokens == used.input_tokens + used.cache_read_input_tokens)
+    begun = [*MESSAGES, {"role": "assistant", "content": "It is"}]
+    goes_on = client.messages.create(model=model, messages=begun, max_tokens=4)
+    expect(goes_on.usage.output_tokens > 0)
     return answer.content[0].text
 
 
@@ -138,6 +142,67 @@ def errors(client: Anthropic, url: str, model: str) -> None:
             expect(False)
 
 
+def batches(client: Anthropic, model: str) -> None:
+    for of in (client.messages.batches, client.beta.messages.batches):
+        body = {"model": model, "messages": MESSAGES, "max_tokens": 4}
+        made = of.create(
+            requests=[
+                {"custom_id": "good", "params": body},
+                {"custom_id": "bad", "params": {**body, "model": "none"}},
+            ]
+        )
+        expect((made.type, made.request_counts.processing) == ("message_batch", 2))
+        expect(made._request_id.startswith("req-"))
+        while (batch := of.retrieve(made.id)).processing_status != "ended":
+            time.sleep(0.1)
+        counts = batch.request_counts
+        expect((counts.processing, counts.succeeded, counts.errored) == (0, 1, 1))
+        expect(batch.created_at <= batch.ended_at < batch.expires_at)
+        results = {entry.custom_id: entry.result for entry in of.results(made.id)}
+        expect(results["good"].message.usage.output_tokens > 0)
+        expect(results["good"].message.content[0].type == "text")
+        expect(results["bad"].type == "errored")
+        expect(results["bad"].error.error.type == "not_found_error")
+        more = [of.create(requests=[{"custom_id": "a", "params": body}]).id for _ in range(2)]
+        expect([entry.id for entry in of.list(limit=1)][:3] == [*more[::-1], made.id])
+        newer = of.list(limit=1, before_id=made.id)
+        expect([entry.id for entry in newer.data] == more[:1])
+        long = {**body, "max_tokens": 2000, "stop_sequences": ["never said"]}
+        begun = of.create(requests=[{"custom_id": f"row-{at}", "params": long} for at in range(200)])
+        expect(of.cancel(begun.id).processing_status == "canceling")
+        while (stopped := of.retrieve(begun.id)).processing_status != "ended":
+            time.sleep(0.1)
+        expect(stopped.cancel_initiated_at is not None)
+        expect(stopped.request_counts.canceled > 100)
+        expect(of.delete(made.id).type == "message_batch_deleted")
+        for gone in (of.retrieve, of.results, of.cancel, of.delete):
+            try:
+                gone(made.id)
+            except anthropic.NotFoundError as err:
+                expect(err.body["error"]["type"] == "not_found_error")
+            else:
+                expect(False)
+    try:
+        client.messages.batches.create(requests=[{"custom_id": "not an id", "params": body}])
+    except anthropic.BadRequestError as err:
+        expect("requests.0" in str(err))
+    else:
+        expect(False)
+
+
+async def batches_at_once(url: str, key: str, model: str) -> None:
+    params = {"model": model, "messages": MESSAGES, "max_tokens": 2}
+    async with AsyncAnthropic(base_url=url, api_key=key) as client:
+        made = await client.messages.batches.create(
+            requests=[{"custom_id": f"row-{number}", "params": params} for number in range(20)]
+        )
+        while (await client.messages.batches.retrieve(made.id)).processing_status != "ended":
+            await asyncio.sleep(0.1)
+        results = [entry async for entry in await client.messages.batches.results(made.id)]
+        expect({entry.result.type for entry in results} == {"succeeded"})
+        expect(len(results) == 20)
+
+
 async def many_at_once(url: str, key: str, model: str) -> None:
     # The other way to present a key, which Claude Code uses with ANTHROPIC_AUTH_TOKEN.
     async with AsyncAnthropic(base_url=url, auth_token=key, api_key=None) as client:
@@ -158,7 +223,9 @@ def main() -> None:
     parsed(client, model)
     models(client, model)
     errors(client, url, model)
+    batches(client, model)
     asyncio.run(many_at_once(url, key, model))
+    asyncio.run(batches_at_once(url, key, model))
     print(anthropic.__version__)
 
 

@@ -348,6 +348,8 @@ async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_sha
             ("GET", "/v1/models/%ff%00", (404, "model_not_found")),
             ("GET", "/v1/foo%ed%a0%80", (404, "not_found")),
             ("DELETE", "/v1/models", (405, "method_not_allowed")),
+            ("PUT", "/v1/models/", (405, "method_not_allowed")),
+            ("POST", "/v1/chat/completions/", (404, "not_found")),
             ("OPTIONS", "*", (404, "not_found")),
         ):
             host = running.url.removeprefix("http://").encode()

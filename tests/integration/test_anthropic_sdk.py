@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import MODEL
+from tests.integration.test_files_api import with_database
 
 INSTALLED = Path(__file__).parents[2] / ".tools" / "anthropic"
 
@@ -15,7 +16,7 @@ INSTALLED = Path(__file__).parents[2] / ".tools" / "anthropic"
 async def test_the_sdk_works_unchanged(gateway, embedded, model_settings):
     if not (INSTALLED / "anthropic").is_dir():
         pytest.skip("the anthropic SDK is not installed; `make test` puts it into .tools/anthropic")
-    async with gateway(*embedded, kind="embedded", **model_settings) as running:
+    async with gateway(*embedded, kind="embedded", **model_settings, **with_database()) as running:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(Path(__file__).with_name("anthropic_client.py")),

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.web.exchange import HttpExchange
 from tests.fakes.scripted_worker import ScriptedWorker
+from workers.adapters.connection import ConnectionPool
 
 SOON = 1.0
 """Ten times the 100 ms that are promised: these machines are noisy."""
@@ -127,7 +128,8 @@ async def test_who_stands_behind_a_leaver_gets_its_turn(gateway):
         ScriptedWorker() as worker,
         gateway(worker, **{"queueing.release_window_tokens": "1"}) as running,
     ):
-        worker.then(first_after=0.3)
+        held = asyncio.Event()
+        worker.then(until=held)
         first = asyncio.create_task(reading(running.chat("first", stream=True)))
         await running.until(lambda: worker.seen)
         at = running.here.gateway.services.reservations
@@ -136,7 +138,8 @@ async def test_who_stands_behind_a_leaver_gets_its_turn(gateway):
         last = asyncio.create_task(reading(running.chat("last")))
         await running.until(lambda: len(at.room("m")) == 2)
         await leave(leaver)
-        await asyncio.wait_for(asyncio.gather(first, last), 5)
+        held.set()
+        await asyncio.wait_for(asyncio.gather(first, last), 60)
         assert [seen.body["messages"][0]["content"] for seen in worker.seen] == ["first", "last"]
 
 
@@ -159,6 +162,37 @@ async def test_leaving_while_the_body_is_sent_leaves_nothing_behind(gateway):
         assert await running.until(lambda: overview.all.total.requests == 1) < SOON
         assert running.idle
         assert worker.seen == []
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_before_there_is_a_connection_to_a_worker_costs_nothing(
+    gateway, records, monkeypatch, stream
+):
+    async with ScriptedWorker() as worker, gateway(worker, limits=LIMITS, concurrency=5) as running:
+        first = await left(running)
+        before = await left(running)
+        connecting = asyncio.Event()
+
+        async def never(pool):
+            connecting.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ConnectionPool, "_take", lambda pool: None)
+            patched.setattr(ConnectionPool, "_open", never)
+            call = asyncio.create_task(reading(running.chat("hello " * 100, stream=stream)))
+            await asyncio.wait_for(connecting.wait(), 60)
+            await running.until(lambda: not running.idle)
+            await leave(call)
+            await running.until(lambda: running.idle)
+        after = await left(running)
+        assert len(worker.seen) == 3
+    (gone,) = [record for record in records if record.code == "client_closed"]
+    assert (gone.used, gone.spend, gone.attempts) == (None, 0, 1)
+    # What is gone is what asking how much there is takes.
+    assert [a - b for a, b in zip(before, after, strict=True)] == [
+        a - b for a, b in zip(first, before, strict=True)
+    ]
 
 
 async def test_many_who_leave_at_random_moments_leave_nothing_behind(gateway):

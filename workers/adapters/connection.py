@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.content_type = ""
         self.retry_after = ""
+        self.date = ""
         self.untouched = True
         self._headers = 0
         self._sized = False
@@ -200,6 +201,8 @@ class Connection(asyncio.Protocol):
             self.content_type = value.partition(b";")[0].strip().decode("latin-1").lower()
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1").strip()
+        elif name == b"date":
+            self.date = value.decode("latin-1").strip()
         elif name in (b"content-length", b"transfer-encoding"):
             self._sized = True
 
@@ -239,13 +242,17 @@ class ConnectionPool:
         self.host = parts.netloc.rpartition("@")[2]
         self.base = parts.path.rstrip("/")
 
-    async def send(self, request: Pieces, first_byte_seconds_max: float) -> tuple[Connection, bytes]:
+    async def send(
+        self, request: Pieces, first_byte_seconds_max: float, sent: Callable[[], None] = lambda: None
+    ) -> tuple[Connection, bytes]:
         """Sends a request; the connection with the head of the answer read, and the first piece of its body.
 
-        Raises Broken, Silent. On every error, cancellation included, the connection is hung up.
+        `sent`: called when there is a connection. Raises Broken, Silent. On every error, cancellation included, the
+        connection is hung up.
         """
         idle = self._take()
         if idle is not None:
+            sent()
             try:
                 return idle, await self._first(idle, request, first_byte_seconds_max)
             except (Silent, Abandoned):
@@ -255,6 +262,7 @@ class ConnectionPool:
                 if not idle.untouched:
                     raise
         connection = await self._open()
+        sent()
         return connection, await self._first(connection, request, first_byte_seconds_max)
 
     def abandon(self) -> None:

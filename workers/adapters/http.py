@@ -5,7 +5,7 @@ early exit hangs up. Connections that were read to the end go back to the pool.
 """
 
 import asyncio
-import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 from workers.adapter import Failure, StreamBroken, WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.connection import Broken, Connection, ConnectionPool, Silent
 from workers.adapters.pieces import Pieces, size
+from workers.adapters.retry_after import seconds_of
 
 PROBE_SECONDS_MAX = 3.0
 PROBE_BYTES_MAX = 4 * 1024**2
@@ -27,9 +28,6 @@ BUSY = frozenset({TOO_MANY_REQUESTS, 503, 529})
 
 ILL = frozenset({502, 504})
 """What stands between the gateway and the engine says that the engine does not answer."""
-
-_SECONDS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,6})?")
-"""Of a Retry-After; some say fractions."""
 
 ANSWERS = frozenset({400, 404, 413, 422})
 """Refusals that are the client's doing: another worker would say the same."""
@@ -68,7 +66,7 @@ class HttpWorker:
         # What is short is one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)
         try:
-            connection, first = await self._pool.send(request, call.first_byte_seconds_max)
+            connection, first = await self._pool.send(request, call.first_byte_seconds_max, call.sent)
         except Silent as err:
             raise WorkerUnreachable(str(err), timed_out=True) from err
         except Broken as err:
@@ -200,13 +198,10 @@ def _failure(connection: Connection) -> WorkerUnreachable:
     """What a status that is no answer means."""
     status = connection.status
     if status in BUSY:
-        seconds = connection.retry_after
-        # A date, which it may be too, would have to be trusted to come from an equal clock.
-        told = float(seconds) if _SECONDS.fullmatch(seconds) else None
         return WorkerUnreachable(
             f"status {status}",
             failure=Failure.BUSY,
-            retry_after_seconds=told,
+            retry_after_seconds=seconds_of(connection.retry_after, connection.date, time.time()),
             limited=status == TOO_MANY_REQUESTS,
         )
     if status in ILL:

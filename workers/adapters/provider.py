@@ -77,6 +77,7 @@ class ProviderAdapter:
             stream=call.stream,
             first_byte_seconds_max=call.first_byte_seconds_max,
             idle_seconds_max=call.idle_seconds_max,
+            sent=call.sent,
         )
         async with self._inner.stream(sent) as answer:
             if answer.status == 404:

@@ -95,6 +95,7 @@ async def tokenize(request: web.Request) -> web.Response:
             tools=body.tools,
             variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt is not False,
+            continue_final_message=body.continue_final_message is True,
         )
     else:
         special = body.add_special_tokens is not False

@@ -62,7 +62,13 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         form=worker.call_format,
         pieces=worker.engine.tokenizer.pieces,
     )
-    prompt = await worker.prompts.of_chat(body.messages, tools=body.tools, variables=_variables(body))
+    prompt = await worker.prompts.of_chat(
+        body.messages,
+        tools=body.tools,
+        variables=_variables(body),
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final_message=body.continue_final_message is True,
+    )
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if max_tokens is None:
         max_tokens = max(1, worker.engine.limits.tokens_max - len(prompt))

@@ -1,7 +1,7 @@
 """Text to tokens, by a rule that the gateway repeats exactly.
 
-chat          the template rendered with add_generation_prompt=True; encoded without special tokens, because the
-              template has written them
+chat          the template rendered, by default with add_generation_prompt=True; encoded without special tokens,
+              because the template has written them
 completions   a string encoded with special tokens; token ids as they are
 """
 
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.chat_template import ChatTemplate, Message
+from workers.chat_template import ChatTemplate, Message, TemplateFailed, up_to_the_end_of
 from workers.engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from workers.engine_server.errors import bad_request
 
@@ -28,8 +28,12 @@ class Prompts:
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> list[int]:
-        """Tokens of a conversation; `variables` are the template's own. ApiError or TemplateFailed."""
+        """Tokens of a conversation; `variables` are the template's own. ApiError or TemplateFailed.
+
+        `continue_final_message`: the answer goes on with the last message, and there is no generation prompt.
+        """
         if self._template is None:
             raise bad_request(
                 "This model has no usable chat template; use /v1/completions.", code="no_chat_template"
@@ -41,8 +45,18 @@ class Prompts:
                 f"{min(reserved)} is no template variable of its own.", param="chat_template_kwargs"
             )
         text = self._template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, **(variables or {})
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt and not continue_final_message,
+            **(variables or {}),
         )
+        if continue_final_message:
+            try:
+                text = up_to_the_end_of(messages[-1], text)
+            except TemplateFailed as err:
+                raise bad_request(
+                    "There is no last message to continue.", param="continue_final_message"
+                ) from err
         return await self.of_text(text, add_special_tokens=False, param="messages")
 
     async def of_completion(self, prompt: str | list[Any], prompts_max: int) -> list[list[int]]:

@@ -103,6 +103,8 @@ class ChatBody(Sampling, frozen=True, kw_only=True):
     documents: list[Any] | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionBody(Sampling, frozen=True, kw_only=True):
@@ -122,6 +124,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,8 +163,6 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
 _REFUSED: dict[str, Callable[[Any], bool]] = {
     "suffix": lambda value: value == "",
     "functions": lambda value: value == [],
-    "continue_final_message": lambda value: value is False,
-    "add_generation_prompt": lambda value: value is True,
     "prompt_logprobs": lambda value: value == 0,
     "use_beam_search": lambda value: value is False,
     "length_penalty": lambda value: value == 1,
@@ -176,6 +177,8 @@ _REFUSED: dict[str, Callable[[Any], bool]] = {
 }
 _REFUSED_IN_TEXT: dict[str, Callable[[Any], bool]] = {
     "tools": lambda value: value == [],
+    "continue_final_message": lambda value: value is False,
+    "add_generation_prompt": lambda value: value is True,
     "tool_choice": lambda value: value in ("none", "auto"),
     "top_logprobs": lambda value: value == 0,
 }

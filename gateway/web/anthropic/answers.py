@@ -32,6 +32,9 @@ ERROR_TYPES = {
     504: "timeout_error",
 }
 
+NAMES = {"stop": "stop_sequences"}
+"""What fields of the chat that it becomes are called here."""
+
 Json = dict[str, Any]
 
 
@@ -115,7 +118,7 @@ def error(refusal: GatewayError, request_id: str) -> bytes:
     kind = ERROR_TYPES.get(refusal.status)
     if kind is None:
         kind = "invalid_request_error" if refusal.status < 500 else "api_error"
-    text = refusal.message.encode("utf-8", "replace").decode()
+    text = refusal.called(NAMES)[0].encode("utf-8", "replace").decode()
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
 
 
@@ -133,7 +136,7 @@ def headers(headers: dict[str, str], now: datetime) -> dict[str, str]:
     renamed = {LIMITS.get(name, name): value for name, value in headers.items()}
     for name, value in renamed.items():
         if name.startswith("anthropic-ratelimit") and name.endswith("-reset"):
-            renamed[name] = _instant(now + timedelta(seconds=seconds(value)))
+            renamed[name] = instant(now + timedelta(seconds=seconds(value)))
     renamed.pop("openai-processing-ms", None)
     if "x-request-id" in renamed:
         renamed["request-id"] = renamed["x-request-id"]
@@ -145,5 +148,6 @@ def seconds(duration: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(duration))
 
 
-def _instant(when: datetime) -> str:
+def instant(when: datetime) -> str:
+    """As RFC 3339 writes it."""
     return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

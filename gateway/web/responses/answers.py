@@ -22,6 +22,13 @@ SAID_AGAIN = (
 )
 """As they were asked for."""
 
+NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+"""What fields of the chat that it becomes are called here."""
+
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -80,7 +87,8 @@ def ended(response: Json, output: list[Json], finish: str | None, counted: Usage
 def failed(response: Json, error: GatewayError) -> Json:
     """The same response, which will have no output."""
     code = "rate_limit_exceeded" if error.status == 429 else "server_error"
-    return response | {"status": "failed", "error": {"code": code, "message": error.message}}
+    message, _ = error.called(NAMES)
+    return response | {"status": "failed", "error": {"code": code, "message": message}}
 
 
 def output_of(chat: Chat) -> tuple[list[Json], Choice]:
@@ -137,6 +145,7 @@ def usage(counted: Usage) -> Json:
 
 
 def _tool_choice(read: wire.Body) -> str | Json:
-    if isinstance(read.tool_choice, wire.FunctionChoice):
-        return {"type": "function", "name": read.tool_choice.name}
+    if isinstance(read.tool_choice, msgspec.Struct):
+        choice: Json = msgspec.to_builtins(read.tool_choice)
+        return choice
     return read.tool_choice or "auto"

@@ -115,7 +115,7 @@ class ResponsesDialect:
         return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.counted))
 
     def error(self, error: GatewayError) -> bytes:
-        return error.body()
+        return error.body(answers.NAMES)
 
     def error_frame(self, error: GatewayError) -> bytes:
         assert self._events is not None

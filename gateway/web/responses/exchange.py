@@ -113,6 +113,9 @@ async def parting(exchange: ResponsesExchange, work: "asyncio.Task[None]") -> No
             await work
     finally:
         parted.cancel()
-        if exchange.run is None and not work.done():
-            work.cancel()
-            await asyncio.wait((work,))
+        if exchange.run is None:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,))
+            if not work.cancelled():
+                work.exception()  # Nobody is left to hear that its client is.

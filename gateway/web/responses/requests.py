@@ -56,14 +56,28 @@ def chat_request(read: wire.Body, fields: dict[str, msgspec.Raw], before: list[J
 def _tools(read: wire.Body) -> Json:
     if not read.tools:
         return {}
-    chat: Json = {"tools": [_tool(tool) for tool in read.tools]}
-    if isinstance(read.tool_choice, wire.FunctionChoice):
-        chat["tool_choice"] = {"type": "function", "function": {"name": read.tool_choice.name}}
-    elif read.tool_choice is not None:
-        chat["tool_choice"] = read.tool_choice
+    tools, choice = read.tools, read.tool_choice
+    chat: Json = {}
+    if isinstance(choice, wire.AllowedTools):
+        # No engine has this; one that does not know of the others cannot call them.
+        tools, choice = _allowed(tools, choice), choice.mode
+    if isinstance(choice, wire.FunctionChoice):
+        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    elif choice is not None:
+        chat["tool_choice"] = choice
+    chat["tools"] = [_tool(tool) for tool in tools]
     if read.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = read.parallel_tool_calls
     return chat
+
+
+def _allowed(tools: list[wire.FunctionTool], choice: wire.AllowedTools) -> list[wire.FunctionTool]:
+    names = {tool.name for tool in choice.tools}
+    if not names or not names <= {tool.name for tool in tools}:
+        raise BadRequest(
+            "tool_choice allows tools that are not in tools, or none.", param="tool_choice.tools"
+        )
+    return [tool for tool in tools if tool.name in names]
 
 
 def _tool(tool: wire.FunctionTool) -> Json:

@@ -65,9 +65,20 @@ class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"
     strict: bool | None = None
 
 
-class FunctionChoice(msgspec.Struct, frozen=True):
+class FunctionChoice(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    name: str
+
+
+class AllowedTool(msgspec.Struct, frozen=True):
     type: Literal["function"]
     name: str
+
+
+class AllowedTools(msgspec.Struct, frozen=True, tag="allowed_tools", tag_field="type"):
+    """Of the tools only these."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -98,7 +109,7 @@ class Body(msgspec.Struct, frozen=True):
     instructions: str | None = None
     previous_response_id: str | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | None = None
+    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None

@@ -31,3 +31,40 @@ async def test_one_after_another_is_asked_through_one_connection(tmp_path):
     assert len({id(connection) for connection in asked}) == 1
     await asyncio.gather(*(ask() for _ in range(6)))
     await database.close()
+
+
+async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(tmp_path):
+    """SQLite keeps a closed connection with its transaction for as long as anybody holds an open cursor of it."""
+    database = Database("sqlite:///locked.db", tmp_path)
+    async with database.begin() as connection:
+        await connection.execute(text("CREATE TABLE counts (number INTEGER)"))
+        await connection.execute(text("INSERT INTO counts VALUES (1), (2), (3)"))
+    held, begun = [], asyncio.Event()
+
+    async def write():
+        async with database.begin() as connection:
+            await connection.execute(text("UPDATE counts SET number = number + 1"))
+
+    async def interrupted():
+        async with database.begin() as connection:
+            await connection.execute(text("UPDATE counts SET number = number + 1"))
+            held.append(await connection.stream(text("SELECT number FROM counts")))
+            await anext(held[0])
+            begun.set()
+            await connection.execute(
+                text(
+                    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)"
+                    " SELECT max(i) FROM n"
+                )
+            )
+
+    task = asyncio.create_task(interrupted())
+    await begun.wait()
+    await asyncio.sleep(0.02)  # It is in the middle of its statement, which takes ten times as long.
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await write()
+    async with database.begin() as connection:
+        assert (await connection.execute(text("SELECT max(number) FROM counts"))).scalar() == 4
+    await database.close()

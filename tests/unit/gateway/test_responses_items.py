@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from gateway.errors import BadRequest, StreamInterrupted
 from gateway.web import chat_answers
 from gateway.web.responses import answers, items
+from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.events import ResponseEvents
+from gateway.web.responses.requests import chat_request, read_body
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
 CALLS = [
@@ -137,3 +139,58 @@ def test_a_system_message_that_is_more_than_text_is_refused(role):
     with pytest.raises(BadRequest) as raised:
         items.messages([{"type": "message", "role": role, "content": [image]}], None)
     assert raised.value.param == "input[0]"
+
+
+TOOLS = [{"type": "function", "name": name} for name in "fgh"]
+
+
+def chat_of(**body):
+    read, fields = read_body(json.dumps({"model": "m", "input": "x", **body}).encode())
+    return {
+        name: json.loads(bytes(raw)) for name, raw in chat_request(read, fields, []).chat.fields.items()
+    }, read
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_of_allowed_tools_a_worker_hears_of_no_others(mode):
+    allowed = [{"type": "function", "name": "h"}, {"type": "function", "name": "f"}]
+    choice = {"type": "allowed_tools", "mode": mode, "tools": allowed}
+    chat, read = chat_of(tools=TOOLS, tool_choice=choice)
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["f", "h"]
+    assert chat["tool_choice"] == mode
+    assert answers.opening("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
+
+
+@pytest.mark.parametrize("names", ["", "fx"], ids=["none", "one that is not there"])
+def test_what_allows_no_tool_that_there_is_is_refused(names):
+    allowed = [{"type": "function", "name": name} for name in names]
+    with pytest.raises(BadRequest) as refused:
+        chat_of(tools=TOOLS, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed})
+    assert refused.value.param == "tool_choice.tools"
+
+
+def test_a_function_that_is_chosen_is_said_again():
+    chat, read = chat_of(tools=TOOLS, tool_choice={"type": "function", "name": "g"})
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "g"}}
+    assert answers.opening("resp_1", 0.0, read, stored=True)["tool_choice"] == {
+        "type": "function",
+        "name": "g",
+    }
+
+
+@pytest.mark.parametrize(
+    ("param", "message", "called", "told"),
+    [
+        *(
+            ("max_completion_tokens", "max_completion_tokens must be 1.", "max_output_tokens", None),
+            ("messages", "The messages are none.", "input", "The messages are none."),
+            ("response_format", "response_format: no.", "text.format", "text.format: no."),
+        ),
+        ("model", "model must be one.", "model", "model must be one."),
+        (None, "max_completion_tokens is no.", None, "max_completion_tokens is no."),
+    ],
+    ids=["a limit", "in a sentence", "with a colon", "the same here", "of no field"],
+)
+def test_errors_name_fields_as_this_api_does(param, message, called, told):
+    error = json.loads(ResponsesDialect("req-1", None).error(BadRequest(message, param=param)))["error"]
+    assert (error["param"], error["message"]) == (called, told or "max_output_tokens must be 1.")

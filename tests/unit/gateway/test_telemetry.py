@@ -44,6 +44,7 @@ def sent(made, reason, predicted_tokens):
     made.sent_to(
         "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
     )
+    made.goes_out()
 
 
 def answered(clock):

@@ -114,7 +114,12 @@ def error_of(body: Any) -> dict[str, Any]:
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"min_p": 1.1}, "min_p"),
         ({"min_tokens": 2}, "min_tokens"),
-        ({"continue_final_message": True}, "continue_final_message"),
+        (
+            {"messages": [{"role": "user", "content": " "}], "continue_final_message": True},
+            "continue_final_message",
+        ),
+        ({"continue_final_message": "x"}, "continue_final_message"),
+        ({"add_generation_prompt": 1}, "add_generation_prompt"),
         ({"prompt_logprobs": 3}, "prompt_logprobs"),
         ({"skip_special_tokens": False}, "skip_special_tokens"),
     ],

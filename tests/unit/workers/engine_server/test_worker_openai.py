@@ -53,6 +53,24 @@ async def test_a_whole_chat_answer_has_every_field_of_openai(client: Client) -> 
     } == body
 
 
+@pytest.mark.parametrize(
+    "last", ["The answer is", [{"type": "text", "text": "The answer is"}], "The answer is \n"], ids=str
+)
+async def test_an_answer_goes_on_where_the_last_message_ends(client: Client, model: Path, last: Any) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": last}]
+    oracle = AutoTokenizer.from_pretrained(model)
+    plain = [*HELLO, {"role": "assistant", "content": "The answer is"}]
+    tokens = oracle.apply_chat_template(plain, continue_final_message=True, return_dict=False)
+    asked = {"continue_final_message": True, "add_generation_prompt": False}
+    _, told = await client.post("/tokenize", {"messages": messages, **asked})
+    assert told["tokens"] == tokens
+    status, body = await client.post(CHAT, {"messages": messages, "max_tokens": 6, **asked, **GREEDY})
+    assert status == 200, body
+    assert body["usage"]["prompt_tokens"] == len(tokens)
+    _, text = await client.post(TEXT, {"prompt": tokens, "max_tokens": 6, **GREEDY})
+    assert body["choices"][0]["message"]["content"] == text["choices"][0]["text"]
+
+
 async def tokens_of(client: Client, messages: list[dict[str, Any]]) -> list[int]:
     _, body = await client.post("/tokenize", {"messages": messages})
     return body["tokens"]

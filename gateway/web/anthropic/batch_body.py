@@ -1,0 +1,213 @@
+"""The body of POST /v1/messages/batches as it comes: each of its requests becomes a line of a file.
+
+    {"requests": [ {"custom_id": "a", "params": {..}}, {"custom_id": "b", "params": {..}} ]}
+    {"requests": [                 0                 ,                 0                 ]}      the frame
+
+One request is in memory at a time, whatever the body's size. What stands around them is the frame, with a zero for
+each: it is read in the end, and says whether the whole was JSON.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from hashlib import blake2b
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from gateway.errors import BadRequest, BodyTimeout, UnsupportedEncoding
+from gateway.web import json_bodies
+from gateway.web.bodies import Body
+from radix_cache.turns import Turns
+
+ENDPOINT = "/v1/messages"
+"""What the rows of such a batch ask."""
+
+LINE_BYTES_MORE = 64
+"""A line is longer than its request by less."""
+
+FRAME_BYTES_MAX = 1024 * 1024
+SLICE_BYTES = 32 * 1024
+"""Looked through at a time, a fraction of a millisecond."""
+
+_IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.S)
+_MARK = re.compile(rb'["{}\[\]]')
+_OPENED = re.compile(rb'"requests"\s*:\s*\[\Z')
+_OPENED_BYTES_MAX = 256
+_BACKSLASH = ord("\\")
+
+
+class BatchRequest(msgspec.Struct, frozen=True):
+    """One request of a batch. Its `params` are read when it is its turn, as Anthropic does it."""
+
+    custom_id: Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    params: msgspec.Raw
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    requests: list[int]
+
+
+_REQUEST = msgspec.json.Decoder(BatchRequest)
+_FRAME = msgspec.json.Decoder(_Frame)
+
+
+class Splitter:
+    """`feed` it the body; what it gives are the requests that have ended. Then `end`."""
+
+    def __init__(self, request_bytes_max: int) -> None:
+        self._request_bytes_max = request_bytes_max
+        self._frame = bytearray()
+        self._request: bytearray | None = None
+        self._found = 0
+        self._depth = 0
+        self._quoted = self._escaped = self._listed = False
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return len(self._frame) + len(self._request or b"")
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Raises BadRequest for what is too long."""
+        at = taken = 0
+        while at < len(data):
+            if self._quoted:
+                at = self._through_string(data, at)
+                continue
+            found = _MARK.search(data, at)
+            if found is None:
+                break
+            at, mark = found.end(), found[0]
+            if mark == b'"':
+                self._quoted = True
+            elif mark in b"{[":
+                self._depth += 1
+                if self._listed and self._depth == 3 and mark == b"{":
+                    self._keep(data[taken : at - 1])
+                    taken, self._request = at - 1, bytearray()
+                elif self._depth == 2:
+                    self._keep(data[taken:at])
+                    taken = at
+                    self._listed = _OPENED.search(self._frame[-_OPENED_BYTES_MAX:]) is not None
+            else:
+                self._depth -= 1
+                if self._depth == 2 and self._request is not None:
+                    self._keep(data[taken:at])
+                    taken, ended, self._request = at, bytes(self._request), None
+                    self._found += 1
+                    self._keep(b"0")
+                    yield ended
+                elif self._depth < 2:
+                    self._listed = False
+        self._keep(data[taken:])
+
+    def end(self) -> None:
+        """That was all of it. Raises BadRequest if that is no list of requests."""
+        frame, _ = json_bodies.read(bytes(self._frame) + bytes(self._request or b""), _FRAME)
+        if len(frame.requests) != self._found or any(frame.requests):
+            raise BadRequest("requests: each has to be an object, in one list.", param="requests")
+
+    def _through_string(self, data: bytes, at: int) -> int:
+        """Where it goes on: behind the string's end, or behind these data."""
+        if self._escaped:
+            self._escaped = False
+            return at + 1
+        found = _IN_STRING.match(data, at)
+        assert found is not None
+        end = found.end()
+        if end < len(data):
+            # A backslash that is left over is the last byte: what it escapes has not come yet.
+            self._escaped = data[end] == _BACKSLASH
+            self._quoted = self._escaped
+        return end + 1
+
+    def _keep(self, data: bytes) -> None:
+        if self._request is not None:
+            self._request += data
+            if len(self._request) > self._request_bytes_max:
+                raise BadRequest(
+                    f"requests.{self._found}: it has more than {self._request_bytes_max} bytes.",
+                    param=f"requests.{self._found}",
+                )
+        else:
+            self._frame += data
+            if len(self._frame) > FRAME_BYTES_MAX:
+                raise BadRequest(f"There are more than {FRAME_BYTES_MAX} bytes beside the requests.")
+
+
+class BatchBody:
+    """One body. `idle_seconds_max`: longest wait for more of it. `body`: what bounds memory with others."""
+
+    def __init__(
+        self,
+        http: web.Request,
+        body: Body,
+        *,
+        idle_seconds_max: float,
+        rows_max: int,
+        row_bytes_max: int,
+    ) -> None:
+        self.rows = 0
+        self._http = http
+        self._body = body
+        self._idle_seconds_max = idle_seconds_max
+        self._rows_max = rows_max
+        self._splitter = Splitter(row_bytes_max)
+        self._seen: set[bytes] = set()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """A line for each request. Raises BadRequest, BodyTimeout, UnsupportedEncoding, Overloaded."""
+        encoding = self._http.headers.get("Content-Encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise UnsupportedEncoding(encoding)
+        turns = Turns()
+        while piece := await self._piece():
+            for start in range(0, len(piece), SLICE_BYTES):
+                for request in self._splitter.feed(piece[start : start + SLICE_BYTES]):
+                    yield self._line(request)
+                self._body.keep(self._splitter.held)
+                await turns.give()
+        self._splitter.end()
+        if not self.rows:
+            raise BadRequest("requests: there has to be one at least.", param="requests")
+
+    async def _piece(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._idle_seconds_max):
+                return await self._http.content.readany()
+        except TimeoutError:
+            raise BodyTimeout(self._idle_seconds_max) from None
+        except RequestPayloadError as err:
+            raise BadRequest("The body did not arrive as its headers said.") from err
+
+    def _line(self, request: bytes) -> bytes:
+        where = f"requests.{self.rows}"
+        try:
+            _ = request.isascii() or request.decode()
+            read = _REQUEST.decode(request)
+        except msgspec.ValidationError as err:
+            raise BadRequest(f"{where}: {err}.", param=where) from err
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            raise BadRequest(f"{where}: this is not JSON.", param=where) from err
+        params = bytes(read.params)
+        if not params.startswith(b"{"):
+            raise BadRequest(f"{where}.params: it has to be an object.", param=f"{where}.params")
+        self.rows += 1
+        if self.rows > self._rows_max:
+            raise BadRequest(f"A batch has at most {self._rows_max} requests.", param="requests")
+        name = blake2b(read.custom_id.encode(), digest_size=16).digest()
+        if name in self._seen:
+            raise BadRequest(
+                f"{where}.custom_id: an earlier request has the same.", param=f"{where}.custom_id"
+            )
+        self._seen.add(name)
+        # In JSON line breaks stand between values only.
+        params = params.replace(b"\n", b" ").replace(b"\r", b" ")
+        return b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n' % (
+            read.custom_id.encode(),
+            ENDPOINT.encode(),
+            params,
+        )

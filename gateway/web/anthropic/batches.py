@@ -1,0 +1,264 @@
+"""Anthropic's message batches: made, listed, looked at, cancelled, read and deleted, each by its own tenant alone.
+
+They are batches as OpenAI's are (gateway/batches runs them), of which no file is seen:
+
+    in progress -> canceling -> ended         in_progress, finalizing -> cancelling -> whatever it ended in
+    succeeded, errored                        rows that have a result, good or not
+    canceled, expired                         rows that have none, by how the batch ended
+
+Shapes: https://platform.claude.com/docs/en/api/messages/batches
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.database import batch_store
+from gateway.database.batch_store import (
+    CANCELLED,
+    CANCELLING,
+    ENDED,
+    EXPIRED,
+    IN_PROGRESS,
+    BatchStore,
+    StoredBatch,
+)
+from gateway.database.file_store import MESSAGE_BATCH, NoRoom, StoredFile
+from gateway.database.pages import NoSuchPlace, Page
+from gateway.errors import (
+    BadRequest,
+    FilesUnavailable,
+    GatewayError,
+    NotFound,
+    PayloadTooLarge,
+    StorageExceeded,
+    TooManyBatches,
+)
+from gateway.files.shelf import Label, Shelf, TooLarge
+from gateway.web.anthropic import answers
+from gateway.web.anthropic.batch_body import ENDPOINT, LINE_BYTES_MORE, BatchBody
+from gateway.web.bodies import Bodies
+from gateway.web.boundary import Handler
+from gateway.web.contents import content
+from gateway.web.kept import Kept, TenantOf, answering, limit_of
+
+BATCHES, BATCHES_MAX = 20, 1000
+SECONDS_MAX = 86400.0
+"""Until a batch expires."""
+
+RESULTS_SECONDS = 29 * 86400
+"""How long results can be read, if files may be kept for so long."""
+
+REQUESTS_SECONDS = 3600.0
+"""How long the requests stay when no batch reads them: while one does, they do."""
+
+Json = dict[str, Any]
+
+
+class MessageBatches:
+    def __init__(
+        self,
+        kept: Kept,
+        tenant_of: TenantOf,
+        bodies: Bodies,
+        *,
+        idle_seconds_max: float,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._kept = kept
+        self._tenant_of = tenant_of
+        self._bodies = bodies
+        self._idle_seconds_max = idle_seconds_max
+        self._wall = wall
+
+    def routes(self) -> list[tuple[str, str, Handler]]:
+        """Method, path below the prefix, handler."""
+        one = "messages/batches/{batch}"
+        return [
+            ("POST", "messages/batches", answering(self.create, FilesUnavailable)),
+            ("GET", "messages/batches", answering(self.list_all, FilesUnavailable)),
+            ("GET", one, answering(self.show, FilesUnavailable)),
+            ("DELETE", one, answering(self.delete, FilesUnavailable)),
+            ("POST", f"{one}/cancel", answering(self.cancel, FilesUnavailable)),
+            ("GET", f"{one}/results", self.results),
+        ]
+
+    @property
+    def _store(self) -> BatchStore:
+        if self._kept.batches is None:
+            raise NotFound("Batches are not kept here: the gateway has no database.")
+        return self._kept.batches
+
+    @property
+    def _shelf(self) -> Shelf:
+        assert self._kept.shelf is not None
+        return self._kept.shelf
+
+    async def create(self, http: web.Request) -> bytes:
+        """Its requests are on disk before anybody hears of it."""
+        tenant, store = await self._tenant_of(http), self._store
+        bounds = self._shelf.bounds
+        if (http.content_length or 0) > bounds.file_bytes_max:
+            raise PayloadTooLarge(bounds.file_bytes_max)
+        identity = f"msgbatch_{secrets.token_hex(16)}"
+        label = Label(purpose=MESSAGE_BATCH, name=f"{identity}.jsonl", kept_seconds=REQUESTS_SECONDS)
+        with self._bodies.reading() as body:
+            asked = BatchBody(
+                http,
+                body,
+                idle_seconds_max=self._idle_seconds_max,
+                rows_max=self._kept.rows_max,
+                row_bytes_max=self._kept.row_bytes_max - LINE_BYTES_MORE,
+            )
+            try:
+                file = await self._shelf.put(tenant.id, asked.lines(), lambda: label)
+            except TooLarge as err:
+                raise PayloadTooLarge(err.bytes_max) from err
+            except NoRoom as err:
+                raise StorageExceeded(bounds.tenant_bytes_max) from err
+        now = self._wall()
+        batch = StoredBatch(
+            id=identity,
+            tenant=tenant.id,
+            key_id=tenant.key_id,
+            status=IN_PROGRESS,
+            endpoint=ENDPOINT,
+            window="24h",
+            input_file=file.id,
+            created=now,
+            expires=now + SECONDS_MAX,
+            moments={IN_PROGRESS: int(now)},
+            output_kept_seconds=int(min(RESULTS_SECONDS, bounds.kept_seconds_max)),
+            total=asked.rows,
+        )
+        try:
+            await store.create(batch, unfinished_max=self._kept.unfinished_max)
+        except batch_store.TooManyBatches as err:
+            await self._shelf.delete(file)
+            raise TooManyBatches(self._kept.unfinished_max) from err
+        self._kept.wake()
+        return self._said(batch)
+
+    async def list_all(self, http: web.Request) -> bytes:
+        """Newest first, also the page that comes before one."""
+        tenant, limit = await self._tenant_of(http), limit_of(http, limit=BATCHES, limit_max=BATCHES_MAX)
+        after, before = http.query.get("after_id"), http.query.get("before_id")
+        if after is not None and before is not None:
+            raise BadRequest("Only one of after_id and before_id can be given.", param="before_id")
+        backwards = before is not None
+        page = Page(limit=limit, after=before if backwards else after, newest_first=not backwards)
+        try:
+            found, more = await self._store.page(tenant.id, page, (ENDPOINT,))
+        except NoSuchPlace as err:
+            param = "before_id" if backwards else "after_id"
+            raise BadRequest(f"There is no batch {(page.after or '')[:100]!r}.", param=param) from err
+        objects = [message_batch(batch, self._wall()) for batch in (found[::-1] if backwards else found)]
+        ids = [entry["id"] for entry in objects]
+        return msgspec.json.encode(
+            {
+                "data": objects,
+                "has_more": more,
+                "first_id": ids[0] if ids else None,
+                "last_id": ids[-1] if ids else None,
+            }
+        )
+
+    async def show(self, http: web.Request) -> bytes:
+        return self._said(await self._found(http))
+
+    async def cancel(self, http: web.Request) -> bytes:
+        """What has not begun is not begun any more; what runs is aborted at its worker."""
+        while True:
+            batch = await self._found(http)
+            if _ended_at(batch) is not None:
+                raise BadRequest("A batch that has ended cannot be canceled.")
+            if batch.status != IN_PROGRESS:
+                # It is canceling, or all of its requests have a result and only its file is written.
+                return self._said(batch)
+            if await self._store.cancel(batch):
+                self._kept.wake()
+
+    async def delete(self, http: web.Request) -> bytes:
+        batch = await self._found(http)
+        if not await self._store.delete(batch):
+            raise BadRequest("A batch can be deleted when it has ended; cancel it first.")
+        return msgspec.json.encode({"id": batch.id, "type": "message_batch_deleted"})
+
+    async def results(self, http: web.Request) -> web.StreamResponse:
+        """A line for each request, in no order that is promised."""
+
+        async def find() -> tuple[Shelf, StoredFile]:
+            batch = await self._found(http)
+            found = batch.output_file and await self._shelf.get(batch.tenant, batch.output_file)
+            if not found:
+                raise no_results()
+            return self._shelf, found
+
+        def no_results() -> GatewayError:
+            identity = http.match_info["batch"][:100]
+            return NotFound(f"The batch {identity!r} has no results: it has not ended, or they are too old.")
+
+        return await content(
+            http,
+            find,
+            no_results,
+            content_type="application/x-jsonl",
+            idle_seconds_max=self._idle_seconds_max,
+        )
+
+    def _said(self, batch: StoredBatch) -> bytes:
+        return msgspec.json.encode(message_batch(batch, self._wall()))
+
+    async def _found(self, http: web.Request) -> StoredBatch:
+        tenant, identity = await self._tenant_of(http), http.match_info["batch"]
+        batch = await self._store.get(tenant.id, identity)
+        if batch is None or batch.endpoint != ENDPOINT:
+            raise NotFound(f"The batch {identity[:100]!r} does not exist.")
+        return batch
+
+
+def message_batch(batch: StoredBatch, now: float) -> Json:
+    """As Anthropic writes it. Its counts move when it has ended, all at once."""
+    ended = _ended_at(batch)
+    archived = ended + batch.output_kept_seconds if ended is not None and batch.output_kept_seconds else None
+    if archived is not None and archived > now:
+        archived = None
+    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    if ended is None:
+        counts["processing"] = batch.total
+    else:
+        counts["succeeded"], counts["errored"] = batch.completed, batch.failed
+        # A batch that failed as a whole has an error for each of the others.
+        rest = {CANCELLED: "canceled", EXPIRED: "expired"}.get(batch.status, "errored")
+        counts[rest] += batch.total - batch.completed - batch.failed
+    canceling = max(batch.created, batch.moments[CANCELLING]) if CANCELLING in batch.moments else None
+    has_results = batch.output_file is not None and archived is None
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": (
+            "ended" if ended is not None else "canceling" if batch.status == CANCELLING else "in_progress"
+        ),
+        "request_counts": counts,
+        "created_at": _instant(batch.created),
+        "expires_at": _instant(batch.expires),
+        "ended_at": _instant(ended),
+        "archived_at": _instant(archived),
+        "cancel_initiated_at": _instant(canceling),
+        # A path, which SDKs join with their base URL: by which name they know us only they can tell.
+        "results_url": f"/v1/messages/batches/{batch.id}/results" if has_results else None,
+    }
+
+
+def _ended_at(batch: StoredBatch) -> float | None:
+    # Moments are whole seconds: nothing ends before it was made.
+    return max(batch.created, batch.moments[batch.status]) if batch.status in ENDED else None
+
+
+def _instant(seconds: float | None) -> str | None:
+    return None if seconds is None else answers.instant(datetime.fromtimestamp(seconds, UTC))
