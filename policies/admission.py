@@ -48,8 +48,8 @@ def tokens_ahead(tokens_queued: int, tokens_computed: int, kv_tokens: int, kv_to
     compute nothing, so that all that was sent counts.
 
     Measured by simulated queues on nine loads, three seeds: near saturation (a public trace, 8 workers) mean TTFT
-    -6 %, on no other more than 1 % dearer. Without the look at KV many short conversations in little KV lose a tenth
-    of their goodput. To look again whenever an engine's step ends gains nothing more.
+    -6 %, on no other more than 1 % dearer. Without the look at KV many short conversations in little KV lose a
+    tenth of their goodput. To look again whenever an engine's step ends gains nothing more.
     """
     return tokens_queued - tokens_computed if kv_tokens_max and kv_tokens <= kv_tokens_max else tokens_queued
 
