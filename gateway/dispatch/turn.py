@@ -112,7 +112,7 @@ class Turn:
         placed: Placed | None
         if self._by.queue.shared:
             placed = await room.wait_with_all(
-                ticket, partial(self._of_all, ticket), self._patience(room, ticket)
+                ticket, partial(self._of_all, ticket, decision), self._patience(room, ticket)
             )
         else:
             placed = room.at_once(ticket, partial(self.seat, decision=decision))
@@ -222,27 +222,27 @@ class Turn:
         if self._ticket is not None:
             self._room().settle(self._ticket, cost_change)
 
-    async def _of_all(self, ticket: Ticket) -> Placed:
-        """The turn that all gateways together give."""
+    async def _of_all(self, ticket: Ticket, decision: Decision) -> Placed:
+        """The turn that all gateways together give. `decision`: as of this moment."""
         by, known = self._by, dict[WorkerId, Route]()
         shared = by.queue.ticket(ticket, self._queue, self._kv_tokens)
-        decision: Decision | None = None
+        asked = False
 
         def waits() -> None:
-            assert decision is not None
             self._room().waits(ticket)
             self._waits(decision)
 
         def routes() -> list[SharedRoute]:
-            nonlocal decision
-            decision = self._ranked()
+            nonlocal asked, decision
+            if asked:
+                decision = self._ranked()
+            asked = True
             return self._shared_routes(decision, known)
 
         try:
             turn = await by.queue.turn(shared, ticket, routes, waits)
         except NoRoute:
             raise NoWorker(self._ctx.model.name) from None
-        assert decision is not None
         route = known[turn.worker]
         try:
             # It was asked for when all of these were there.
