@@ -1,6 +1,7 @@
 """Chunks that are alike but for their text, read faster: with the same result as if each were read whole."""
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -108,7 +109,20 @@ def test_what_is_not_alike_is_left_to_whoever_reads_it_whole(payload):
         b'{"content":"top","choices":[{"delta":{"content":"a"}}]}',
         b'{"content":"top","choices":[{"delta":{"cont\\u0065nt":"a"}}]}',
         b'{"choices":[{"delta":{"content":"b","content":"a"}}]}',
+        b'{"choices":[{"delta":{"content":"a"},"delta":{"conten\\u0074":"a"}}]}',
+        b'{"a\\"content":"a","choices":[{"delta":{"conten\\u0074":"a"}}]}',
     ],
 )
 def test_a_chunk_in_which_the_name_stands_elsewhere_too_has_no_refrain(payload):
     assert refrain_of(payload, "content", "a") is None
+
+
+@pytest.mark.parametrize("text", [b"a" * 500_000, b'\\"' * 500_000], ids=["plain", "escaped"])
+def test_a_refrain_of_a_huge_chunk_takes_no_more_memory_than_the_chunk(text):
+    payload = b'{"choices":[{"delta":{"content":"%b"}}]}' % text
+    tracemalloc.start()
+    try:
+        assert refrain_of(payload, "content", json.loads(b'"%b"' % text)) is not None
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(payload)
+    finally:
+        tracemalloc.stop()
