@@ -147,6 +147,8 @@ class Membership:
             self._late += 1
             if self._late >= LATE_MAX:
                 self.away("no decision in time")
+                if self._clock() < self._join_at:
+                    self.send(self._nobody_waits())
         except RedisDown as err:
             self.away(str(err))
         except NotJoined:
@@ -225,6 +227,12 @@ class Membership:
         self._timer = None
         if self.up:
             self.send(self._store.expire(self.queues()))
+
+    async def _nobody_waits(self) -> Told:
+        """A Redis that is late still hears. Nobody is to be given a turn who asks elsewhere until it is joined."""
+        places = list(self._places)
+        name = f"{self._store.gateway}.places"
+        return (await self._store.join(self.queues(), LEASE_MS, name, places))[-1]
 
     async def _join(self) -> None:
         joined = self._store.join(self.queues(), LEASE_MS, f"{self._store.gateway}.first")

@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.queue.keys import QueueKeys
-from gateway.queue.membership import STEADY_SECONDS
+from gateway.queue.membership import LATE_MAX, STEADY_SECONDS
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import QueueStore, SharedRoute
 from gateway.queue.turns import COUNT, TurnReader
@@ -268,3 +268,38 @@ async def test_a_redis_that_is_away_again_and_again_is_joined_later_each_time(re
         joined.away("long after")
         await until(lambda: joined.up)
     assert all(waited >= least for waited, least in zip(waits, (0.25, 0.5, 1.0, 2.0), strict=True))
+
+
+async def test_who_is_away_for_longer_leaves_no_turns_to_those_who_ask_elsewhere_now(valkey, tmp_path):
+    clock = FakeClock()
+    clock.advance(100.0)
+    async with (
+        member(valkey.url, tmp_path.name, clock=clock) as (one, _),
+        member(valkey.url, tmp_path.name) as (other, _),
+    ):
+        await until(lambda: one.shared and other.shared)
+        held, task = asks(other)
+        await task
+        gone = [await waiting(one) for _ in range(3)]
+        _, waits = await waiting(other)
+        decided = one.membership.decided
+        for _ in range(LATE_MAX):
+            assert await decided(too_late()) is None
+        assert not one.membership.up
+        for _, each in gone:
+            with pytest.raises(AskAnew):
+                await each
+        keys, names = QueueKeys(tmp_path.name), {shared.id for shared, _ in gone}
+        client = redis.from_url(valkey.url, decode_responses=True)
+        async with asyncio.timeout(10):
+            while names & set(await client.zrange(keys.of([])[3], 0, -1)):
+                await asyncio.sleep(0.002)
+        other.leave(held, 0.0)
+        assert (await waits).worker == "w0"
+        entries = await client.xrange(keys.turns)
+        await client.aclose()
+    assert not names & {fields.get("turn") for _, fields in entries}
+
+
+async def too_late():
+    raise TimeoutError
