@@ -15,8 +15,8 @@ PASSED_MAX = 8
 PASSED_OF_FLOW_MAX = 4
 """Of these, of one tenant and service class."""
 
-LOOK_TOKENS = 1024
-"""Room for so many tokens is worth a look at who might use it."""
+LOOK_TOKENS, LOOK_SHARE = 1024, 1 / 16
+"""Room for so many tokens, or so much of a window, is worth a look at who might use it."""
 
 SHED_SHARE = 0.3
 
@@ -35,9 +35,11 @@ def worth_a_look(tokens_queued: int, least_tokens: int, window_tokens: int) -> b
 
     Whoever waits is ranked anew at each look, which costs most of what a request costs: with hundreds that wait
     for a full fleet, a look after every answer is several for each request. More of a prompt may be cached by now
-    than when it came, so that it fits where none seems to; a look for that is worth LOOK_TOKENS, not less.
+    than when it came, so that it fits where none seems to; a look for that is worth LOOK_TOKENS, not less, or its
+    share of a narrow window.
     """
-    return has_window(tokens_queued, min(least_tokens, LOOK_TOKENS), window_tokens)
+    worth = min(LOOK_TOKENS, int(LOOK_SHARE * window_tokens))
+    return has_window(tokens_queued, min(least_tokens, worth), window_tokens)
 
 
 def tokens_ahead(tokens_queued: int, tokens_computed: int, kv_tokens: int, kv_tokens_max: int | None) -> int:

@@ -95,3 +95,9 @@ def test_milliseconds_are_not_worth_a_wait():
 )
 def test_room_for_the_smallest_that_waits_or_for_a_part_of_a_window_is_worth_a_look(queued, least, worth):
     assert worth_a_look(queued, least, 16_384) is worth
+
+
+def test_room_in_a_narrow_window_is_worth_a_look_before_its_worker_is_idle():
+    # All who wait had more to compute when they came, and fit now.
+    assert worth_a_look(500, 5000, 1000)
+    assert not worth_a_look(990, 5000, 1000)
