@@ -27,9 +27,9 @@ def has_window(tokens_queued: int, uncached_tokens: int, window_tokens: int) -> 
     Requests wait in the gateway, where their order is ours, and not in the engine's own queue. An idle worker
     takes anything, also a prompt longer than the window.
 
-    What a worker has computed by now counts until its first token. Not to count it, where KV is not short, gained 6 %
-    of mean TTFT near saturation (a public trace, 8 workers, three seeds) and cost whoever is flooded by others 7 % of
-    theirs (four seeds), as more of the flood was in the engines' queues.
+    What a worker has computed by now counts until its first token. Not to count it, where KV is not short, gained
+    6 % of mean TTFT near saturation (a public trace, 8 workers, three seeds) and cost whoever is flooded by others
+    7 % of theirs (four seeds), as more of the flood was in the engines' queues.
     """
     return tokens_queued == 0 or tokens_queued + uncached_tokens <= window_tokens
 
