@@ -90,11 +90,7 @@ class Preemptible:
         given: list[Attempt] = []
         if not there:
             return given
-        computes = there[0][1].computes
-        if has_window(max(need.queued, computes.tokens_ahead), need.tokens, window_tokens):
-            return given
-        # Of what stays, nothing counts as computed: whoever leaves begins that count anew.
-        queued = max(need.queued, computes.load.all_tokens_queued)
+        queued = max(need.queued, there[0][1].computes.load.all_tokens_queued)
         for attempt, placed in reversed(there):
             if has_window(queued, need.tokens, window_tokens):
                 break
