@@ -216,7 +216,7 @@ async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
         worker.then(until=gate)
         first = asyncio.ensure_future(running.chat("x" * 300).__aenter__())
         await running.until(lambda: worker.seen)
-        waiting = [asyncio.ensure_future(running.chat("y" * 900).__aenter__()) for _ in range(2)]
+        waiting = [asyncio.ensure_future(running.chat("y" * 300).__aenter__()) for _ in range(2)]
         rooms = running.here.gateway.services.reservations.rooms
         await running.until(lambda: len(rooms()["m"]) == 2)
         queueing = running.here.gateway.settings.queueing
