@@ -25,6 +25,7 @@ from gateway.database.database import Database
 from gateway.database.file_store import GONE
 from gateway.database.kept_tables import batch_rows, batches, files
 from gateway.database.pages import Page
+from gateway.database.texts import can_be_there
 from gateway.database.usage_store import insert_of
 
 Json = dict[str, Any]
@@ -124,7 +125,7 @@ class BatchStore:
 
     async def get(self, tenant: str, identity: str) -> StoredBatch | None:
         """None for what is not there, or is somebody else's."""
-        if not await schema.there(self._database):
+        if not can_be_there(identity) or not await schema.there(self._database):
             return None
         asked = select(batches).where(batches.c.id == identity, batches.c.tenant == tenant)
         async with self._database.begin() as connection:
