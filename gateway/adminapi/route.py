@@ -22,7 +22,7 @@ from gateway.settings.tenants import ApiKey
 from gateway.settings.types import Identifier
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.keys import HASH_PREFIX
-from policies.admission import has_window, tokens_ahead
+from policies.admission import has_window
 from policies.latency_model import predicted_ttft_ms
 from policies.routing.protocol import Candidate, Route
 
@@ -152,9 +152,6 @@ def _ranked(
     candidate: Candidate = next(one for one in decision.candidates if one.worker.id == route.worker)
     worker, uncached = candidate.worker, max(1, prompt_tokens - route.matched_tokens)
     ahead = worker.tokens_queued - worker.tokens_computed
-    counted = tokens_ahead(
-        worker.tokens_queued, worker.tokens_computed, worker.kv_tokens, worker.kv_tokens_max
-    )
     return WorkerRanked(
         worker=worker.id,
         rank=rank,
@@ -171,7 +168,7 @@ def _ranked(
         streams=worker.streams,
         kv_tokens=worker.kv_tokens,
         kv_tokens_max=worker.kv_tokens_max,
-        has_window=has_window(counted, uncached, window_tokens),
+        has_window=has_window(worker.tokens_queued, uncached, window_tokens),
         terms=route.terms._asdict() if route.terms is not None else {},
     )
 

@@ -7,7 +7,6 @@ from gateway.dispatch.provider import Provider
 from gateway.dispatch.shapes import Shapes
 from gateway.dispatch.speeds import LearntSpeed
 from gateway.queue.store import NOTHING
-from policies.admission import tokens_ahead
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerReport
 from workers.disaggregation import half_of
@@ -75,15 +74,6 @@ class Worker:
         if self.report.asleep:
             return False
         return self.health.routable and not (self.health.trial and self.load.streams)
-
-    @property
-    def tokens_ahead(self) -> int:
-        """What counts of its window; see policies/admission."""
-        load = self.load
-        kv_tokens = load.kv_tokens + load.others.kv_tokens
-        return tokens_ahead(
-            load.all_tokens_queued, load.computed(self.speed), kv_tokens, self.report.kv_tokens_max
-        )
 
     def snapshot(self, now: float) -> WorkerSnapshot:
         age = now - self.began_at if self.began_at is not None else 0.0

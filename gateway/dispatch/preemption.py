@@ -90,7 +90,7 @@ class Preemptible:
         given: list[Attempt] = []
         if not there:
             return given
-        queued = max(need.queued, there[0][1].computes.tokens_ahead)
+        queued = max(need.queued, there[0][1].computes.load.all_tokens_queued)
         for attempt, placed in reversed(there):
             if has_window(queued, need.tokens, window_tokens):
                 break

@@ -205,7 +205,7 @@ def _why(ticket: Ticket, waiting: Sequence[Ticket], by: Reservations, model: str
     if not able:
         return "no worker serves the model now"
     window = by.queue.share_of(by.bounds.release_window_tokens)
-    if all(worker.tokens_ahead + ticket.uncached_tokens > window for worker in able):
+    if all(worker.load.all_tokens_queued + ticket.uncached_tokens > window for worker in able):
         return "no worker has room for its prompt"
     before = sum(other.number < ticket.number for other in waiting)
     if not before:

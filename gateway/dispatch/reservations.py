@@ -162,7 +162,7 @@ class Reservations:
     def preempt(self, routes: Ranking, uncached: Callable[[Route], int]) -> None:
         """Batch requests make room for this one, where that is enough: here, else at another gateway."""
         needs = [
-            Need(computes_at(route), uncached(route), self.fleet[computes_at(route)].tokens_ahead)
+            Need(computes_at(route), uncached(route), self.fleet[computes_at(route)].load.all_tokens_queued)
             for route in routes[:ROUTES_MAX]
             if is_there(self.fleet, route)  # It may have left while Redis was asked.
         ]

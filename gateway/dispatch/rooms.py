@@ -75,7 +75,7 @@ class Rooms:
         window = self._window_tokens()
         able = self._fleet.serving(model)
         return not able or any(
-            w.id not in closed and worth_a_look(w.tokens_ahead, tokens, window) for w in able
+            w.id not in closed and worth_a_look(w.load.all_tokens_queued, tokens, window) for w in able
         )
 
     def nobody_waits_beside(self, model: str) -> bool:

@@ -148,7 +148,7 @@ class Turn:
             if not (over or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
                 break
             worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
-            free = worker.id not in taken and has_window(worker.tokens_ahead, uncached, window)
+            free = worker.id not in taken and has_window(worker.load.all_tokens_queued, uncached, window)
             if over or free:
                 if not over:
                     by.router.shadowed(decision)
@@ -179,7 +179,7 @@ class Turn:
         window = by.queue.share_of(by.bounds.release_window_tokens)
         for route in decision.routes:
             worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
-            if has_window(worker.tokens_ahead, uncached, window):
+            if has_window(worker.load.all_tokens_queued, uncached, window):
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(route, uncached, shared)
         return None
@@ -286,14 +286,13 @@ class Turn:
 
     def _shared_route(self, route: Route) -> SharedRoute:
         """What it costs there, however many tokens are queued by then."""
-        worker = self._by.fleet[computes_at(route)]
+        worker = computes_at(route)
+        queued = self._by.fleet[worker].load.all_tokens_queued
         return SharedRoute(
-            worker.id,
+            worker,
             self._uncached(route),
-            route.cost_ms - route.ms_per_queued_token * worker.load.all_tokens_queued,
+            route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
-            worker.speed.ms_per_token,
-            worker.report.kv_tokens_max or 0,
         )
 
     def _asked(self, ranking: Ranking) -> Asked:

@@ -35,15 +35,12 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     """A worker that may serve: what it would have to compute, and what waiting for it costs.
 
     Cost in ms: `fixed_ms`, and `ms_per_token` for every token that is queued there when the turn is given.
-    `prefill_ms_per_token`: its speed, 0 where that is not known; `kv_tokens_max`: room for KV, likewise.
     """
 
     worker: WorkerId
     uncached_tokens: int
     fixed_ms: float
     ms_per_token: float = 0.0
-    prefill_ms_per_token: float = 0.0
-    kv_tokens_max: int = 0
 
 
 class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -263,7 +260,6 @@ def _routes(routes: Sequence[SharedRoute]) -> list[Argument]:
     flat: list[Argument] = [len(routes)]
     for route in routes:
         flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token]
-        flat += [route.prefill_ms_per_token, route.kv_tokens_max]
     return flat
 
 

@@ -106,7 +106,7 @@ class SimulatedGateway:
         if self._window_tokens is None:
             return ranking[0]
         if self._takes_turns:
-            return self._in_turn(ranking, request, places, now, closed)
+            return self._in_turn(ranking, request, places, closed)
         dearest = ranking[0].cost_ms * (1 + SLACK)
         for route in ranking:
             if route.cost_ms > dearest:
@@ -122,7 +122,6 @@ class SimulatedGateway:
         ranking: Sequence[Route],
         request: TraceRequest,
         places: Mapping[WorkerId, int],
-        now: float,
         closed: set[WorkerId],
     ) -> Route | None:
         """The best that has room, as in gateway/dispatch/turn.py."""
@@ -131,9 +130,11 @@ class SimulatedGateway:
         for route in ranking:
             if not worth_going(route.cost_ms, ranking[0].cost_ms, self._slack):
                 break
-            ahead = self.view.ahead(places[route.worker], now)
-            uncached = request.prompt_tokens - route.matched_tokens
-            if route.worker not in closed and has_window(ahead, uncached, self._window_tokens):
+            queued, uncached = (
+                self.view.queued(places[route.worker]),
+                request.prompt_tokens - route.matched_tokens,
+            )
+            if route.worker not in closed and has_window(queued, uncached, self._window_tokens):
                 return route
             waited_for.append(route.worker)
         closed.update(waited_for)

@@ -8,7 +8,6 @@ exact), or each has its own that hears of the others' dispatches later, or never
 from array import array
 from collections.abc import Mapping, Sequence
 
-from policies.admission import tokens_ahead
 from policies.latency_model import computed_tokens, learn_step
 from policies.routing.protocol import Candidate
 from policies.simulation.step_time import StepTime
@@ -100,11 +99,6 @@ class GatewayView:
     def queued(self, worker: int) -> int:
         """Uncached tokens sent there whose first token is still out."""
         return self._queued[worker]
-
-    def ahead(self, worker: int, now: float) -> int:
-        """What counts of its window."""
-        known = self.snapshot(worker, now)
-        return tokens_ahead(known.tokens_queued, known.tokens_computed, known.kv_tokens, known.kv_tokens_max)
 
     def enter(self, worker: int, uncached_tokens: int, kv_tokens: int, now: float) -> None:
         """A request is sent."""

@@ -8,11 +8,9 @@ from msgspec.structs import replace
 
 from gateway.queue.keys import BATCH
 from gateway.queue.store import SharedPlace, SharedRoute, SharedTicket
-from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, has_window, tokens_ahead, worth_going
-from policies.latency_model import computed_tokens
+from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, has_window, worth_going
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
-from workers.worker import Speed
 
 GRANTS_MAX = 8
 
@@ -42,11 +40,7 @@ class Round:
 
 
 class QueueModel:
-    """Time is the number of a call: between two of them passes more than any prefill takes."""
-
     def __init__(self, window: int, hold: float | None) -> None:
-        self.calls = 0
-        self.since: dict[str, int] = {}
         self.hold = hold
         self.policy = queue_policy("sfq")
         self.window = window
@@ -83,14 +77,6 @@ class QueueModel:
         turn = self._turn(queue, passed)
         return None if turn is None else self._standing(queue, passed)[turn.ticket.tenant]
 
-    def ahead(self, route: SharedRoute) -> int:
-        """What counts of its worker's window."""
-        worker, speed = route.worker, route.prefill_ms_per_token
-        passed_ms = 1e9 * (self.calls - self.since.get(worker, self.calls))
-        queued = self.tokens(worker)
-        computed = computed_tokens(passed_ms, queued, Speed(ms_per_token=speed)) if speed else 0
-        return tokens_ahead(queued, computed, self.kv(worker), route.kv_tokens_max or None)
-
     def best(self, routes: Sequence[SharedRoute], closed: set[str], hold: float | None) -> SharedRoute | None:
         """The cheapest that is worth going and has room; `closed` gets the workers that it waits for."""
 
@@ -101,7 +87,7 @@ class QueueModel:
         for route in ranked:
             if not worth_going(cost(route), cost(ranked[0]), hold):
                 break
-            window = has_window(self.ahead(route), route.uncached_tokens, self.window)
+            window = has_window(self.tokens(route.worker), route.uncached_tokens, self.window)
             if window and route.worker not in closed:
                 return route
             waited_for.append(route.worker)
@@ -127,7 +113,6 @@ class QueueModel:
     # The verbs.
 
     def admit(self, gateway, ticket, routes, before=()):
-        self.calls += 1
         if gateway not in self.gateways:
             return -2, ""
         if ticket.id in self.ended:
@@ -151,7 +136,6 @@ class QueueModel:
         return (1, record.worker) if record.state in ("placed", "answering") else (0, "")
 
     def spare(self, gateway, ticket, queues, routes):
-        self.calls += 1
         if gateway not in self.gateways:
             return -2, ""
         if ticket.id not in self.records:
@@ -159,14 +143,12 @@ class QueueModel:
             route = None if waited_for else self.best(routes, set(), None)
             if route is None:
                 return 0, ""
-            self._began(route.worker)
             self.records[ticket.id] = Record(
                 ticket, "placed", worker=route.worker, tokens=route.uncached_tokens
             )
         return 1, self.records[ticket.id].worker
 
     def claim(self, gateway, queues, id, other, routes):
-        self.calls += 1
         if gateway not in self.gateways:
             return -2, "", ""
         record = self.records.get(id)
@@ -191,14 +173,12 @@ class QueueModel:
             record.routes = [SharedRoute(worker, tokens, 0.0, 0.0)]
             self._charge(queue, record, swapped.ticket.cost - record.ticket.cost)
             record = swapped
-        self._began(route.worker if route else worker)
         record.state = "placed"
         record.worker, record.tokens = (route.worker, route.uncached_tokens) if route else (worker, tokens)
         self._grant(queues)
         return 1, goes, record.worker
 
     def release(self, gateway, queues, id, what, change):
-        self.calls += 1
         if gateway not in self.gateways:
             return -2
         self.more = False
@@ -211,12 +191,10 @@ class QueueModel:
             self._drop(id, change)
         elif record.state == "placed":
             record.state = "answering"
-            self.since[record.worker] = self.calls
         self._grant(queues)
         return 1
 
     def expire(self, gateway, queues, everything):
-        self.calls += 1
         if gateway not in self.gateways:
             return -2
         for id, record in list(self.records.items()):
@@ -226,7 +204,6 @@ class QueueModel:
         return 1
 
     def reap(self, gateway, queues, dead):
-        self.calls += 1
         if gateway not in self.gateways:
             return -2
         for id in [id for id in self.records if id.startswith(f"{dead}:")]:
@@ -236,14 +213,12 @@ class QueueModel:
         return 1
 
     def join(self, gateway, queues, places: Sequence[SharedPlace], services):
-        self.calls += 1
         self.gateways.add(gateway)
         for id in [id for id in self.records if id.startswith(f"{gateway}:")]:
             self._drop(id, 0.0)
         for place in places:
             if place.ticket.id not in self.ended:
                 state = "placed" if place.uncached_tokens else "answering"
-                self._began(place.worker)
                 self.records[place.ticket.id] = Record(
                     place.ticket, state, worker=place.worker, tokens=place.uncached_tokens
                 )
@@ -255,11 +230,6 @@ class QueueModel:
         return 1
 
     # Further down.
-
-    def _began(self, worker):
-        """A prompt is sent there."""
-        if not self.tokens(worker):
-            self.since[worker] = self.calls
 
     def _counters(self, queue):
         return self.counters.setdefault(queue, QueueCounters())
@@ -311,7 +281,6 @@ class QueueModel:
                 id, route = found
                 self.counters[queue] = self._turn(queue, round.passed).counters
                 record = self.records[id]
-                self._began(route.worker)
                 record.worker, record.tokens = route.worker, route.uncached_tokens
                 record.state = "placed" if id == mine else "granted"
                 if id != mine:
@@ -324,8 +293,6 @@ class QueueModel:
 
     def _drop(self, id, change):
         record = self.records.pop(id)
-        if record.state == "placed":
-            self.since[record.worker] = self.calls
         if record.state == "granted":
             change = -record.ticket.cost
         if record.state != "waiting" and change:

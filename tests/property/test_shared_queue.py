@@ -10,11 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
-from msgspec.structs import replace
 
 from gateway.queue.keys import BATCH, QueueKeys
 from gateway.queue.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
-from policies.latency_model import COMPUTED_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.queue_model import QueueModel, Round
 
@@ -35,8 +33,6 @@ routes = st.lists(
         st.integers(1, 150),
         st.floats(0, 40),
         st.sampled_from([0.0, 0.1]),
-        st.sampled_from([0.0, 1e-12, 1e-12, 1e-12]),
-        st.sampled_from([0, 25, 1000, 1000]),
     ),
     min_size=1,
     max_size=3,
@@ -48,9 +44,8 @@ class QueueMachine(RuleBasedStateMachine):
     run: Callable[[Any], Any]
     scripts: ScriptCaller
 
-    @initialize(hold=st.sampled_from([None, 0.1, 1.0]), speeds_known=st.booleans())
-    def begin(self, hold, speeds_known):
-        self.speeds_known = speeds_known
+    @initialize(hold=st.sampled_from([None, 0.1, 1.0]))
+    def begin(self, hold):
         prefix = f"queue{next(runs)}"
         self.stores = {
             name: QueueStore(self.scripts, QueueKeys(prefix), name, WINDOW, hold) for name in GATEWAYS
@@ -79,12 +74,6 @@ class QueueMachine(RuleBasedStateMachine):
             assert told.due_seconds is not None
             self.model.expire(name, queues, everything=False)
 
-    def as_known(self, routes):
-        """Workers compute everything between two calls, or nobody knows."""
-        if self.speeds_known:
-            return routes
-        return [replace(route, prefill_ms_per_token=0.0) for route in routes]
-
     def known(self):
         return sorted(self.tickets)
 
@@ -106,7 +95,6 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(name=gateway, queue=st.sampled_from(BEFORE), routes=routes, times=st.integers(1, 2))
     def spare(self, name, queue, routes, times):
         """A place for somebody who has one already."""
-        routes = self.as_known(routes)
         id = f"{name}:{len(self.tickets)}"
         self.tickets[id] = SharedTicket(id=id, queue=queue, tenant="a", weight=1.0, cost=0.0, kv_tokens=10)
         queues = [queue, *(other for other in QUEUES if other != queue)]
@@ -123,7 +111,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.admitted(id.split(":")[0], id, routes)
 
     def admitted(self, name, id, routes):
-        routes = self.as_known(routes)
         before = BEFORE if self.tickets[id].queue.endswith(BATCH) else ()
         told = self.do(self.stores[name].admit(self.tickets[id], routes, before))
         expected = self.model.admit(name, self.tickets[id], routes, before)
@@ -135,7 +122,6 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.turns)
     @rule(data=st.data(), routes=routes, for_another=st.booleans())
     def claim(self, data, routes, for_another):
-        routes = self.as_known(routes)
         id = data.draw(st.sampled_from(sorted(set(self.model.turns))))
         name, queue = id.split(":")[0], self.tickets[id].queue
         mine = [other for other in self.model.waiting(queue) if other.startswith(name)]
@@ -238,17 +224,15 @@ class QueueMachine(RuleBasedStateMachine):
                 for r in self.model.records.values()
                 if r.worker == worker and r.state in ("granted", "placed")
             ]
-            # A fifth of what is there counts at the least.
-            most = WINDOW / (1 - COMPUTED_MAX) if self.speeds_known else WINDOW
-            assert len(inside) <= 1 or self.model.tokens(worker) <= most
+            assert len(inside) <= 1 or self.model.tokens(worker) <= WINDOW
 
     @invariant()
     def nobody_waits_who_could_go(self):
         """At the latest when it is looked at again: another queue's turn may have made a worker dearer, so that
-        somebody who held out for it does not any more, and prefills go on."""
+        somebody who held out for it does not any more."""
         if not self.model.gateways:
             return
-        if self.model.hold is not None or self.speeds_known:
+        if self.model.hold is not None:
             some = min(self.model.gateways)
             while self.somebody_may_go():
                 assert self.do(self.stores[some].expire(QUEUES, ahead_ms=-LATER_MS)) is not None

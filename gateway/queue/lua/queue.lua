@@ -11,8 +11,7 @@
 -- but others may go to workers that nobody before them waits for.
 --
 -- KEYS  1 gateways    sorted set: gateway -> end of its lease in ms
---       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed, and since when: the last first token,
---                     or when prefills began to be queued, in microseconds
+--       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed
 --       3 places      hash: id -> record          4 owned    sorted set of ids, by name: "gateway:number"
 --       5 grants      sorted set: id -> ms by which it has to be claimed
 --       6 ended       sorted set: id -> ms until which it is remembered
@@ -31,15 +30,14 @@ local verbs = {}
 local CLAIM_MS, ENDED_MS = 250, 10000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
 local HOLD_MS, PASSED_MAX, PASSED_OF_FLOW_MAX = 10, 8, 4
-local PACE, COMPUTED_MAX = 0.85, 0.8
 
 -- Set anew by every call; redis.call is not there yet when a library is loaded.
-local call, now, now_us, gateways, loads, places, owned, grants, ended, turns, window, hold, queues, at, more
+local call, now, gateways, loads, places, owned, grants, ended, turns, window, hold, queues, at, more
 
 local function open(keys, args)
   call = redis.call
   local time = call('TIME')
-  now, now_us = time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
   window, hold, queues, more = tonumber(args[2]), tonumber(args[3]), {}, false
   local count = tonumber(args[4])
@@ -70,44 +68,27 @@ end
 
 local function write(id, record) call('HSET', places, id, cmsgpack.pack(record)) end
 
-local LOAD, LOAD_BEFORE = '<i8i8i8i8', '<i8i8i8'
+local LOAD = '<i8i8i8'
 
 local function load_of(packed)
-  if not packed then return 0, 0, 0, now_us end
-  -- A gateway of an earlier version does not say since when.
-  if #packed < 32 then
-    local tokens, streams, kv = struct.unpack(LOAD_BEFORE, packed)
-    return tokens, streams, kv, now_us
-  end
-  local tokens, streams, kv, since = struct.unpack(LOAD, packed)
-  return tokens, streams, kv, since
+  if not packed then return 0, 0, 0 end
+  local tokens, streams, kv = struct.unpack(LOAD, packed)
+  return tokens, streams, kv
 end
 
--- `progress`: a prefill has ended there.
-local function load_changes(worker, tokens, streams, kv, progress)
-  local tokens_now, streams_now, kv_now, since = load_of(call('HGET', loads, worker))
+local function load_changes(worker, tokens, streams, kv)
+  local tokens_now, streams_now, kv_now = load_of(call('HGET', loads, worker))
   if streams_now + streams == 0 then
     call('HDEL', loads, worker)
   else
-    if progress or tokens_now == 0 then since = now_us end
-    call('HSET', loads, worker, struct.pack(LOAD, tokens_now + tokens, streams_now + streams, kv_now + kv, since))
+    call('HSET', loads, worker, struct.pack(LOAD, tokens_now + tokens, streams_now + streams, kv_now + kv))
   end
-end
-
--- What counts of a worker's window: `tokens_ahead` of policies/admission.py, of `computed_tokens` of
--- policies/latency_model.py.
-local function ahead_of(route, tokens, kv, since)
-  local ms_per_token, kv_max = route[5] or 0, route[6] or 0
-  if ms_per_token == 0 or kv_max == 0 or kv > kv_max then return tokens end
-  local ms = math.max(0, now_us - since) / 1000
-  return tokens - math.floor(math.min(ms / ms_per_token * PACE, tokens * COMPUTED_MAX))
 end
 
 local function take(record) load_changes(record.worker, record.tokens, 1, record.kv) end
 
 local function free(record)
-  local tokens = record.state == 'answering' and 0 or -record.tokens
-  load_changes(record.worker, tokens, -1, -record.kv, record.state == 'placed')
+  load_changes(record.worker, record.state == 'answering' and 0 or -record.tokens, -1, -record.kv)
 end
 
 local function packed_loads(workers)
@@ -126,13 +107,12 @@ local function by_cost(one, other)
 end
 
 -- The cheapest route that is worth going and has room now, at a worker that is not in `closed`; those that it waits
--- for are added. `slack`: as hold. Routes are {worker, uncached tokens, fixed ms, ms per queued token, ms per token of
--- its prefills, KV tokens that fit}, the last two 0 where they are not known.
+-- for are added. `slack`: as hold. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
 local function best(routes, closed, slack)
   local packed, ranked, waited_for = packed_loads(workers_of(routes)), {}, {}
   for i, route in ipairs(routes) do
-    local tokens, _, kv, since = load_of(packed[i])
-    ranked[i] = {at = i, route = route, ahead = ahead_of(route, tokens, kv, since), cost = route[3] + route[4] * tokens}
+    local ahead = load_of(packed[i])
+    ranked[i] = {at = i, route = route, ahead = ahead, cost = route[3] + route[4] * ahead}
   end
   table.sort(ranked, by_cost)
   for _, each in ipairs(ranked) do
@@ -355,8 +335,7 @@ local function routes_of(args)
   local routes = {}
   for i = 1, tonumber(next_arg(args)) do
     local worker, tokens = next_arg(args), tonumber(next_arg(args))
-    local fixed, per_token = tonumber(next_arg(args)), tonumber(next_arg(args))
-    routes[i] = {worker, tokens, fixed, per_token, tonumber(next_arg(args)), tonumber(next_arg(args))}
+    routes[i] = {worker, tokens, tonumber(next_arg(args)), tonumber(next_arg(args))}
   end
   return routes
 end
@@ -493,7 +472,7 @@ function verbs.release(keys, args)
   if not record then return answer(0, {}) end
   if first then
     if record.state == 'placed' then
-      load_changes(record.worker, -record.tokens, 0, 0, true)
+      load_changes(record.worker, -record.tokens, 0, 0)
       record.state = 'answering'
       write(id, record)
     end

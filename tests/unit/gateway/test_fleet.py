@@ -8,14 +8,11 @@ import pytest
 from gateway.dispatch import fleet as module
 from gateway.dispatch.fleet import Fleet, FleetEvents
 from gateway.dispatch.fleet_worker import Worker
-from gateway.dispatch.loads import Place
-from gateway.queue.store import Load
 from gateway.request import Surface
 from radix_cache.match import WorkerId
-from tests.fakes.clock import FakeClock
 from workers.adapter import Failure, WorkerReport, WorkerUnreachable
 from workers.health import FAILURES_MAX
-from workers.worker import Health, Speed
+from workers.worker import Health
 
 
 class Adapter:
@@ -41,19 +38,6 @@ class Adapter:
 
 def worker(name, adapter):
     return Worker(id=WorkerId(name), kind="test", adapter=adapter, models=frozenset(), models_fixed=False)
-
-
-def test_what_counts_of_its_window_is_of_all_gateways_and_not_computed():
-    one, clock = worker("w", Adapter()), FakeClock()
-    one.load.clock, one.learnt.speed = clock, Speed(ms_per_token=0.1)
-    one.report = WorkerReport(models=("m",), kv_tokens_max=1000)
-    Place(one.load, uncached_tokens=5000, kv_tokens=600)
-    one.load.told(Load(4000, 1, 400))
-    assert one.tokens_ahead == 9000
-    clock.advance(60)
-    assert one.tokens_ahead == 1800
-    one.load.told(Load(4000, 1, 401))
-    assert one.tokens_ahead == 9000
 
 
 def fleet_of(*workers, emptied=None, reported=lambda worker: None):

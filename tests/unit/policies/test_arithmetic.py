@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.admission import has_window, retry_after_seconds, tokens_ahead
+from policies.admission import has_window, retry_after_seconds
 
 
 def test_an_idle_worker_takes_any_prompt():
@@ -14,15 +14,6 @@ def test_an_idle_worker_takes_any_prompt():
 )
 def test_the_window_is_exact(queued, own, fits):
     assert has_window(queued, own, 16384) is fits
-
-
-def test_what_has_been_computed_is_not_ahead_any_more():
-    assert tokens_ahead(20_000, 16_000, 50_000, 100_000) == 4000
-
-
-@pytest.mark.parametrize(("kv_tokens", "kv_tokens_max"), [(100_001, 100_000), (50_000, None), (0, 0)])
-def test_where_kv_is_short_or_nobody_knows_all_that_was_sent_is_ahead(kv_tokens, kv_tokens_max):
-    assert tokens_ahead(20_000, 16_000, kv_tokens, kv_tokens_max) == 20_000
 
 
 def test_who_is_refused_may_come_back_when_the_queue_has_drained():

@@ -75,12 +75,3 @@ def test_what_a_dead_worker_had_waits_again_and_is_answered():
     lost = [one for one in result.outcomes if one.error is not None]
     assert all(one.error == "stream_interrupted" for one in lost)
     assert sum(one.attempts > 1 for one in result.outcomes) > 0
-
-
-@pytest.mark.parametrize("kv_tokens", [400_000, 41_200])
-def test_who_comes_while_a_long_prompt_ends_has_a_part_of_its_last_step_unless_kv_is_short(kv_tokens):
-    """Only where the long one is held for nearly computed is the short one there in time."""
-    trace = [request(0.0, "a", 40_000, 0), request(0.6, "b", 900, 1)]
-    scenario = Scenario(workers=1, kv_tokens=kv_tokens, window_tokens=16_384, turns=QueueRule())
-    long, short = Simulation(trace, contender("cost", {}), scenario).run().outcomes
-    assert (short.first_at == long.first_at) is (kv_tokens == 400_000)
