@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import pages, schema
 from gateway.database.database import Database
-from gateway.database.file_store import GONE
+from gateway.database.file_store import GONE, MESSAGE_BATCH
 from gateway.database.kept_tables import batch_rows, batches, files
 from gateway.database.pages import Page
 from gateway.database.texts import can_be_there
@@ -39,6 +39,7 @@ LOOKED_AT = 500
 """The oldest of the batches that nobody has: more are not looked at before one of these is taken."""
 
 ROWS_READ_AT_ONCE = 100
+_FILES = (batches.c.input_file, batches.c.output_file)
 _MOMENTS = msgspec.json.Decoder(dict[str, int])
 
 
@@ -291,11 +292,14 @@ class BatchStore:
             return now
 
     async def sweep(self, kept_seconds: float) -> int:
-        """Forgets those that ended so long ago; says how many."""
+        """Forgets those that ended so long ago, with the files that nobody sees but through them; says how many."""
         if not await schema.there(self._database):
             return 0
         old = batches.c.ended_ms <= self._now_ms() - int(kept_seconds * 1000)
+        theirs = or_(*(files.c.id.in_(select(name).where(old)) for name in _FILES))
         async with self._database.begin() as connection:
+            dropping = update(files).where(files.c.purpose == MESSAGE_BATCH, theirs)
+            await connection.execute(dropping.values(state=GONE))
             return (await connection.execute(delete(batches).where(old))).rowcount
 
     async def unfinished(self) -> int:

@@ -333,6 +333,20 @@ async def test_a_deleted_batch_is_gone_with_its_files(running):
     assert await shelf.sweep() == 2
 
 
+async def test_a_batch_that_is_forgotten_takes_its_files_with_it(running):
+    batch = await create(running, asked("a"))
+    await ended(running, batch)
+    theirs = await test_batches.create(running, test_batches.line("a"))
+    await test_batches.come_to(running, theirs, "completed")
+    records = running.here.gateway.records
+    assert await records.batches.sweep(-5.0) == 2
+    assert (await call(running, f"/{batch['id']}"))[0] == 404
+    # Those that can be seen stay for as long as files do.
+    kept = {file["id"]: file["bytes"] for file in (await called(running, ""))[1]["data"]}
+    assert len(kept) == 2
+    assert await records.shelf.store.held("acme") == sum(kept.values())
+
+
 async def test_results_that_are_too_old_are_archived(running):
     batch = await create(running, asked("a"))
     await ended(running, batch)
