@@ -21,6 +21,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import pages, schema
+from gateway.database.batch_lines import lines_of
 from gateway.database.database import Database
 from gateway.database.file_store import GONE, MESSAGE_BATCH
 from gateway.database.kept_tables import batch_rows, batches, files
@@ -38,7 +39,6 @@ ENDED = (COMPLETED, FAILED, EXPIRED, CANCELLED)
 LOOKED_AT = 500
 """The oldest of the batches that nobody has: more are not looked at before one of these is taken."""
 
-ROWS_READ_AT_ONCE = 100
 _FILES = (batches.c.input_file, batches.c.output_file)
 _MOMENTS = msgspec.json.Decoder(dict[str, int])
 
@@ -240,23 +240,9 @@ class BatchStore:
             counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
             await connection.execute(update(batches).where(self._own(batch)).values(counts))
 
-    async def lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
+    def lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
         """The lines of all results of one kind (None: of both), in the order of rows."""
-        last = -1
-        while True:
-            asked = select(batch_rows.c.row, batch_rows.c.line).where(
-                batch_rows.c.batch == batch.id, batch_rows.c.row > last
-            )
-            if good is not None:
-                asked = asked.where(batch_rows.c.good == good)
-            async with self._database.begin() as connection:
-                page = (
-                    await connection.execute(asked.order_by(batch_rows.c.row).limit(ROWS_READ_AT_ONCE))
-                ).all()
-            if not page:
-                return
-            for last, line in page:  # noqa: B007  where the next page begins
-                yield line
+        return lines_of(self._database, batch.id, good=good)
 
     @asynccontextmanager
     async def ending(
