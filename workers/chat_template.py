@@ -26,9 +26,16 @@ Message = Mapping[str, Any]
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PROBE = "radixgate probe"
 
+_END = "radixgate-end-of-the-last-message"
+"""Found again in what was rendered: the message's own text may stand in what the template writes behind it, too."""
+
 
 class TemplateFailed(Exception):
     """There is no usable template, or it cannot render these messages; the text says why."""
+
+
+class NothingToContinue(TemplateFailed):
+    """The last message has no text, or the template leaves that out."""
 
 
 class ChatTemplate:
@@ -77,27 +84,38 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str:
         """The prompt for `messages`. Further keywords are variables of the template.
 
         Content is a string or a list of text parts. A template that knows only strings gets the parts joined by
         line breaks. TemplateFailed, and nothing else, when a message is malformed or the template refuses it.
+
+        `continue_final_message`: the model goes on with the last message. What the template puts after it is cut
+        off, as transformers does, and there is no generation prompt. Raises NothingToContinue.
         """
         template = self._templates["default"]
         if tools:
             template = self._templates.get("tool_use", template)
-        return self._render(
+        plain: Sequence[Message] = [self._plain(place, message) for place, message in enumerate(messages)]
+        text = self._render(
             template,
             {
                 **self._special_tokens,
                 "documents": None,
                 **kwargs,
-                "messages": [self._plain(place, message) for place, message in enumerate(messages)],
+                "messages": _marked(plain) if continue_final_message else plain,
                 "tools": tools,
-                "add_generation_prompt": add_generation_prompt,
+                "add_generation_prompt": add_generation_prompt and not continue_final_message,
             },
         )
+        if not continue_final_message:
+            return text
+        text, marked, _ = text.rpartition(_END)
+        if not marked:
+            raise NothingToContinue("the template leaves out how the last message ends")
+        return text
 
     def _render(self, template: Template, variables: Mapping[str, Any]) -> str:
         try:
@@ -140,19 +158,19 @@ class ChatTemplate:
         return _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
 
 
-def up_to_the_end_of(message: Message, text: str) -> str:
-    """The model goes on with the last message: what the template puts after it is cut off, as transformers does.
-
-    `text`: what was rendered without a generation prompt. TemplateFailed when there is nothing to continue.
-    """
-    content = message.get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str):
-        content = next((part["text"] for part in reversed(content) if "text" in part), None)
-    last = content.strip() if isinstance(content, str) else ""
-    at = text.rfind(last)
-    if not last or at < 0:
-        raise TemplateFailed("there is no last message to continue")
-    return text[: at + len(last)]
+def _marked(messages: Sequence[Message]) -> Sequence[Message]:
+    """The same with a mark where the text of the last one ends, without the space behind that."""
+    *before, last = messages or [{}]
+    content = last.get("content")
+    if isinstance(content, str):
+        if content.strip():
+            return [*before, {**last, "content": content.rstrip() + _END}]
+    elif content:
+        *parts, part = content
+        if part["text"].strip():
+            part = {**part, "text": part["text"].rstrip() + _END}
+            return [*before, {**last, "content": [*parts, part]}]
+    raise NothingToContinue("there is no last message to continue")
 
 
 def _plain_calls(calls: object) -> object:

@@ -21,10 +21,12 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import pages, schema
+from gateway.database.batch_lines import lines_of
 from gateway.database.database import Database
-from gateway.database.file_store import GONE
+from gateway.database.file_store import GONE, MESSAGE_BATCH
 from gateway.database.kept_tables import batch_rows, batches, files
 from gateway.database.pages import Page
+from gateway.database.texts import can_be_there
 from gateway.database.usage_store import insert_of
 
 Json = dict[str, Any]
@@ -37,7 +39,7 @@ ENDED = (COMPLETED, FAILED, EXPIRED, CANCELLED)
 LOOKED_AT = 500
 """The oldest of the batches that nobody has: more are not looked at before one of these is taken."""
 
-ROWS_READ_AT_ONCE = 100
+_FILES = (batches.c.input_file, batches.c.output_file)
 _MOMENTS = msgspec.json.Decoder(dict[str, int])
 
 
@@ -124,7 +126,7 @@ class BatchStore:
 
     async def get(self, tenant: str, identity: str) -> StoredBatch | None:
         """None for what is not there, or is somebody else's."""
-        if not await schema.there(self._database):
+        if not can_be_there(identity) or not await schema.there(self._database):
             return None
         asked = select(batches).where(batches.c.id == identity, batches.c.tenant == tenant)
         async with self._database.begin() as connection:
@@ -238,23 +240,9 @@ class BatchStore:
             counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
             await connection.execute(update(batches).where(self._own(batch)).values(counts))
 
-    async def lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
+    def lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
         """The lines of all results of one kind (None: of both), in the order of rows."""
-        last = -1
-        while True:
-            asked = select(batch_rows.c.row, batch_rows.c.line).where(
-                batch_rows.c.batch == batch.id, batch_rows.c.row > last
-            )
-            if good is not None:
-                asked = asked.where(batch_rows.c.good == good)
-            async with self._database.begin() as connection:
-                page = (
-                    await connection.execute(asked.order_by(batch_rows.c.row).limit(ROWS_READ_AT_ONCE))
-                ).all()
-            if not page:
-                return
-            for last, line in page:  # noqa: B007  where the next page begins
-                yield line
+        return lines_of(self._database, batch.id, good=good)
 
     @asynccontextmanager
     async def ending(
@@ -290,11 +278,14 @@ class BatchStore:
             return now
 
     async def sweep(self, kept_seconds: float) -> int:
-        """Forgets those that ended so long ago; says how many."""
+        """Forgets those that ended so long ago, with the files that nobody sees but through them; says how many."""
         if not await schema.there(self._database):
             return 0
         old = batches.c.ended_ms <= self._now_ms() - int(kept_seconds * 1000)
+        theirs = or_(*(files.c.id.in_(select(name).where(old)) for name in _FILES))
         async with self._database.begin() as connection:
+            dropping = update(files).where(files.c.purpose == MESSAGE_BATCH, theirs)
+            await connection.execute(dropping.values(state=GONE))
             return (await connection.execute(delete(batches).where(old))).rowcount
 
     async def unfinished(self) -> int:

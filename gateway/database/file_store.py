@@ -19,6 +19,7 @@ from gateway.database import pages, schema
 from gateway.database.database import Database
 from gateway.database.kept_tables import batches, files
 from gateway.database.pages import Page
+from gateway.database.texts import can_be_there
 
 ARRIVING, READY, GONE = "arriving", "ready", "gone"
 ARRIVING_SECONDS_MAX = 6 * 3600.0
@@ -101,7 +102,7 @@ class FileStore:
 
     async def get(self, tenant: str, identity: str) -> StoredFile | None:
         """None for what is not there, is too old, or is somebody else's."""
-        if not await schema.there(self._database):
+        if not can_be_there(identity) or not await schema.there(self._database):
             return None
         asked = select(files).where(files.c.id == identity, self._visible(tenant))
         async with self._database.begin() as connection:
@@ -110,7 +111,7 @@ class FileStore:
 
     async def page(self, tenant: str, page: Page, purpose: str | None) -> tuple[Sequence[StoredFile], bool]:
         """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
-        if not await schema.there(self._database):
+        if not can_be_there(purpose or "") or not await schema.there(self._database):
             return [], False
         where = and_(self._visible(tenant), files.c.purpose != MESSAGE_BATCH)
         if purpose is not None:

@@ -45,7 +45,9 @@ class Outbox:
 
     async def put(self, events: Sequence[Mapping[str, Any]]) -> None:
         """See above."""
-        async with self.database.begin() as connection:
+        if not events:
+            return
+        async with self.database.begin(writes=True) as connection:
             await put(connection, events)
 
     async def claim(

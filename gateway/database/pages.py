@@ -6,6 +6,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.database.texts import can_be_there
+
 
 class NoSuchPlace(Exception):
     """There is nothing of the name that a page is to begin after."""
@@ -26,6 +28,8 @@ async def read(
     """Its rows, and whether there are more. Raises NoSuchPlace."""
     columns = (table.c.created_ms, table.c.id)
     if page.after is not None:
+        if not can_be_there(page.after):
+            raise NoSuchPlace
         asked = select(*columns).where(where, table.c.id == page.after)
         last = (await connection.execute(asked)).first()
         if last is None:

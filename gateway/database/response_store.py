@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tables import response_events, responses
+from gateway.database.texts import can_be_there
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class ResponseStore:
 
     async def get(self, tenant: str, identity: str) -> StoredResponse | None:
         """None for what is not there, is too old, or is somebody else's."""
-        if not await schema.there(self._database):
+        if not can_be_there(identity) or not await schema.there(self._database):
             return None
         query = select(responses).where(
             responses.c.id == identity,

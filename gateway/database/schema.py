@@ -32,7 +32,7 @@ async def upgrade(database: Database) -> None:
     """To the newest version; nothing where it is that. Raises DatabaseDown."""
     if database.file is not None:
         database.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    async with _alone(database), database.begin() as connection:
+    async with _alone(database), database.begin(writes=True) as connection:
         if database.file is None:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
         await connection.run_sync(_upgrade)

@@ -12,7 +12,7 @@ import orjson
 
 from gateway.errors import BadRequest
 from gateway.request import InferenceRequest
-from workers.chat_template import ChatTemplate, TemplateFailed, up_to_the_end_of
+from workers.chat_template import ChatTemplate, NothingToContinue, TemplateFailed
 
 SHAPES: Mapping[str, tuple[type, str]] = {
     "tools": (list, "a list"),
@@ -31,21 +31,14 @@ def rendered(
     if template is None:
         raise BadRequest("This model has no chat template; use completions.", param="messages")
     variables = _variables(request)
-    continues = variables.pop("continue_final_message", False)
-    if continues:
-        variables["add_generation_prompt"] = False
     try:
-        text = template.render(messages, **variables)
+        return template.render(messages, **variables)
+    except NothingToContinue as err:
+        raise BadRequest("There is no last message to continue.", param="continue_final_message") from err
     except TemplateFailed as err:
         raise BadRequest(
             f"The messages do not fit the model's chat template: {err}.", param="messages"
         ) from err
-    if not continues:
-        return text
-    try:
-        return up_to_the_end_of(messages[-1], text)
-    except TemplateFailed as err:
-        raise BadRequest("There is no last message to continue.", param="continue_final_message") from err
 
 
 def _variables(request: InferenceRequest) -> dict[str, Any]:

@@ -31,9 +31,9 @@ class Directory:
                 await _fill(opened, pieces)
                 await asyncio.to_thread(_finish, opened, file)
             finally:
-                opened.close()
                 with suppress(FileNotFoundError):
                     draft.unlink()
+                opened.close()  # It writes what is left, and fails again where there is no room.
         except OSError as err:
             raise ContentDown(f"{self._path}: {err.strerror or type(err).__name__}") from err
 

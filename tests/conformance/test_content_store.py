@@ -1,5 +1,6 @@
 """ContentStore: what is written is there whole or not at all, in a directory and in a bucket alike."""
 
+import resource
 import tracemalloc
 
 import pytest
@@ -112,3 +113,14 @@ async def test_a_directory_that_cannot_be_made_is_down(tmp_path):
     (tmp_path / "files").write_text("")
     with pytest.raises(ContentDown):
         await Directory(tmp_path / "files").write("acme/a", pieces(b"one"))
+
+
+async def test_a_disk_without_room_keeps_nothing_of_what_was_cut_off(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(ContentDown):
+            await Directory(tmp_path / "files").write("acme/a", pieces(b"x" * 5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

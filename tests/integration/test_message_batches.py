@@ -105,6 +105,9 @@ async def test_every_request_has_a_result_as_a_client_would_have_got_it(running)
         (b'{"requests": []}', "requests"),
         (b'{"requests": {}}', "requests"),
         (b'{"requests": ["a"]}', "requests"),
+        (b'{"requests": [-{"custom_id": "a", "params": {}}]}', "JSON"),
+        (b'{"requests": [{"custom_id": "a", "params": {}}.0]}', "JSON"),
+        (b'{"requests": [{"custom_id": "a", "params": {}}, ""]}', "requests"),
         (b'{"requests": [{"custom_id": "a"}]}', "requests.0"),
         (b'{"requests": [{"custom_id": "a", "params": []}]}', "requests.0.params"),
         (b'{"requests": [{"custom_id": "a b", "params": {}}]}', "requests.0"),
@@ -122,6 +125,9 @@ async def test_every_request_has_a_result_as_a_client_would_have_got_it(running)
             "empty",
             "no list",
             "no objects",
+            "a sign",
+            "a fraction",
+            "a text",
             "no params",
             "params",
             "an id",
@@ -325,6 +331,20 @@ async def test_a_deleted_batch_is_gone_with_its_files(running):
     assert (await call(running, f"/{batch['id']}", method="DELETE"))[0] == 404
     assert await shelf.store.held("acme") == 0
     assert await shelf.sweep() == 2
+
+
+async def test_a_batch_that_is_forgotten_takes_its_files_with_it(running):
+    batch = await create(running, asked("a"))
+    await ended(running, batch)
+    theirs = await test_batches.create(running, test_batches.line("a"))
+    await test_batches.come_to(running, theirs, "completed")
+    records = running.here.gateway.records
+    assert await records.batches.sweep(-5.0) == 2
+    assert (await call(running, f"/{batch['id']}"))[0] == 404
+    # Those that can be seen stay for as long as files do.
+    kept = {file["id"]: file["bytes"] for file in (await called(running, ""))[1]["data"]}
+    assert len(kept) == 2
+    assert await records.shelf.store.held("acme") == sum(kept.values())
 
 
 async def test_results_that_are_too_old_are_archived(running):

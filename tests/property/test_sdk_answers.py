@@ -79,7 +79,7 @@ ASKED = wire.Body(
     input="hi",
     instructions="Be brief.",
     tools=[wire.FunctionTool(name="f", parameters={"type": "object"}, strict=True)],
-    tool_choice=wire.FunctionChoice(type="function", name="f"),
+    tool_choice=wire.FunctionChoice(name="f"),
     text=wire.TextOptions(
         format=wire.Format(type="json_schema", name="s", schema={"type": "object"}), verbosity="low"
     ),

@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.chat_template import ChatTemplate, Message, TemplateFailed, up_to_the_end_of
+from workers.chat_template import ChatTemplate, Message, NothingToContinue
 from workers.engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from workers.engine_server.errors import bad_request
+
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
 class Prompts:
@@ -40,23 +42,22 @@ class Prompts:
             )
         if not messages:
             raise bad_request("messages must not be empty.", param="messages")
-        if reserved := {"messages", "tools", "add_generation_prompt"} & (variables or {}).keys():
+        if reserved := _RESERVED & (variables or {}).keys():
             raise bad_request(
                 f"{min(reserved)} is no template variable of its own.", param="chat_template_kwargs"
             )
-        text = self._template.render(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt and not continue_final_message,
-            **(variables or {}),
-        )
-        if continue_final_message:
-            try:
-                text = up_to_the_end_of(messages[-1], text)
-            except TemplateFailed as err:
-                raise bad_request(
-                    "There is no last message to continue.", param="continue_final_message"
-                ) from err
+        try:
+            text = self._template.render(
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **(variables or {}),
+            )
+        except NothingToContinue as err:
+            raise bad_request(
+                "There is no last message to continue.", param="continue_final_message"
+            ) from err
         return await self.of_text(text, add_special_tokens=False, param="messages")
 
     async def of_completion(self, prompt: str | list[Any], prompts_max: int) -> list[list[int]]:

@@ -1,10 +1,11 @@
 """The body of POST /v1/messages/batches as it comes: each of its requests becomes a line of a file.
 
     {"requests": [ {"custom_id": "a", "params": {..}}, {"custom_id": "b", "params": {..}} ]}
-    {"requests": [                 0                 ,                 0                 ]}      the frame
+    {"requests": [                 ""                ,                 ""                ]}      the frame
 
-One request is in memory at a time, whatever the body's size. What stands around them is the frame, with a zero for
-each: it is read in the end, and says whether the whole was JSON.
+One request is in memory at a time, whatever the body's size. What stands around them is the frame, with an empty
+string for each (nothing that stands beside one makes another value of it): it is read in the end, and says whether
+the whole was JSON.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class BatchRequest(msgspec.Struct, frozen=True):
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    requests: list[int]
+    requests: list[str]
 
 
 _REQUEST = msgspec.json.Decoder(BatchRequest)
@@ -98,7 +99,7 @@ class Splitter:
                     self._keep(data[taken:at])
                     taken, ended, self._request = at, bytes(self._request), None
                     self._found += 1
-                    self._keep(b"0")
+                    self._keep(b'""')
                     yield ended
                 elif self._depth < 2:
                     self._listed = False

@@ -68,3 +68,21 @@ async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(t
     async with database.begin() as connection:
         assert (await connection.execute(text("SELECT max(number) FROM counts"))).scalar() == 4
     await database.close()
+
+
+async def test_whoever_reads_before_it_writes_waits_for_those_who_write_meanwhile(tmp_path):
+    """SQLite lets nobody write who has read what was changed since: it says at once that the file is locked."""
+    database = Database("sqlite:///waits.db", tmp_path)
+    async with database.begin() as connection:
+        await connection.execute(text("CREATE TABLE counts (number INTEGER)"))
+        await connection.execute(text("INSERT INTO counts VALUES (0)"))
+
+    async def raised():
+        async with database.begin(writes=True) as connection:
+            number = (await connection.execute(text("SELECT number FROM counts"))).scalar()
+            await connection.execute(text("UPDATE counts SET number = :number"), {"number": number + 1})
+
+    await asyncio.gather(*(raised() for _ in range(24)))
+    async with database.begin() as connection:
+        assert (await connection.execute(text("SELECT number FROM counts"))).scalar() == 24
+    await database.close()

@@ -118,7 +118,12 @@ def error_of(body: Any) -> dict[str, Any]:
             {"messages": [{"role": "user", "content": " "}], "continue_final_message": True},
             "continue_final_message",
         ),
+        (
+            {"messages": [{"role": "assistant", "content": []}], "continue_final_message": True},
+            "continue_final_message",
+        ),
         ({"continue_final_message": "x"}, "continue_final_message"),
+        ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
         ({"add_generation_prompt": 1}, "add_generation_prompt"),
         ({"prompt_logprobs": 3}, "prompt_logprobs"),
         ({"skip_special_tokens": False}, "skip_special_tokens"),

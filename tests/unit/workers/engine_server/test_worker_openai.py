@@ -71,6 +71,19 @@ async def test_an_answer_goes_on_where_the_last_message_ends(client: Client, mod
     assert body["choices"][0]["message"]["content"] == text["choices"][0]["text"]
 
 
+@pytest.mark.parametrize("last", ["<", "im", "<|", "s", "{", "end"], ids=repr)
+async def test_what_the_template_writes_behind_the_last_message_is_not_taken_for_it(
+    client: Client, model: Path, last: str
+) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": last}]
+    oracle = AutoTokenizer.from_pretrained(model)
+    asked = {"continue_final_message": True, "add_generation_prompt": False}
+    _, told = await client.post("/tokenize", {"messages": messages, **asked})
+    assert told["tokens"] == oracle.apply_chat_template(
+        messages, continue_final_message=True, return_dict=False
+    )
+
+
 async def tokens_of(client: Client, messages: list[dict[str, Any]]) -> list[int]:
     _, body = await client.post("/tokenize", {"messages": messages})
     return body["tokens"]

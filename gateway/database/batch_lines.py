@@ -1,0 +1,41 @@
+"""Results of a batch, read in the order of its rows: a few in memory, whatever their sizes."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+
+from gateway.database.database import Database
+from gateway.database.kept_tables import batch_rows
+
+ROWS_AT_ONCE = 100
+CHARACTERS_AT_ONCE = 4 * 1024 * 1024
+"""Of embeddings a single one may have more: it has its turn alone."""
+
+
+async def lines_of(database: Database, batch: str, *, good: bool | None) -> AsyncIterator[str]:
+    """The lines of one kind (None: of both). Raises DatabaseDown."""
+    last, row, line = -1, batch_rows.c.row, batch_rows.c.line
+    these = [batch_rows.c.batch == batch, *([batch_rows.c.good == good] if good is not None else [])]
+    while True:
+        sizes = select(row, func.length(line)).where(*these, row > last).order_by(row).limit(ROWS_AT_ONCE)
+        async with database.begin() as connection:
+            upto = _last_of_a_page((await connection.execute(sizes)).all())
+            if upto is None:
+                return
+            asked = select(line).where(*these, row > last, row <= upto).order_by(row)
+            page = (await connection.execute(asked)).scalars().all()
+        last = upto
+        for text in page:
+            yield text
+
+
+def _last_of_a_page(sizes: Sequence[Any]) -> int | None:
+    """Of rows with their sizes, the last one that is read together with the first."""
+    total, last = 0, None
+    for row, size in sizes:
+        total += size
+        if total > CHARACTERS_AT_ONCE and last is not None:
+            break
+        last = row
+    return last
