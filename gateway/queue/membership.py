@@ -31,12 +31,13 @@ log = logging.getLogger(__name__)
 LEASE_MS = 3000
 BEAT_SECONDS = 1.0
 AGAIN_SECONDS = 0.25
-AGAIN_SECONDS_MAX = 4.0
+AGAIN_SECONDS_MAX = 2.0
 STEADY_SECONDS = 10.0
 """Who was up for so long is joined again at once."""
 
 LATE_MAX = 3
-"""Decisions in a row that came too late: Redis is away then."""
+LATE_SECONDS = 0.2
+"""So many decisions in a row came too late, over so long: Redis is away. One stall makes all late that it meets."""
 
 FORGOTTEN = "Redis has forgotten this gateway"
 
@@ -76,6 +77,7 @@ class Membership:
         self._due_at = 0.0
         self._joins = 0
         self._late = 0
+        self._late_since = 0.0
         self._joined_at = self._join_at = float("-inf")
         self._again_seconds = AGAIN_SECONDS
         self._wake = asyncio.Event()
@@ -145,7 +147,9 @@ class Membership:
             told = await within(asked, self._timeout_seconds)
         except TimeoutError:
             self._late += 1
-            if self._late >= LATE_MAX:
+            if self._late == 1:
+                self._late_since = self._clock()
+            if self._late >= LATE_MAX and self._clock() - self._late_since >= LATE_SECONDS:
                 self.away("no decision in time")
                 if self._clock() < self._join_at:
                     self.send(self._nobody_waits())

@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.queue.keys import QueueKeys
-from gateway.queue.membership import LATE_MAX, STEADY_SECONDS
+from gateway.queue.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
 from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
 from gateway.queue.store import QueueStore, SharedRoute
 from gateway.queue.turns import COUNT, TurnReader
@@ -283,8 +283,11 @@ async def test_who_is_away_for_longer_leaves_no_turns_to_those_who_ask_elsewhere
         gone = [await waiting(one) for _ in range(3)]
         _, waits = await waiting(other)
         decided = one.membership.decided
-        for _ in range(LATE_MAX):
+        for _ in range(2 * LATE_MAX):
             assert await decided(too_late()) is None
+        assert one.membership.up, "one stall made them all late"
+        clock.advance(LATE_SECONDS)
+        assert await decided(too_late()) is None
         assert not one.membership.up
         for _, each in gone:
             with pytest.raises(AskAnew):
