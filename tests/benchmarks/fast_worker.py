@@ -12,6 +12,7 @@ import asyncio
 import gc
 import re
 import sys
+from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
@@ -37,15 +38,29 @@ _STREAM = re.compile(rb'"stream":\s*true')
 
 
 class Prefills:
-    """Of one worker: each begins when the one before it has ended."""
+    """Of one worker: each begins when the one before it has ended, unless its caller has left by then."""
 
-    def __init__(self) -> None:
-        self._free_at = 0.0
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[tuple[Connection, float]] = deque()
+        self._busy = False
 
-    def end_of(self, seconds: float, now: float) -> float:
-        """When one that comes now has ended."""
-        self._free_at = max(self._free_at, now) + seconds
-        return self._free_at
+    def add(self, connection: "Connection", seconds: float) -> None:
+        self._waiting.append((connection, seconds))
+        if not self._busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._busy = False
+        while self._waiting and not self._busy:
+            connection, seconds = self._waiting.popleft()
+            if connection.open:
+                self._busy = True
+                self._loop.call_later(seconds, self._end, connection)
+
+    def _end(self, connection: "Connection") -> None:
+        connection.begin()
+        self._begin()
 
 
 class Connection(asyncio.Protocol):
@@ -63,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._sent = 0
         self._gap_seconds = 0.0
         self._started_at = 0.0
+        self.open = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own type is none of asyncio's
@@ -88,6 +104,12 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._sent = self._chunks
+        self.open = False
+
+    def begin(self) -> None:
+        """Its prompt is computed."""
+        self._started_at = self._loop.time()
+        self._next(STREAM_HEAD)
 
     def _answer(self, request: bytes) -> None:
         if request.startswith(b"GET"):
@@ -102,13 +124,11 @@ class Connection(asyncio.Protocol):
         self._chunks = int(chunks[1]) if chunks is not None else 16
         self._gap_seconds = int(gap[1]) / 1000 if gap is not None else 0.0
         self._sent = 0
-        self._started_at = self._loop.time()
         prefill = _PREFILL.search(hints)
         if prefill is None:
-            self._next(STREAM_HEAD)
-            return
-        self._started_at = self._prefills.end_of(int(prefill[1]) / 1000, self._started_at)
-        self._loop.call_at(self._started_at, self._next, STREAM_HEAD)
+            self.begin()
+        else:
+            self._prefills.add(self, int(prefill[1]) / 1000)
 
     def _next(self, before: bytes = b"") -> None:
         if self._sent >= self._chunks:
@@ -188,7 +208,7 @@ async def serve(models: Sequence[str]) -> None:
             0,
             backlog=1024,
         )
-        for prefills in [Prefills() for _ in range(WORKERS)]
+        for prefills in [Prefills(loop) for _ in range(WORKERS)]
     ]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     print("workers ready at", ",".join(f"http://127.0.0.1:{port}" for port in ports), flush=True)
