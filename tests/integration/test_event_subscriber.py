@@ -206,8 +206,8 @@ async def test_what_was_before_ends_with_a_word_of_its_own(listen):
 
 
 async def test_an_engine_that_still_keeps_the_last_batch_is_in_the_same_life(listen):
-    async with published() as publisher:
-        port = publisher.port
+    port = free_pair()
+    async with published(port) as publisher:
         listener = listen(source_of(publisher))
         publisher.publish(stored(0))
         await listener.until([0])
