@@ -12,7 +12,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 	test_shared_turns.py test_shared_queue.py test_index_keeper.py test_index_reader.py test_index_namespaces.py test_index_commands.py test_feed_leases.py test_feed_takeover.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
+.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -23,6 +23,10 @@ demo: .venv/.engine ## Run the whole product here: workers, gateway, traffic, a 
 
 test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done .tools/moto/.done ## Run all tests that need nothing but this machine
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+
+explore: .venv/.dev ## Draw new examples for the property tests, more of them
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --hypothesis-profile explore $(PYTEST_ARGS) \
+		$$(grep -rlE "^(from|import) hypothesis" tests --include='test_*.py')
 
 test-redis: .venv/.dev ## Run what Redis decides against Debian's Redis 7.0, the oldest that is served
 	@if tests/debian_redis .tools/redis-7; then \
