@@ -24,7 +24,7 @@ from policies.queueing.within.hrrn import Hrrn
 from policies.queueing.within.longest_prefix import LongestPrefix
 from policies.routing.chwbl import Chwbl
 from policies.routing.cost import Cost
-from policies.routing.held import Held
+from policies.routing.held import held
 from policies.routing.least_work import LeastWork
 from policies.routing.p2c import PowerOfTwo
 from policies.routing.product import Product
@@ -72,8 +72,8 @@ def routing_policy(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
     One of another package is held to its promise: it raises PromiseBroken, and nothing else.
     """
     found = _named(name, BUILT_IN_ROUTING, ROUTING_GROUP, "options_type", "rank")
-    policy = _made(name, found, options)
-    return cast(RoutingPolicy, policy if found in BUILT_IN_ROUTING else Held(policy))
+    policy: RoutingPolicy = _made(name, found, options)
+    return policy if found in BUILT_IN_ROUTING else held(policy)
 
 
 def queue_policy(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> QueuePolicy:

@@ -8,12 +8,18 @@ import traceback
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
+from typing import cast
 
 from policies.routing.protocol import Candidate, Ranking, Route, RouteQuery, RoutingPolicy
 
 
 class PromiseBroken(Exception):
     """A policy failed, or what it returned is no ranking of its candidates. Says which policy, and why."""
+
+
+def held(policy: RoutingPolicy) -> RoutingPolicy:
+    """The same policy, which raises nothing but PromiseBroken."""
+    return policy if isinstance(policy, Held) else cast(RoutingPolicy, Held(policy))
 
 
 class Held:
