@@ -18,6 +18,7 @@ from gateway.bench.results import Objectives, by_tenant, percentile
 from gateway.bench.simulated import CannotDraw
 from gateway.cli.bar import bar
 from gateway.cli.failure import Failure
+from gateway.cli.results import writable
 from gateway.cli.serve import run_loop
 from gateway.urls import url_problem
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
@@ -96,6 +97,9 @@ def bench(
         raise Failure(f"{url}: {problem}", 2)
     if trace is None and workload not in WORKLOADS:
         raise Failure(f"--workload: {workload!r} is not one of {', '.join(WORKLOADS)}", 2)
+    writable("--json", json_file)
+    writable("--csv", csv_file)
+    writable("--html", html_file, drawn=True)
     usual = Objectives(ttft_seconds=ttft_ms / 1000, tpot_seconds=tpot_ms / 1000)
     try:
         callers = read_callers(callers_file) if callers_file else [Caller(name="all", key=key)]

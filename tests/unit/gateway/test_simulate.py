@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gateway.bench.simulated import CannotDraw
 from gateway.bench.trials import by_subject, run_trials
 from gateway.cli.failure import Failure
 from gateway.cli.main import app
+from policies.routing.held import PromiseBroken
+from policies.routing.round_robin import RoundRobin
 from policies.simulation.scenario import Scenario
 from policies.simulation.trial import Source, Trial
 from policies.simulation.workloads import Load
@@ -100,3 +103,47 @@ def test_wrong_use_is_refused_in_one_line(arguments, says):
     line = refused("--requests", 10, *arguments)
     assert says in line
     assert "\n" not in line
+
+
+def test_what_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    for option, file in (("--json", tmp_path), ("--plot", tmp_path / "away" / "out.png")):
+        assert refused(CONVERSATIONS, option, file).startswith(option)
+
+
+def test_figures_are_written_before_they_are_drawn(tmp_path, monkeypatch):
+    def cannot(*_):
+        raise CannotDraw("no ink")
+
+    monkeypatch.setattr("gateway.cli.simulate.plot", cannot)
+    given = ("--workload", "chat", "--requests", 5, "--policy", "cost", "--processes", 1)
+    files = ("--json", tmp_path / "out.json", "--plot", tmp_path / "out.png")
+    with pytest.raises(Failure, match="no ink"):
+        CliRunner().invoke(
+            app, ["simulate", *map(str, given + files)], catch_exceptions=False, standalone_mode=False
+        )
+    assert "cost" in json.loads((tmp_path / "out.json").read_text())["runs"]
+
+
+@pytest.mark.parametrize("arguments", [("--gateways", 0), ("--gateways", -3)], ids=["none", "less"])
+def test_there_is_a_gateway(arguments):
+    result = CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    assert result.exit_code == 2
+
+
+def test_more_restarts_than_anybody_would_wait_for_are_refused():
+    assert "restarts" in refused(CONVERSATIONS, "--requests", 100, "--restart-every", 1e-6)
+
+
+def test_a_policy_that_fails_is_named_in_one_line(monkeypatch):
+    def broken(*_):
+        raise PromiseBroken("policy p failed: KeyError: 3 (p.py, line 7)")
+
+    monkeypatch.setattr(RoundRobin, "rank", broken)
+    with pytest.raises(Failure, match=r"simulate: policy p failed.*line 7") as caught:
+        CliRunner().invoke(
+            app,
+            ["simulate", "--requests", "5", "--policy", "round_robin", "--processes", "1"],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
+    assert caught.value.exit_code == 1
