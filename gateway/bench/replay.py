@@ -58,7 +58,8 @@ async def replay(
     late: list[float] = []
     running: set[asyncio.Task[None]] = set()
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as http:
+    # `seconds_max` bounds an answer; a session has a bound of its own, which is shorter.
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as http:
 
         async def one(caller: Caller, text: str, request: TraceRequest) -> None:
             try:
