@@ -20,8 +20,9 @@ from gateway.pipeline import Services
 from gateway.request import InferenceRequest, Surface
 from gateway.settings.tenants import ApiKey
 from gateway.settings.types import Identifier
-from gateway.tenants.directory import DirectoryAway, UnknownKey
+from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.keys import HASH_PREFIX
+from gateway.tenants.tenant import Tenant
 from policies.admission import has_window
 from policies.latency_model import predicted_ttft_ms
 from policies.routing.protocol import Candidate, Route
@@ -110,7 +111,7 @@ def operations(at: Services, decode: Decode) -> list[Operation]:
 
 async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExplained:
     """Raises GatewayError, UnknownKey, DirectoryAway."""
-    tenant = at.entrance.directory.by_id(asked.tenant, NOBODYS_KEY)
+    tenant = _tenant(at.entrance.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
     model = at.choices.split(at.catalogue.find(request.model), request, tenant)
     ctx = RequestContext(id="explain", tenant=tenant, model=model, request=request, received_at=at.clock())
@@ -144,6 +145,18 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
         waiting=len(by.rooms()[model.name]) if model.name in by.rooms() else 0,
         workers=ranked + others,
     )
+
+
+def _tenant(directory: TenantDirectory, named: str) -> Tenant:
+    """Raises UnknownKey, DirectoryAway."""
+    try:
+        return directory.by_id(named, NOBODYS_KEY)
+    except UnknownKey:
+        # Where there are no tenants, whoever comes without a key is one that stands in no list.
+        keyless = directory.by_key(None)
+        if keyless.id != named:
+            raise
+        return keyless
 
 
 def _ranked(

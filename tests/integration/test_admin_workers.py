@@ -235,6 +235,13 @@ async def test_a_route_is_explained_and_nothing_is_sent_or_counted(operated):
         assert running.idle
 
 
+async def test_without_tenants_a_route_is_explained_for_everybody(operated):
+    async with ScriptedWorker() as worker, operated(worker, tenants={}) as running:
+        status, found = await explained(running, "hello", tenant="default")
+        assert (status, found["tenant"], found["workers"][0]["rank"]) == (200, "default", 1)
+        assert (await explained(running, "hello", tenant="acme"))[0] == 404
+
+
 async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):
     async with ScriptedWorker() as one, ScriptedWorker(["other"]) as two, ScriptedWorker() as three:
         async with operated(one, two, three) as running:
