@@ -39,16 +39,17 @@ def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
     """Show the workers of the settings and those that are registered, and who is drained."""
     settings = _settings(config, set_)
 
-    async def look(registry: WorkerRegistry) -> tuple[list[Worker], frozenset[str]]:
-        return workers_of(await registry.registered()), await registry.draining()
+    async def look(registry: WorkerRegistry) -> tuple[list[Worker], dict[str, str], frozenset[str]]:
+        return *await registry.workers(), await registry.draining()
 
-    registered, draining = _with(settings, look)
+    registered, refused, draining = _with(settings, look)
     head = ("worker", "kind", "url", "from", "state")
     rows = [
         (worker.id, worker.kind, worker.url, source, "draining" if worker.id in draining else "")
         for source, workers in (("settings", settings.workers), ("registered", registered))
         for worker in workers
     ]
+    rows += [(worker, "", "", "registered", f"not understood: {why}") for worker, why in refused.items()]
     print("\n".join(columns([head, *rows])))
 
 
@@ -140,7 +141,7 @@ def wake(
 @asynccontextmanager
 async def _sleeper(settings: Settings, registry: WorkerRegistry, worker: str) -> AsyncIterator[Sleeps]:
     """The engine of a worker. Raises Failure where there is none, or it does not do as it is told."""
-    known = {one.id: one for one in (*workers_of(await registry.registered()), *settings.workers)}
+    known = {one.id: one for one in (*(await registry.workers())[0], *settings.workers)}
     if worker not in known:
         raise Failure(f"there is no worker {worker} in the settings or in Redis")
     adapter = worker_of(known[worker]).adapter

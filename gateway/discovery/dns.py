@@ -17,7 +17,7 @@ class DnsSource:
         at = self._settings
         try:
             found = await asyncio.get_running_loop().getaddrinfo(at.name, None, type=socket.SOCK_STREAM)
-        except OSError as err:
+        except (OSError, UnicodeError) as err:  # the latter of a label that is too long, or empty
             raise SourceAway(f"it is not resolved: {err}") from err
         addresses = sorted({str(address[0]) for *_, address in found})
         return [at.worker(address, at.port or 8000) for address in addresses]

@@ -1,4 +1,7 @@
-"""Workers from a file that others write: a YAML or JSON list, of the same form as `workers` in the settings."""
+"""Workers from a file that others write: a YAML or JSON list, of the same form as `workers` in the settings.
+
+References to secrets are followed as they are there. A file without anything in it is one that is being written.
+"""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +11,8 @@ import yaml
 
 from gateway.discovery.source import SourceAway
 from gateway.settings.checks import worker_problems
-from gateway.settings.types import Secret
+from gateway.settings.sources import references
+from gateway.settings.types import Secret, SettingsProblem
 from gateway.settings.workers import Worker
 
 FILE_BYTES_MAX = 4 * 2**20
@@ -35,12 +39,17 @@ class FileSource:
                 return self._found
             if state.st_size > FILE_BYTES_MAX:
                 raise SourceAway(f"it is larger than {FILE_BYTES_MAX} bytes")
-            listed = yaml.safe_load(self._path.read_text(encoding="utf-8")) or []
+            listed = yaml.safe_load(self._path.read_text(encoding="utf-8-sig"))
+            if listed is None:
+                raise SourceAway("it is empty; `[]` is a list without workers")
+            self._found = workers_of(references(self._path.parent).within(listed, ()))
         except OSError as err:
             raise SourceAway(f"it cannot be read: {err.strerror}") from err
         except (yaml.YAMLError, UnicodeDecodeError) as err:
             raise SourceAway("it is no YAML") from err
-        self._found, self._seen = workers_of(listed), seen
+        except SettingsProblem as err:
+            raise SourceAway(str(err)) from err
+        self._seen = seen
         return self._found
 
 

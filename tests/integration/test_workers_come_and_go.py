@@ -112,6 +112,29 @@ async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
             await redis.close()
 
 
+async def test_one_that_is_not_understood_keeps_no_other_from_coming(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            redis = ScriptCaller(running.here.gateway.settings.redis.url)
+            try:
+                registry = WorkerRegistry(redis, running.here.gateway.settings.redis.prefix)
+                newer = {"id": "newer", "kind": "openai", "url": two.url, "colour": "red"}
+                await registry.put(newer, lease_seconds=None)
+                tag = f"{{{running.here.gateway.settings.redis.prefix}:workers}}"
+                await redis.ask("SET", f"{tag}:at:garbled", "{")
+                await redis.ask("SADD", f"{tag}:ids", "garbled")
+                assert (await workers(running, "add", "w9", two.url, "--kind", "openai"))[0] == 0
+                await running.until(lambda: up(running, "w9"), 20)
+                code, out, err = await workers(running, "list")
+            finally:
+                await redis.close()
+    assert (code, err) == (0, "")
+    told = {line.split()[0]: line for line in out.splitlines()}
+    assert "unknown field `colour`" in told["newer"]
+    assert "not understood" in told["garbled"]
+    assert "not understood" not in told["w9"]
+
+
 async def test_what_cannot_be_a_worker_is_refused(gateway):
     async with ScriptedWorker() as one, gateway(one) as running:
         for arguments, says in (

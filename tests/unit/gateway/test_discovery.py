@@ -184,6 +184,32 @@ async def test_a_file_is_read_when_it_changes(tmp_path):
     assert [worker.id for worker in await source.find()] == ["b"]
 
 
+@pytest.mark.parametrize("text", ["", "\n", "# none yet\n"], ids=["nothing", "a line", "a comment"])
+async def test_a_file_that_is_being_written_takes_nobody_away(tmp_path, text):
+    file = tmp_path / "workers.yaml"
+    file.write_text("- {id: a, kind: vllm, url: 'http://a:1'}")
+    source = FileSource(file, 1.0)
+    assert len(await source.find()) == 1
+    file.write_text(text)
+    with pytest.raises(SourceAway, match="it is empty"):
+        await source.find()
+    file.write_text("[]")
+    assert await source.find() == []
+
+
+async def test_a_file_refers_to_secrets_as_settings_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPU_KEY", "sk-environment")
+    (tmp_path / "key").write_text("sk-file\n")
+    file = tmp_path / "workers.yaml"
+    worker = "- {{id: {}, kind: vllm, url: 'http://a:1', api_key: '{}'}}\n"
+    file.write_text(worker.format("a", "${env:GPU_KEY}") + worker.format("b", "${file:key}"))
+    found = await FileSource(file, 1.0).find()
+    assert [one.api_key.reveal() for one in found] == ["sk-environment", "sk-file"]
+    file.write_text(worker.format("a", "${env:NOT_SET}"))
+    with pytest.raises(SourceAway, match=r"\$\[0\]\.api_key: the environment variable NOT_SET is not set"):
+        await FileSource(file, 1.0).find()
+
+
 @pytest.mark.parametrize(
     "text", ["{id: a}", "- {id: a}", "- {id: a, kind: vllm, url: sk-secret}", "[", "\x00"]
 )
@@ -211,6 +237,12 @@ async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_
         await FileSource(file, 1.0).find()
     assert says in str(refusal.value)
     assert "$[0].provider" in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["sglang..internal", f"{'a' * 64}.internal"], ids=["empty", "long"])
+async def test_a_name_that_cannot_be_asked_for_is_a_source_that_is_away(name):
+    with pytest.raises(SourceAway, match="not resolved"):
+        await DnsSource(Settings(kind="dns", name=name)).find()
 
 
 async def test_every_address_of_a_name_is_a_worker():
