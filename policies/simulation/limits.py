@@ -1,9 +1,9 @@
 """What no routing rule can pass by much: the same fleet with one cache for all of its workers.
 
 *infinite*: the cache never forgets. *pooled*: it has the fleet's total size, and forgets what was used least
-recently. Both let every request in at once. *pooled_kv*: pooled, and a request starts when its worker's KV memory has
-room for it beside those that run there, as on real workers: where KV is short, that keeps requests waiting whoever
-routes. All are routed by minimum TTFT: as all workers hold the same, only load decides.
+recently. Both let every request in at once. *pooled_kv*: pooled, and a request starts when its worker's KV memory
+has room for it beside those that run there, as on real workers: where KV is short, that keeps requests waiting
+whoever routes. All are routed by minimum TTFT: as all workers hold the same, only load decides.
 """
 
 from array import array
