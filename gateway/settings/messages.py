@@ -19,6 +19,9 @@ _GOT = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`$")
 _BOUND = re.compile(r"Expected `(?P<wanted>[^`]*)` (?P<sign><=|>=|<|>) (?P<bound>\S+)$")
 _LENGTH = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<sign><=|>=) (?P<bound>\d+)$")
 
+_VALUE = "*"
+"""Of a mapping: any of its values."""
+
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -39,7 +42,7 @@ def explained(message: str, root: type, unbuilt: Mapping[str, str], at: str = "$
     found = _AT.search(message)
     path = found["path"].removeprefix("$") if found else ""
     text = _AT.sub("", message)
-    plain = re.sub(r"\[[^\]]*\]", "", path.lstrip("."))
+    plain = re.sub(r"\[[^\]]*\]", "", path.replace("[...]", f".{_VALUE}").lstrip("."))
     if found and found["key"]:
         return f"{at}{path}: names are text"
     missing, unknown = _MISSING.match(text), _UNKNOWN.match(text)
@@ -133,8 +136,14 @@ def _names_at(root: type, plain: str) -> list[str]:
 def _annotation_at(root: type, plain: str) -> Any:
     annotation: Any = root
     for name in filter(None, plain.split(".")):
-        annotation = _fields(_bare(annotation)).get(name)
+        annotation = _value(annotation) if name == _VALUE else _fields(_bare(annotation)).get(name)
     return annotation
+
+
+def _value(annotation: Any) -> Any:
+    """X of dict[..., X]."""
+    kind = _single(annotation)
+    return get_args(kind)[1] if get_origin(kind) is dict else annotation
 
 
 def _fields(kind: Any) -> dict[str, Any]:

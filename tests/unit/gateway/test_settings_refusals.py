@@ -577,10 +577,11 @@ def test_a_header_quotes_no_value_and_may_be_a_reference(file):
     ("more", "expected"),
     [
         ("splits: {a: 0, b: 0}", "$.models[0].splits: at least one weight has to be above 0"),
-        ("splits: {a: -1}", "$.models[0].splits"),
+        ("splits: {a: -1}", "$.models[0].splits[...]: expected a number, at least 0"),
+        ("splits: {a: few}", "$.models[0].splits[...]: expected a number, got text"),
         ("fallbacks: [m]", "$.models[0].fallbacks: a model cannot stand in for itself"),
     ],
-    ids=["nothing", "negative", "itself"],
+    ids=["nothing", "negative", "no number", "itself"],
 )
 def test_other_models_that_are_wrong(file, more, expected):
     assert refusal(file(SMALLEST + f"models: [{{name: m, {more}}}]\n")).startswith(expected)
