@@ -133,7 +133,22 @@ def bench(
         console.print(f"{name:32} {value}", soft_wrap=True)
     try:
         if json_file is not None:
-            written = {"machine": machine(), "versions": versions(), "settings": facts, "runs": {model: run}}
+            settings = {
+                **facts,
+                **_asked(source, target, seed),
+                "tenants": len(callers),
+                "requests": len(replayed),
+                "prompt_tokens_max": prompt_tokens_max,
+                "output_tokens_max": output_tokens_max,
+                "ttft_ms": ttft_ms,
+                "tpot_ms": tpot_ms,
+            }
+            written = {
+                "machine": machine(),
+                "versions": versions(),
+                "settings": settings,
+                "runs": {model: run},
+            }
             write(json_file, orjson.dumps(written, option=orjson.OPT_INDENT_2).decode() + "\n")
         if csv_file is not None:
             write(csv_file, as_csv(ran.results))
@@ -173,6 +188,19 @@ def _watched(
             return run_loop(replay(requests, target, callers, prompts, lambda: shown.advance(task)))
         except KeyboardInterrupt as err:
             raise typer.Exit(130) from err
+
+
+def _asked(source: Source, target: Target, seed: int) -> dict[str, object]:
+    """What else it takes to send the same again."""
+    return {
+        "speed": source.speed,
+        **({} if source.path else {"rate": source.load.rate}),
+        "endpoint": target.endpoint.value,
+        "body": target.body,
+        "seconds_max": target.seconds_max,
+        "in_flight_max": target.in_flight_max,
+        "seed": seed,
+    }
 
 
 def _facts(

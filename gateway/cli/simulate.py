@@ -164,7 +164,7 @@ def simulate(
         if runs[leading]["tenants"]:
             console.print(tenants_table(leading, runs[leading]))
     if json_file is not None:
-        _write(json_file, source, scenario, seeds, groups)
+        _write(json_file, source, scenario, len(first), range(seed, seed + seeds), groups)
         console.print(f"written to {json_file}", soft_wrap=True)
     if plot_file is not None:
         try:
@@ -209,13 +209,25 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _write(
-    file: Path, source: Source, scenario: Scenario, seeds: int, groups: Mapping[str, Mapping[str, Any]]
+    file: Path,
+    source: Source,
+    scenario: Scenario,
+    requests: int,
+    seeds: range,
+    groups: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """The result file, in the one shape that all of them have; runs of several gateways by `policy @ gateways`."""
+    """The result file, in the one shape that all of them have; runs of several gateways by `policy @ gateways`.
+
+    Its settings are all that it takes to have the same figures again.
+    """
+    load = source.load
     settings = {
         "trace": source.path.name if source.path else source.workload,
         "speed": source.speed,
-        "seeds": seeds,
+        "requests": requests,
+        **({} if source.path else {"rate": load.rate, "tenants": load.tenants, "skew": load.skew}),
+        "seed": seeds.start,
+        "seeds": len(seeds),
         "workers": scenario.workers,
         "kv_tokens": scenario.kv_tokens,
         "order": scenario.order,

@@ -12,6 +12,7 @@ from gateway.cli.failure import Failure
 from gateway.cli.main import app
 from policies.routing.held import PromiseBroken
 from policies.routing.round_robin import RoundRobin
+from policies.simulation.outcome import averaged, summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.trial import LIMITS, Source, Trial
 from policies.simulation.workloads import Load
@@ -64,7 +65,21 @@ def test_a_generated_workload_is_shown_by_tenant_and_the_same_every_time(tmp_pat
         runs.append(json.loads((tmp_path / name).read_text())["runs"])
     assert runs[0] == runs[1]
     (run,) = runs[0].values()
-    assert sum(tenant["requests"] for tenant in run["tenants"].values()) >= run["all"]["requests"] == 40
+    assert sum(tenant["requests"] for tenant in run["tenants"].values()) == run["all"]["requests"] == 40
+    told = json.loads((tmp_path / "one").read_text())["settings"]
+    assert {
+        name: told[name] for name in ("trace", "requests", "rate", "tenants", "skew", "seed", "seeds")
+    } == {"trace": "chat", "requests": 40, "rate": 2.0, "tenants": 5, "skew": 1.0, "seed": 0, "seeds": 2}
+
+
+def test_a_tenant_that_sends_nothing_with_one_seed_is_averaged_over_all():
+    def run(**tenants):
+        whole = {"requests": sum(tenants.values()), "ttft_ms_mean": 10.0}
+        return {"all": whole, "tenants": {n: summary(()) | {"requests": c} for n, c in tenants.items()}}
+
+    found = averaged([run(a=4), run(a=2, b=2)])
+    assert {name: of["requests"] for name, of in found["tenants"].items()} == {"a": 3, "b": 1}
+    assert found["all"] == {"requests": 4, "ttft_ms_mean": 10.0}
 
 
 def test_processes_change_no_figure():
