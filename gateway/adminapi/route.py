@@ -15,7 +15,7 @@ from gateway.context import RequestContext
 from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.overflow import Overflow
 from gateway.dispatch.router import Decision
-from gateway.errors import GatewayError
+from gateway.errors import Forbidden, GatewayError
 from gateway.pipeline import Services
 from gateway.request import InferenceRequest, Surface
 from gateway.settings.tenants import ApiKey
@@ -69,7 +69,7 @@ class WorkerRanked(msgspec.Struct, kw_only=True):
 
 
 class RouteExplained(msgspec.Struct, kw_only=True):
-    """`model`: that would answer, after aliases and splits. `waiting`: requests for it that wait already."""
+    """`model`: that would answer, after aliases, splits and fallbacks. `waiting`: for it, already."""
 
     tenant: str
     asked: str
@@ -113,8 +113,13 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
     """Raises GatewayError, UnknownKey, DirectoryAway."""
     tenant = _tenant(at.entrance.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
-    model = at.choices.split(at.catalogue.find(request.model), request, tenant)
+    model = at.catalogue.find(request.model)
+    if not tenant.allows(model.name):
+        raise Forbidden(request.model)
+    model = at.choices.split(model, request, tenant)
     ctx = RequestContext(id="explain", tenant=tenant, model=model, request=request, received_at=at.clock())
+    if not at.choices.serves(model.name, tenant):
+        ctx = next(at.choices.fallbacks(ctx), ctx)
     prompt = await at.prefixes.of(ctx)
     by = at.reservations
     output_tokens = by.estimates.expected(ctx)
@@ -136,13 +141,13 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
     return RouteExplained(
         tenant=tenant.id,
         asked=request.model,
-        model=model.name,
+        model=ctx.model.name,
         policy=by.router.policy_name,
         prompt_tokens=prompt.prompt_tokens,
         exact=prompt.exact,
         blocks=len(prompt.hashes),
         output_tokens=output_tokens,
-        waiting=len(by.rooms()[model.name]) if model.name in by.rooms() else 0,
+        waiting=len(by.rooms()[ctx.model.name]) if ctx.model.name in by.rooms() else 0,
         workers=ranked + others,
     )
 

@@ -242,6 +242,22 @@ async def test_without_tenants_a_route_is_explained_for_everybody(operated):
         assert (await explained(running, "hello", tenant="acme"))[0] == 404
 
 
+async def test_a_route_leads_to_who_stands_in_for_a_model_that_nobody_serves(operated):
+    models = json.dumps([{"name": "m", "fallbacks": ["none", "next"]}, {"name": "next"}])
+    async with ScriptedWorker(["next"]) as worker, operated(worker, models=models) as running:
+        _, found = await explained(running, "hello")
+        assert (found["asked"], found["model"], found["workers"][0]["rank"]) == ("m", "next", 1)
+
+
+async def test_no_route_is_explained_that_a_tenant_may_not_take(operated):
+    tenants = {"acme": {"models": {"deny": ["m"]}}}
+    async with ScriptedWorker() as worker, operated(worker, tenants=tenants) as running:
+        status, problem = await explained(running, "hello")
+        async with running.chat() as refused:
+            assert (status, refused.status) == (403, 403)
+            assert problem["detail"] == (await refused.json())["error"]["message"]
+
+
 async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):
     async with ScriptedWorker() as one, ScriptedWorker(["other"]) as two, ScriptedWorker() as three:
         async with operated(one, two, three) as running:
