@@ -11,6 +11,7 @@ import yaml
 
 from gateway.discovery.source import SourceAway
 from gateway.settings.checks import worker_problems
+from gateway.settings.messages import explained
 from gateway.settings.sources import references
 from gateway.settings.types import Secret, SettingsProblem
 from gateway.settings.workers import Worker
@@ -58,11 +59,20 @@ def workers_of(listed: object) -> list[Worker]:
     try:
         workers = msgspec.convert(listed, list[Worker], dec_hook=_decoded)
     except msgspec.ValidationError as err:
-        raise SourceAway(f"it is no list of workers: {err}") from err
+        raise SourceAway(f"it is no list of workers: {explained(str(err), Worker, {})}") from err
     for at, worker in enumerate(workers):
         for problem in worker_problems(worker, f"$[{at}]"):
             raise SourceAway(problem)
     return workers
+
+
+def worker_of(given: object) -> Worker:
+    """One of them. Raises SourceAway, whose words begin with the field."""
+    try:
+        (worker,) = workers_of([given])
+    except SourceAway as err:
+        raise SourceAway(str(err).partition("$[0].")[2] or str(err)) from err
+    return worker
 
 
 def _decoded(wanted: type, given: object) -> object:

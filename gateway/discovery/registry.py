@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from gateway.discovery.file import workers_of
+from gateway.discovery.file import worker_of
 from gateway.discovery.source import SourceAway
 from gateway.settings.workers import Worker
 from radix_cache.redis.call import RedisDown
@@ -51,7 +51,7 @@ class WorkerRegistry:
         refused: dict[str, str] = {}
         for one in await self.registered():
             try:
-                found += workers_of([one])
+                found.append(worker_of(one))
             except SourceAway as err:
                 refused[str(one.get("id"))[:100]] = str(err)
         return found, refused
@@ -96,7 +96,7 @@ class RedisSource:
             raise SourceAway(f"Redis does not answer: {err}") from err
         for worker, why in refused.items():
             if self._refused.get(worker) != why:
-                log.warning("worker %s is registered, but not as a worker is: %s", worker, why)
+                log.warning("worker %s is registered, but not understood: %s", worker, why)
         self._refused = refused
         return found
 

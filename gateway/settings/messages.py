@@ -31,6 +31,7 @@ _KINDS = {
     "object": "a mapping",
     "null": "nothing",
 }
+_LENGTHS = {"array": ("entry", "a list"), "object": ("entry", "a mapping")}
 _SIGNS = {"<=": ", at most", ">=": ", at least", "<": " below", ">": " above"}
 
 
@@ -71,8 +72,8 @@ def _wrong(text: str, plain: str, root: type) -> str:
         return f"there is no {enum['value']}; choose {form}"
     if got is not None:
         return _mistaken(form if choices and form else _wanted(got["wanted"]), form, got["got"])
-    # What is said of a list is not said of what stands in it, which is what has the form.
-    of_list = length is not None and length["kind"] == "array"
+    # What is said of a list or a mapping is not said of what stands in it, which is what has the form.
+    of_list = length is not None and length["kind"] in _LENGTHS
     if form is not None and not of_list and text.startswith(("Expected", "Invalid")):
         return f"expected {form}"
     if bound is not None:
@@ -80,7 +81,7 @@ def _wrong(text: str, plain: str, root: type) -> str:
             f"expected {_wanted(bound['wanted'])}{_SIGNS[bound['sign']]} {bound['bound'].removesuffix('.0')}"
         )
     if length is not None:
-        unit, what = ("entry", "a list") if length["kind"] == "array" else ("character", "text")
+        unit, what = _LENGTHS.get(length["kind"], ("character", "text"))
         many = unit if length["bound"] == "1" else {"entry": "entries"}.get(unit, f"{unit}s")
         return f"expected {what} of {'at most' if length['sign'] == '<=' else 'at least'} {length['bound']} {many}"
     return f"{text[:1].lower()}{text[1:]}"

@@ -130,7 +130,7 @@ async def test_one_that_is_not_understood_keeps_no_other_from_coming(gateway):
                 await redis.close()
     assert (code, err) == (0, "")
     told = {line.split()[0]: line for line in out.splitlines()}
-    assert "unknown field `colour`" in told["newer"]
+    assert "not understood: colour: unknown setting" in told["newer"]
     assert "not understood" in told["garbled"]
     assert "not understood" not in told["w9"]
 
@@ -138,7 +138,11 @@ async def test_one_that_is_not_understood_keeps_no_other_from_coming(gateway):
 async def test_what_cannot_be_a_worker_is_refused(gateway):
     async with ScriptedWorker() as one, gateway(one) as running:
         for arguments, says in (
-            (("add", "bad id", "http://h:1", "--kind", "vllm"), "id"),
+            (("add", "bad id", "http://h:1", "--kind", "vllm"), "radixgate: id: expected 1 to 64 letters"),
+            (
+                ("add", "w", "nowhere", "--kind", "vllm"),
+                "radixgate: url: expected an http:// or https:// address",
+            ),
             (("add", "w", "http://h:1", "--kind", "none"), "there is no kind 'none'"),
             (("remove", "nobody"), "nobody is not registered"),
         ):

@@ -224,9 +224,9 @@ async def test_a_file_that_is_wrong_is_a_source_that_is_away_and_quotes_no_value
 @pytest.mark.parametrize(
     ("provider", "says"),
     [
-        ("{models: {m: {}}, limits: [{requests: 1, until: 2030-01-01}]}", "Moment cannot be given here"),
+        ("{models: {m: {}}, limits: [{requests: 1, until: 2030-01-01}]}", "moment cannot be given here"),
         ("{models: {m: {}}, limits: [{per: minute}]}", "a limit names one of"),
-        ("{models: {}}", "`object` of length >= 1"),
+        ("{models: {}}", "expected a mapping of at least 1 entry"),
     ],
     ids=["an end", "no unit", "no models"],
 )
