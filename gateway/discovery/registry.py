@@ -42,8 +42,15 @@ class WorkerRegistry:
         texts = await self._redis.ask("MGET", *(f"{self._tag}:at:{one.decode()}" for one in ids))
         gone = [one for one, text in zip(ids, texts, strict=True) if text is None]
         if gone:
-            await self._redis.ask("SREM", f"{self._tag}:ids", *gone)
+            await self._drop(gone)
         return [_worker(one.decode(), text) for one, text in zip(ids, texts, strict=True) if text is not None]
+
+    async def _drop(self, gone: list[bytes]) -> None:
+        """Who was put between the two looks stays: one that is added by hand is put only once."""
+        await self._redis.ask("SREM", f"{self._tag}:ids", *gone)
+        texts = await self._redis.ask("MGET", *(f"{self._tag}:at:{one.decode()}" for one in gone))
+        if back := [one for one, text in zip(gone, texts, strict=True) if text is not None]:
+            await self._redis.ask("SADD", f"{self._tag}:ids", *back)
 
     async def workers(self) -> tuple[list[Worker], dict[str, str]]:
         """Those that can be understood, and why others cannot: gateways of other versions may have more to say."""

@@ -112,6 +112,29 @@ async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
             await redis.close()
 
 
+async def test_one_that_is_added_while_its_old_lease_is_dropped_stays(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        settings = running.here.gateway.settings
+        redis = ScriptCaller(settings.redis.url)
+        worker = {"id": "again", "kind": "openai", "url": one.url}
+        by_hand = WorkerRegistry(redis, settings.redis.prefix)
+
+        class Between:
+            """Adds it by hand after it was found to be gone, and before its id is dropped."""
+
+            async def ask(self, command, *arguments):
+                if command == "SREM":
+                    await by_hand.put(worker, lease_seconds=None)
+                return await redis.ask(command, *arguments)
+
+        try:
+            await redis.ask("SADD", f"{{{settings.redis.prefix}:workers}}:ids", "again")
+            await WorkerRegistry(Between(), settings.redis.prefix).registered()
+            assert await by_hand.registered() == [worker]
+        finally:
+            await redis.close()
+
+
 async def test_one_that_is_not_understood_keeps_no_other_from_coming(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         async with gateway(one, discovery="[{kind: redis}]") as running:
