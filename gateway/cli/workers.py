@@ -13,7 +13,7 @@ from gateway.cli.failure import Failure
 from gateway.cli.index_access import opened
 from gateway.cli.options import Assignments, ConfigFile
 from gateway.discovery import sleeping
-from gateway.discovery.file import worker_of as registered_worker
+from gateway.discovery.file import worker_from
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
 from gateway.parts.dispatch import worker_of
@@ -73,7 +73,7 @@ def add(
         raise Failure(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
     given: dict[str, Any] = {"id": worker, "kind": kind, "url": url, "models": model or []}
     try:
-        registered_worker(given)
+        worker_from(given)
     except SourceAway as err:
         raise Failure(str(err), 2) from err
     if problem := url_problem(url):

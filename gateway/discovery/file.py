@@ -66,7 +66,7 @@ def workers_of(listed: object) -> list[Worker]:
     return workers
 
 
-def worker_of(given: object) -> Worker:
+def worker_from(given: object) -> Worker:
     """One of them. Raises SourceAway, whose words begin with the field."""
     try:
         (worker,) = workers_of([given])

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from gateway.discovery.file import worker_of
+from gateway.discovery.file import worker_from
 from gateway.discovery.source import SourceAway
 from gateway.settings.workers import Worker
 from radix_cache.redis.call import RedisDown
@@ -58,7 +58,7 @@ class WorkerRegistry:
         refused: dict[str, str] = {}
         for one in await self.registered():
             try:
-                found.append(worker_of(one))
+                found.append(worker_from(one))
             except SourceAway as err:
                 refused[str(one.get("id"))[:100]] = str(err)
         return found, refused
