@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.discovery import kubernetes
+from gateway.discovery import dns, kubernetes
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
@@ -243,6 +243,12 @@ async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_
 async def test_a_name_that_cannot_be_asked_for_is_a_source_that_is_away(name):
     with pytest.raises(SourceAway, match="not resolved"):
         await DnsSource(Settings(kind="dns", name=name)).find()
+
+
+async def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(dns, "ANSWER_SECONDS_MAX", 0.0)
+    with pytest.raises(SourceAway, match="not resolved within 0 seconds"):
+        await DnsSource(Settings(kind="dns", name="localhost")).find()
 
 
 async def test_every_address_of_a_name_is_a_worker():
