@@ -40,7 +40,7 @@ async def test_requests_in_a_row_find_their_quota_and_are_charged_what_they_used
                 left = int(response.headers["x-ratelimit-remaining-requests"])
                 assert 1_000_000 - 2 * TIMES < left < 1_000_000
         found = running.here.gateway.quotas.escrow.taken
-        assert found >= TIMES // 2 if escrow else found == 0
+        assert found > 0 if escrow else found == 0
         await running.until(lambda: running.idle and held() == 0)
         async with running.chat(max_tokens=1) as response:
             assert int(response.headers["x-ratelimit-remaining-requests"]) == 1_000_000 - TIMES - 1
