@@ -1,6 +1,7 @@
 """`radixgate workers`: who serves; who joins, leaves, and gets no new requests, in all gateways at once."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ Workers = Annotated[list[str], typer.Argument(help="Ids of workers.")]
 
 @app.command("list")
 def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Show the workers of the settings and those that are registered, and who is drained."""
+    """Show the workers of the settings and those that are registered, and who is drained, wherever it is found."""
     settings = _settings(config, set_)
 
     async def look(registry: WorkerRegistry) -> tuple[list[Worker], dict[str, str], frozenset[str]]:
@@ -48,6 +49,10 @@ def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
         (worker.id, worker.kind, worker.url, source, "draining" if worker.id in draining else "")
         for source, workers in (("settings", settings.workers), ("registered", registered))
         for worker in workers
+    ]
+    named = {row[0] for row in rows}
+    rows += [
+        (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
     ]
     rows += [(worker, "", "", "registered", f"not understood: {why}") for worker, why in refused.items()]
     print("\n".join(columns([head, *rows])))
@@ -97,7 +102,16 @@ def remove(
 @app.command()
 def drain(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
     """Send no new requests to these workers, from any gateway, until they are resumed."""
-    _with(_settings(config, set_), lambda registry: registry.drain(workers))
+    settings = _settings(config, set_)
+
+    async def do(registry: WorkerRegistry) -> set[str]:
+        await registry.drain(workers)
+        registered = {str(one.get("id")) for one in await registry.registered()}
+        return set(workers) - registered - {one.id for one in settings.workers}
+
+    for worker in sorted(_with(settings, do)):
+        # It may be one that gateways find elsewhere, or have in settings of their own; or a slip of the pen.
+        print(f"radixgate: {worker} stands neither in these settings nor in the registry", file=sys.stderr)
 
 
 @app.command()

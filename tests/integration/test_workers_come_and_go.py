@@ -65,13 +65,15 @@ async def test_a_worker_that_is_added_serves_and_one_that_is_removed_loses_no_st
 
 async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_it_is_resumed(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two, gateway(one, two) as running:
-        assert (await workers(running, "drain", "w1"))[0] == 0
+        code, _, noted = await workers(running, "drain", "w1")
+        assert (code, "w1 stands neither in these settings nor in the registry" in noted) == (0, True)
         fleet = running.here.gateway.fleet
         await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
         await served(running)
         assert two.seen == []
         _, out, _ = await workers(running, "list")
-        assert "w1" not in out  # it is of the gateway's settings, not of this command's
+        # It is of the gateway's settings, not of this command's.
+        assert [line.split() for line in out.splitlines()[1:]] == [["w1", "elsewhere", "draining"]]
         assert (await workers(running, "resume", "w1"))[0] == 0
         await running.until(lambda: up(running, "w1"), 20)
 
