@@ -25,6 +25,7 @@ from gateway.tenants.keys import HASH_PREFIX
 from gateway.tenants.tenant import Tenant
 from policies.admission import has_window
 from policies.latency_model import predicted_ttft_ms
+from policies.routing.held import PromiseBroken
 from policies.routing.protocol import Candidate, Route
 
 Decode = Callable[[Surface, bytes], InferenceRequest]
@@ -91,6 +92,8 @@ def operations(at: Services, decode: Decode) -> list[Operation]:
             return Answer(value=await explained(at, decode, asked))
         except GatewayError as err:
             raise Problem(err.status if err.status in (400, 403, 404, 413) else 503, err.message) from err
+        except PromiseBroken as err:
+            raise Problem(500, f"The {err}.") from err
         except UnknownKey:
             raise Problem(404, f"There is no tenant {asked.tenant!r}.") from None
         except DirectoryAway:

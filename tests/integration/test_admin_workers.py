@@ -9,6 +9,8 @@ import pytest
 
 from gateway.adminapi import openapi
 from gateway.discovery.registry import WorkerRegistry
+from policies.routing.cost import Cost
+from policies.routing.held import PromiseBroken
 from tests.fakes.scripted_worker import ScriptedWorker
 
 TOKEN = "an-operators-token"
@@ -256,6 +258,19 @@ async def test_no_route_is_explained_that_a_tenant_may_not_take(operated):
         async with running.chat() as refused:
             assert (status, refused.status) == (403, 403)
             assert problem["detail"] == (await refused.json())["error"]["message"]
+
+
+async def test_a_policy_that_cannot_rank_is_named_to_operators(operated, monkeypatch):
+    def broken(*_):
+        raise PromiseBroken("policy cost failed: KeyError: 3 (cost.py, line 7)")
+
+    monkeypatch.setattr(Cost, "rank", broken)
+    async with ScriptedWorker() as worker, operated(worker) as running:
+        status, problem = await explained(running, "hello")
+        async with running.chat() as refused:
+            assert (status, refused.status) == (500, 500)
+            assert "cost.py" not in await refused.text()
+    assert problem["detail"] == "The policy cost failed: KeyError: 3 (cost.py, line 7)."
 
 
 async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):
