@@ -1,6 +1,7 @@
 """Workers from a file that others write: a YAML or JSON list, of the same form as `workers` in the settings.
 
-References to secrets are followed as they are there. A file without anything in it is one that is being written.
+References to secrets are followed as they are there, and paths begin at the file. A file
+without anything in it is one that is being written.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import yaml
 from gateway.discovery.source import SourceAway
 from gateway.settings.checks import worker_problems
 from gateway.settings.messages import explained
-from gateway.settings.sources import references
+from gateway.settings.sources import references, with_files
 from gateway.settings.types import Secret, SettingsProblem
 from gateway.settings.workers import Worker
 
@@ -43,7 +44,9 @@ class FileSource:
             listed = yaml.safe_load(self._path.read_text(encoding="utf-8-sig"))
             if listed is None:
                 raise SourceAway("it is empty; `[]` is a list without workers")
-            self._found = workers_of(references(self._path.parent).within(listed, ()))
+            here = self._path.parent
+            listed = references(here).within(listed, ())
+            self._found = workers_of(with_files(listed, (), lambda _, name: str(here / name)))
         except OSError as err:
             raise SourceAway(f"it cannot be read: {err.strerror}") from err
         except (yaml.YAMLError, UnicodeDecodeError) as err:

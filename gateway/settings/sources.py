@@ -69,7 +69,7 @@ def load(
     referred = References(base, environment)
     tree = referred.within(tree, ())
     if file is not None:
-        tree = _with_files(
+        tree = with_files(
             tree, (), lambda at, name: str(base / name) if sources.get(at) == str(file) else name
         )
     settings = _convert(tree)
@@ -164,10 +164,10 @@ def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
             tree = tree[name]
 
 
-def _with_files(value: Any, location: Location, absolute: Callable[[Location, str], str]) -> Any:
+def with_files(value: Any, location: Location, absolute: Callable[[Location, str], str]) -> Any:
     """The tree with the names of certificates, and of files of workers, made absolute."""
     if isinstance(value, list):
-        return [_with_files(inner, (*location, at), absolute) for at, inner in enumerate(value)]
+        return [with_files(inner, (*location, at), absolute) for at, inner in enumerate(value)]
     if not isinstance(value, dict):
         return value
     named: Collection[str] = ()
@@ -178,7 +178,7 @@ def _with_files(value: Any, location: Location, absolute: Callable[[Location, st
     return {
         name: absolute((*location, name), inner)
         if name in named and isinstance(inner, str)
-        else _with_files(inner, (*location, name), absolute)
+        else with_files(inner, (*location, name), absolute)
         for name, inner in value.items()
     }
 

@@ -197,6 +197,13 @@ async def test_a_file_that_is_being_written_takes_nobody_away(tmp_path, text):
     assert await source.find() == []
 
 
+async def test_certificates_of_a_file_of_workers_begin_at_that_file(tmp_path):
+    (tmp_path / "ca.pem").write_text("")
+    file = tmp_path / "workers.yaml"
+    file.write_text("- {id: a, kind: vllm, url: 'https://a:1', tls: {ca: ca.pem}}")
+    assert [one.tls.ca for one in await FileSource(file, 1.0).find()] == [str(tmp_path / "ca.pem")]
+
+
 async def test_a_file_refers_to_secrets_as_settings_do(tmp_path, monkeypatch):
     monkeypatch.setenv("GPU_KEY", "sk-environment")
     (tmp_path / "key").write_text("sk-file\n")
