@@ -1,7 +1,7 @@
 """Connections to SQLite that stop once, however often they are told to.
 
 Whoever is cancelled has its connection closed, and who is cancelled again meanwhile has it stopped at once. The
-closing then tells it to stop once more: a thread that has ended, of whose answer aiosqlite 0.22 would wait for ever.
+closing then tells a thread to stop that has ended, and aiosqlite 0.22 would wait for its answer for ever.
 """
 
 import asyncio
