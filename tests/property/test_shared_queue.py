@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.queue.keys import BATCH, QueueKeys
 from gateway.queue.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
+from policies.admission import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.queue_model import QueueModel, Round
 
@@ -20,6 +21,7 @@ WINDOW = 100
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
 WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")
+CROWD = PASSED_MAX + 2
 BEFORE = ("m", "n")
 """Who goes before batch work."""
 
@@ -86,6 +88,17 @@ class QueueMachine(RuleBasedStateMachine):
         routes=routes,
     )
     def admit(self, name, tenant, queue, cost, weight, routes):
+        self.asks(name, tenant, queue, cost, weight, routes)
+
+    @rule(
+        name=gateway, queue=st.sampled_from(QUEUES), routes=st.lists(routes, min_size=CROWD, max_size=CROWD)
+    )
+    def crowd(self, name, queue, routes):
+        """More tenants than are looked at, one after another."""
+        for at, each in enumerate(routes):
+            self.asks(name, f"t{at}", queue, 10.0, 1.0, each)
+
+    def asks(self, name, tenant, queue, cost, weight, routes):
         id = f"{name}:{len(self.tickets)}"
         self.tickets[id] = SharedTicket(
             id=id, queue=queue, tenant=tenant, weight=weight, cost=cost, kv_tokens=10
