@@ -111,3 +111,13 @@ async def test_a_look_at_a_crowd_costs_the_server_a_few_commands_for_each_who_is
     looks = min(PASSED_MAX + 1, tenants * PASSED_OF_FLOW_MAX)
     assert (told["fcall"], told["hget"]) == (1, looks + 1)
     assert sum(told.values()) <= 3 * looks + 15
+
+
+async def test_who_takes_less_than_its_turn_leaves_the_rest_to_others(queue):
+    assert await queue.asks("a", [SharedRoute("full", WINDOW, 1.0)]) == 0
+    assert await queue.asks("b", FULL) == 0
+    await queue.ends(0)
+    assert await queue.served() == [1]
+    told = await queue.store.claim(["m"], f"{GATEWAY}:1", None, FULL)
+    assert (told.outcome, told.uncached_tokens) == (1, 50)
+    assert await queue.served() == [1, 2]

@@ -133,9 +133,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.batch_may_go = False  # who stood before it may be gone; the next verb that names all sees that
 
     @precondition(lambda self: self.model.turns)
-    @rule(data=st.data(), routes=routes, for_another=st.booleans())
-    def claim(self, data, routes, for_another):
+    @rule(data=st.data(), routes=routes, as_given=st.booleans(), for_another=st.booleans())
+    def claim(self, data, routes, as_given, for_another):
         id = data.draw(st.sampled_from(sorted(set(self.model.turns))))
+        record = self.model.records.get(id)
+        if as_given and record is not None and record.state == "granted":
+            routes = [SharedRoute(record.worker, record.tokens, 1.0)]
         name, queue = id.split(":")[0], self.tickets[id].queue
         mine = [other for other in self.model.waiting(queue) if other.startswith(name)]
         other = data.draw(st.sampled_from(mine)) if for_another and mine else None
@@ -246,11 +249,10 @@ class QueueMachine(RuleBasedStateMachine):
         if not self.model.gateways:
             return
         if self.model.hold is not None:
-            some = min(self.model.gateways)
+            self.batch_may_go, some = True, min(self.model.gateways)
             while self.somebody_may_go():
                 assert self.do(self.stores[some].expire(QUEUES, ahead_ms=-LATER_MS)) is not None
                 self.model.expire(some, QUEUES, everything=False)
-            self.batch_may_go = True
         assert not self.somebody_may_go()
 
     def somebody_may_go(self):
