@@ -59,6 +59,10 @@ def conversation(client: OpenAI, model: str) -> None:
     expect(found.metadata == {"a": "b"})
     items = list(client.responses.input_items.list(second.id))
     expect([item.content[0].text for item in items] == ["And then?"])
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
+    sent = client.responses.create(model=model, input=said, max_output_tokens=4)
+    items = list(client.responses.input_items.list(sent.id, order="asc"))
+    expect([(item.role, item.content[0].text) for item in items] == [("user", "Hello"), ("assistant", "Hi.")])
     client.responses.delete(second.id)
     try:
         client.responses.retrieve(second.id)

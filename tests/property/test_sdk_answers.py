@@ -13,7 +13,7 @@ from gateway.errors import Overloaded
 from gateway.web import chat_answers
 from gateway.web.anthropic import answers as messages
 from gateway.web.responses import answers as responses
-from gateway.web.responses import wire
+from gateway.web.responses import items, wire
 from gateway.web.responses.events import ResponseEvents
 from tests.unit.gateway import test_anthropic_events, test_responses_items
 
@@ -118,3 +118,17 @@ def test_a_response_and_its_events(sdk, body):
     found = [json.loads(part.split("\ndata: ")[1]) for part in text.decode().split("\n\n")[:-1]]
     assert len({event["type"] for event in found}) > 10
     assert faults(sdk, "openai.types.responses ResponseStreamEvent", found) == []
+
+
+@pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
+def test_the_input_items_of_a_response(sdk):
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    given = [
+        *({"role": role, "content": "Hi"} for role in ("user", "assistant", "system", "developer")),
+        {"role": "user", "content": [{"type": "input_text", "text": "Look."}, image]},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [image]},
+    ]
+    made = [items.shown(item) for item in items.whole([msgspec.Raw(json.dumps(i).encode()) for i in given])]
+    assert faults(sdk, "openai.types.responses ResponseItem", made) == []

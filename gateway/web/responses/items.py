@@ -52,6 +52,19 @@ def whole(given: str | Sequence[msgspec.Raw]) -> list[Json]:
     return items
 
 
+def shown(item: Json) -> Json:
+    """An item of a request as the API tells it again: what may be left out is there, and a text is a part."""
+    told = {"status": "completed", **({"summary": []} if item["type"] == "reasoning" else {}), **item}
+    if item["type"] == "message" and isinstance(item["content"], str):
+        of_the_model: Json = {"type": "output_text", "annotations": [], "logprobs": []}
+        part = of_the_model if item["role"] == "assistant" else {"type": "input_text"}
+        return told | {"content": [{**part, "text": item["content"]}]}
+    for name in ("content", "output"):
+        if isinstance(parts := item.get(name), list):
+            told[name] = [{"detail": "auto", **p} if p["type"] == "input_image" else p for p in parts]
+    return told
+
+
 def new_id(kind: str) -> str:
     """An id for an item of that type."""
     return f"{_PREFIXES[kind]}_{secrets.token_hex(16)}"
