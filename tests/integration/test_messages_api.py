@@ -61,6 +61,21 @@ async def test_a_stream_has_its_events_and_anthropics_headers(gateway):
     assert "[DONE]" not in text
 
 
+async def test_a_message_of_no_tokens_warms_the_cache_and_says_nothing(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with post(running, max_tokens=0, stop_sequences=["w0"]) as response:
+            whole = await response.json()
+            assert response.status == 200
+        async with post(running, max_tokens=0, stream=True) as response:
+            text = await response.text()
+    # Engines refuse to answer with nothing: the one token that they compute is counted and not told.
+    assert [seen.body["max_tokens"] for seen in worker.seen] == [1, 1]
+    assert (whole["content"], whole["stop_reason"], whole["stop_sequence"]) == ([], "max_tokens", None)
+    assert whole["usage"]["input_tokens"] == 10
+    assert names(text) == ["message_start", "ping", "message_delta", "message_stop"]
+    assert '"stop_reason":"max_tokens"' in text
+
+
 async def test_a_stream_that_breaks_ends_with_an_error_event(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         worker.then(break_after=2)

@@ -12,6 +12,8 @@ from gateway.errors import GatewayError, WorkerError
 from gateway.telemetry.record import Usage
 from gateway.web.chat_answers import Chat, ToolCall
 
+Json = dict[str, Any]
+
 STOP_REASONS = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -32,10 +34,11 @@ ERROR_TYPES = {
     504: "timeout_error",
 }
 
+UNSAID: Json = {"content": [], "stop_reason": "max_tokens", "stop_sequence": None}
+"""Of a message that was to warm a cache: the token that it took is not told, but counted."""
+
 NAMES = {"stop": "stop_sequences"}
 """What fields of the chat that it becomes are called here."""
-
-Json = dict[str, Any]
 
 
 def message(chat: Chat, message_id: str, asked_stops: Collection[str]) -> Json:

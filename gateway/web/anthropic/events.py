@@ -31,13 +31,22 @@ _STARTS: dict[str, Json] = {
 
 
 class MessageEvents:
-    """One stream. `asked_stops`: the stop sequences of the request."""
+    """One stream. `asked_stops`: the stop sequences of the request. `mute`: nothing that is said is told."""
 
-    def __init__(self, message_id: str, model: str, prompt_tokens: int, asked_stops: Collection[str]) -> None:
+    def __init__(
+        self,
+        message_id: str,
+        model: str,
+        prompt_tokens: int,
+        asked_stops: Collection[str],
+        *,
+        mute: bool = False,
+    ) -> None:
         self._message_id = message_id
         self._model = model
         self._counted = Usage(prompt_tokens=prompt_tokens)
         self._asked_stops = asked_stops
+        self._mute = mute
         self._payloads = Payloads()
         self._open: str | None = None
         self._index = -1
@@ -58,6 +67,8 @@ class MessageEvents:
         if self._finish is None:
             raise StreamInterrupted
         reason, stop = stopped(self._finish, self._stop_text, self._asked_stops, called=bool(self._calls))
+        if self._mute:
+            reason, stop = "max_tokens", None
         delta = {"stop_reason": reason, "stop_sequence": stop}
         return (
             self._stop()
@@ -73,7 +84,7 @@ class MessageEvents:
         events = []
         # With usage in every chunk the last of them has no choices and ends nothing.
         for choice in chunk.choices[:1]:
-            said = choice.delta or chat_answers.Said()
+            said = (choice.delta if not self._mute else None) or chat_answers.Said()
             if said.thought:
                 events += [self._in("thinking"), self._delta("thinking_delta", "thinking", said.thought)]
             if said.text:
