@@ -85,10 +85,12 @@ class PromptTooLong(GatewayError):
     def __init__(
         self, *, prompt_tokens: int, output_tokens: int, context_length: int, exact: bool = True
     ) -> None:
-        least = "" if exact else "at least "
+        self.least = "" if exact else "at least "
+        self.tokens = prompt_tokens + output_tokens
+        self.context_length = context_length
         super().__init__(
-            f"The context length is {context_length} tokens, but the request asks for {least}"
-            f"{prompt_tokens + output_tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
+            f"The context length is {context_length} tokens, but the request asks for {self.least}"
+            f"{self.tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
             param="messages",
         )
 

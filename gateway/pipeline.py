@@ -110,7 +110,7 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
     """By a worker of its model. Whoever fails before the first byte has failed for this model alone."""
     prompt = await at.prefixes.of(ctx)
     progress.prompt_tokens = prompt.prompt_tokens
-    exchange.counted(prompt.prompt_tokens)
+    exchange.counted(prompt.prompt_tokens, prompt.output_tokens_max)
     progress.mark("tokenise")
     comments = partial(signs_of_life, exchange, ctx)
     async with at.reservations.hold(ctx, prompt, progress, comments) as held:

@@ -24,8 +24,9 @@ class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What routing and quotas need of a prompt, and nothing of its text.
 
     `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `exact`: these tokens
-    are the worker's own. `output_tokens_max`: what the tenant's plan leaves for each answer, where it has a bound
-    and the client set none. `ids`: its tokens as JSON, where they are to go to the worker in place of the text.
+    are the worker's own. `output_tokens_max`: the bound of each answer, where it is not the client's: what the
+    tenant's plan leaves if the client set none, and what there is if it takes less than it asked for. `ids`: its
+    tokens as JSON, where they are to go to the worker in place of the text.
     """
 
     namespace: Namespace
@@ -65,7 +66,11 @@ class Prefixes:
             hashes=await _hashes(prompts[0], space.hasher) if ctx.request.generates else NO_HASHES,
             prompt_tokens=sum(lengths),
             exact=exact,
-            output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
+            output_tokens_max=(
+                _left_by_the_context(ctx, max(lengths), length_max)
+                if exact and ctx.request.shortens
+                else _left_by_the_plan(ctx, max(lengths))
+            ),
             ids=await _ids(prompts[0]) if exact and len(prompts) == 1 and _hands_tokens(ctx) else None,
         )
 
@@ -121,11 +126,19 @@ def _length_max(ctx: RequestContext) -> int | None:
 
 def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
     """Refused before it costs anything, where the token count is the worker's own."""
-    output_tokens = ctx.request.output_tokens_max or int(ctx.request.generates)
+    output_tokens = ctx.request.output_tokens_min
     if length_max is not None and prompt_tokens + output_tokens > length_max:
         raise PromptTooLong(
             prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
         )
+
+
+def _left_by_the_context(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> int | None:
+    """Tokens for an answer whose client takes what there is; None where all that it asked for is left."""
+    asked = ctx.request.output_tokens_max
+    if asked is None or length_max is None or prompt_tokens + asked <= length_max:
+        return None
+    return length_max - prompt_tokens
 
 
 def _left_by_the_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:

@@ -1,8 +1,10 @@
 """The Messages API through a whole gateway: what the worker is asked, what is charged, headers and refusals."""
 
 import json
+import re
 
 from tests.fakes.scripted_worker import ScriptedWorker
+from workers.engine import tiny_checkpoint
 
 BODY = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
 
@@ -74,6 +76,34 @@ async def test_a_message_of_no_tokens_warms_the_cache_and_says_nothing(gateway):
     assert whole["usage"]["input_tokens"] == 10
     assert names(text) == ["message_start", "ping", "message_delta", "message_stop"]
     assert '"stop_reason":"max_tokens"' in text
+
+
+async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        async with post(running, max_tokens=32_000) as response:
+            whole = await response.json()
+            assert response.status == 200
+        async with post(running, max_tokens=32_000, stream=True) as response:
+            text = await response.text()
+        async with post(running) as response:
+            assert (await response.json())["stop_reason"] == "max_tokens"
+        for words in (200, 200_000):
+            turn = [{"role": "user", "content": "word " * words}]
+            async with post(running, max_tokens=32_000, messages=turn) as response:
+                refusal = (await response.json())["error"]
+                assert (response.status, refusal["type"]) == (400, "invalid_request_error")
+                # By these words coding clients know that it is time to compact.
+                assert re.fullmatch(
+                    r"prompt is too long: (at least )?\d+ tokens > 100 maximum", refusal["message"]
+                )
+    assert len(worker.seen) == 3
+    assert 50 < worker.seen[0].body["max_tokens"] < 100
+    assert worker.seen[1].body["max_tokens"] == worker.seen[0].body["max_tokens"]
+    assert worker.seen[2].body["max_tokens"] == 8
+    assert whole["stop_reason"] == "model_context_window_exceeded"
+    assert '"stop_reason":"model_context_window_exceeded"' in text
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(gateway):

@@ -26,6 +26,7 @@ class AnthropicDialect:
         self._model = ""
         self._stops: frozenset[str] = frozenset()
         self._warms = False
+        self._cut = answers.CUT
         self._prompt_tokens = 0
         self._events: MessageEvents | None = None
 
@@ -34,15 +35,21 @@ class AnthropicDialect:
         self._model, self._stops, self._warms = read.chat.model, read.stops, read.warms
         return read.chat
 
-    def counted(self, prompt_tokens: int) -> None:
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         self._prompt_tokens = prompt_tokens
+        self._cut = answers.OUT_OF_CONTEXT if output_tokens_max is not None else answers.CUT
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return answers.headers(dict(headers), datetime.now(UTC))
 
     def begin(self) -> bytes:
         self._events = MessageEvents(
-            self._message_id, self._model, self._prompt_tokens, self._stops, mute=self._warms
+            self._message_id,
+            self._model,
+            self._prompt_tokens,
+            self._stops,
+            cut=self._cut,
+            mute=self._warms,
         )
         return self._events.begin()
 
@@ -55,7 +62,7 @@ class AnthropicDialect:
         return self._events.end()
 
     async def whole(self, body: bytes) -> bytes:
-        message = answers.message(chat_answers.read(body), self._message_id, self._stops)
+        message = answers.message(chat_answers.read(body), self._message_id, self._stops, self._cut)
         unsaid = answers.UNSAID if self._warms else {}
         return msgspec.json.encode({**message, **unsaid, "model": message["model"] or self._model})
 

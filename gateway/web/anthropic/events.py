@@ -20,7 +20,7 @@ from gateway.dispatch.sse_payloads import Payloads
 from gateway.errors import StreamInterrupted
 from gateway.telemetry.record import Usage
 from gateway.web import chat_answers
-from gateway.web.anthropic.answers import opening, stopped, usage
+from gateway.web.anthropic.answers import CUT, opening, stopped, usage
 
 Json = dict[str, Any]
 
@@ -31,7 +31,9 @@ _STARTS: dict[str, Json] = {
 
 
 class MessageEvents:
-    """One stream. `asked_stops`: the stop sequences of the request. `mute`: nothing that is said is told."""
+    """One stream. `asked_stops`: the stop sequences of the request. `cut`: why it may be too short. `mute`:
+    nothing that is said is told.
+    """
 
     def __init__(
         self,
@@ -40,12 +42,14 @@ class MessageEvents:
         prompt_tokens: int,
         asked_stops: Collection[str],
         *,
+        cut: str = CUT,
         mute: bool = False,
     ) -> None:
         self._message_id = message_id
         self._model = model
         self._counted = Usage(prompt_tokens=prompt_tokens)
         self._asked_stops = asked_stops
+        self._cut = cut
         self._mute = mute
         self._payloads = Payloads()
         self._open: str | None = None
@@ -66,9 +70,10 @@ class MessageEvents:
         """Raises StreamInterrupted if the answer had not ended."""
         if self._finish is None:
             raise StreamInterrupted
-        reason, stop = stopped(self._finish, self._stop_text, self._asked_stops, called=bool(self._calls))
+        called = bool(self._calls)
+        reason, stop = stopped(self._finish, self._stop_text, self._asked_stops, self._cut, called=called)
         if self._mute:
-            reason, stop = "max_tokens", None
+            reason, stop = CUT, None
         delta = {"stop_reason": reason, "stop_sequence": stop}
         return (
             self._stop()

@@ -48,8 +48,10 @@ def read_message(body: bytes) -> MessageRequest:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if read.metadata is not None and read.metadata.user_id is not None:
         chat["user"] = read.metadata.user_id
+    request = openai.decode(Surface.CHAT, msgspec.json.encode(chat))
     return MessageRequest(
-        chat=openai.decode(Surface.CHAT, msgspec.json.encode(chat)),
+        # As at Anthropic's, where clients ask for more than most models here can say.
+        chat=msgspec.structs.replace(request, shortens=True),
         stops=frozenset(read.stop_sequences or ()),
         warms=read.max_tokens == 0,
     )

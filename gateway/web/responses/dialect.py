@@ -86,7 +86,7 @@ class ResponsesDialect:
         assert self._events is not None
         return self._events.queue()
 
-    def counted(self, prompt_tokens: int) -> None:
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         pass
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
