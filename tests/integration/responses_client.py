@@ -63,6 +63,12 @@ def conversation(client: OpenAI, model: str) -> None:
     sent = client.responses.create(model=model, input=said, max_output_tokens=4)
     items = list(client.responses.input_items.list(sent.id, order="asc"))
     expect([(item.role, item.content[0].text) for item in items] == [("user", "Hello"), ("assistant", "Hi.")])
+    named = [{"type": "item_reference", "id": item.id} for item in (*items, *second.output)]
+    third = client.responses.create(
+        model=model, input=[*named, {"role": "user", "content": "Go on"}], max_output_tokens=4
+    )
+    items = list(client.responses.input_items.list(third.id, order="asc"))
+    expect([item.id for item in items[:-1]] == [item["id"] for item in named])
     client.responses.delete(second.id)
     try:
         client.responses.retrieve(second.id)
@@ -126,7 +132,7 @@ def refused(client: OpenAI, model: str) -> None:
         ({"input": "x", "previous_response_id": "resp_none"}, "previous_response_id"),
         ({"input": []}, "input"),
         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"type": "computer_call", "id": "cc_1"}]}, "input[0].type"),
     ):
         try:
             client.responses.create(model=model, **wrong)

@@ -99,7 +99,7 @@ ASKED = wire.Body(
 @pytest.mark.parametrize("body", [wire.Body(model="m", input="hi"), ASKED], ids=["bare", "full"])
 def test_a_response_and_its_events(sdk, body):
     opening = responses.opening("resp_1", 1.0, body, stored=True)
-    output, choice = responses.output_of(chat())
+    output, choice = responses.output_of(chat(), "resp_1")
     whole = [
         responses.ended(opening, output, finish, choice_usage, 2.0)
         for finish in ("stop", "length")
@@ -130,5 +130,6 @@ def test_the_input_items_of_a_response(sdk):
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": [image]},
     ]
-    made = [items.shown(item) for item in items.whole([msgspec.Raw(json.dumps(i).encode()) for i in given])]
+    own = items.whole([msgspec.Raw(json.dumps(item).encode()) for item in given], "resp_1")
+    made = [items.shown(item) for item in own]
     assert faults(sdk, "openai.types.responses ResponseItem", made) == []

@@ -18,6 +18,7 @@ from gateway.errors import BadRequest
 from gateway.request import Surface
 from gateway.web.anthropic.requests import read_message
 from gateway.web.openai import GATEWAY_OWNED, decode
+from gateway.web.responses import items
 from gateway.web.responses.requests import chat_request, read_body
 from workers.adapter import WorkerCall, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
@@ -148,7 +149,7 @@ NOT_IN_A_CHAT = {
 
 def read_response(body):
     read, fields = read_body(body)
-    return chat_request(read, fields, []).chat
+    return chat_request(read, fields, [], items.whole(read.input, "resp_1")).chat
 
 
 def test_of_responses_nothing_is_left_out_that_a_model_should_read():

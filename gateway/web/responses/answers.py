@@ -91,8 +91,8 @@ def failed(response: Json, error: GatewayError) -> Json:
     return response | {"status": "failed", "error": {"code": code, "message": message}}
 
 
-def output_of(chat: Chat) -> tuple[list[Json], Choice]:
-    """The items of a whole answer, and its choice. Raises WorkerError when there is none."""
+def output_of(chat: Chat, response: str) -> tuple[list[Json], Choice]:
+    """The items of a whole answer, whose id that is, and its choice. Raises WorkerError when there is none."""
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
     choice = chat.choices[0]
@@ -100,12 +100,14 @@ def output_of(chat: Chat) -> tuple[list[Json], Choice]:
     assert said is not None
     output = []
     if said.thought:
-        output.append(reasoning(new_id("reasoning"), said.thought))
+        output.append(reasoning(new_id("reasoning", response), said.thought))
     if said.text or not said.tool_calls:
-        output.append(message(new_id("message"), [text(said.text, choice.token_logprobs)]))
+        output.append(message(new_id("message", response), [text(said.text, choice.token_logprobs)]))
     for at, call in enumerate(said.tool_calls or ()):
         name, arguments = call.function.name or "", call.function.arguments or ""
-        output.append(function_call(new_id("function_call"), call.id or f"call_{at}", name, arguments))
+        output.append(
+            function_call(new_id("function_call", response), call.id or f"call_{at}", name, arguments)
+        )
     return output, choice
 
 

@@ -31,8 +31,8 @@ Events = list[tuple[str, Json]]
 class Text:
     """A message. Its part's place is the first."""
 
-    def __init__(self, at: int) -> None:
-        self._id = new_id("message")
+    def __init__(self, at: int, response: str) -> None:
+        self._id = new_id("message", response)
         self._where = {"item_id": self._id, "output_index": at, "content_index": 0}
         self._said: list[str] = []
         self._logprobs: list[Any] = []
@@ -62,8 +62,8 @@ class Text:
 class Thought:
     """Reasoning."""
 
-    def __init__(self, at: int) -> None:
-        self._id = new_id("reasoning")
+    def __init__(self, at: int, response: str) -> None:
+        self._id = new_id("reasoning", response)
         self._where = {"item_id": self._id, "output_index": at, "content_index": 0}
         self._said: list[str] = []
         self._at = at
@@ -86,8 +86,8 @@ class Thought:
 class Call:
     """A function call."""
 
-    def __init__(self, at: int, call: chat_answers.ToolCall) -> None:
-        self._id = new_id("function_call")
+    def __init__(self, at: int, call: chat_answers.ToolCall, response: str) -> None:
+        self._id = new_id("function_call", response)
         self._where = {"item_id": self._id, "output_index": at}
         self._call_id = call.id or f"call_{call.index}"
         self._name = call.function.name or ""
@@ -117,6 +117,7 @@ class ResponseEvents:
         self.response = response
         self.finish: str | None = None
         self.usage: Usage | None = None
+        self._id: str = response["id"]
         self._payloads = Payloads()
         self._number = 0
         self._open: Text | Thought | Call | None = None
@@ -170,24 +171,29 @@ class ResponseEvents:
     def _thought(self, text: str) -> Events:
         events: Events = []
         if not isinstance(self._open, Thought):
-            events = self._start(Thought(len(self._output) + (self._open is not None)))
+            events = self._start(Thought(self._next, self._id))
         assert isinstance(self._open, Thought)
         return events + self._open.more(text)
 
     def _text(self, text: str, logprobs: list[Any]) -> Events:
         events: Events = []
         if not isinstance(self._open, Text):
-            events = self._start(Text(len(self._output) + (self._open is not None)))
+            events = self._start(Text(self._next, self._id))
         assert isinstance(self._open, Text)
         return events + self._open.more(text, logprobs)
 
     def _called(self, call: chat_answers.ToolCall) -> Events:
         events: Events = []
         if not isinstance(self._open, Call) or call.index != self._call_index:
-            events = self._start(Call(len(self._output) + (self._open is not None), call))
+            events = self._start(Call(self._next, call, self._id))
             self._call_index = call.index
         assert isinstance(self._open, Call)
         return events + (self._open.more(call.function.arguments) if call.function.arguments else [])
+
+    @property
+    def _next(self) -> int:
+        """The place of an item that begins now."""
+        return len(self._output) + (self._open is not None)
 
     def _start(self, item: Text | Thought | Call) -> Events:
         closed = self._closed()

@@ -7,6 +7,7 @@ items                                       messages
   function_call_output               ->       tool; its images and files are the user's next turn
 """
 
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,13 +22,22 @@ Json = dict[str, Any]
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 
 
-def whole(given: str | Sequence[msgspec.Raw]) -> list[Json]:
-    """A request's own input as items that have a type and an id. Raises BadRequest that names the item."""
+REFERENCE = "item_reference"
+"""In place of an item: see references.py."""
+
+_MADE = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{16}")
+
+
+def whole(given: str | Sequence[msgspec.Raw], response: str) -> list[Json]:
+    """A request's own input as items that have a type and an id. Raises BadRequest that names the item.
+
+    `response`: the id of what it is the input of.
+    """
     if isinstance(given, str):
         return [
             {
                 "type": "message",
-                "id": new_id("message"),
+                "id": new_id("message", response),
                 "status": "completed",
                 "role": "user",
                 "content": [{"type": "input_text", "text": given}],
@@ -40,14 +50,16 @@ def whole(given: str | Sequence[msgspec.Raw]) -> list[Json]:
         except msgspec.ValidationError as err:
             raise BadRequest(f"input[{at}]: an item is an object.", param=f"input[{at}]") from err
         # A message may be sent without its type, and needs no id.
-        item.setdefault("type", "message")
-        kind = item["type"]
+        kind = item.setdefault("type", "message")
+        if kind == REFERENCE and isinstance(item.get("id"), str):
+            items.append(item)
+            continue
         if not isinstance(kind, str) or kind not in _PREFIXES:
             raise BadRequest(
                 f"input[{at}]: items of type {str(kind)[:50]!r} are not supported.", param=f"input[{at}].type"
             )
         if not isinstance(item.get("id"), str):
-            item["id"] = new_id(kind)
+            item["id"] = new_id(kind, response)
         items.append(item)
     return items
 
@@ -65,9 +77,15 @@ def shown(item: Json) -> Json:
     return told
 
 
-def new_id(kind: str) -> str:
-    """An id for an item of that type."""
-    return f"{_PREFIXES[kind]}_{secrets.token_hex(16)}"
+def new_id(kind: str, response: str) -> str:
+    """An id for an item of that type, which says of which response."""
+    return f"{_PREFIXES[kind]}_{response.removeprefix('resp_')}{secrets.token_hex(8)}"
+
+
+def response_of(identity: str) -> str | None:
+    """The response that an item's id names; None for an id that was not made here."""
+    made = _MADE.fullmatch(identity)
+    return f"resp_{made[1]}" if made is not None else None
 
 
 def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0) -> list[Json]:

@@ -33,9 +33,10 @@ def read_body(body: bytes) -> tuple[wire.Body, dict[str, msgspec.Raw]]:
     return read, dict(fields)
 
 
-def chat_request(read: wire.Body, fields: dict[str, msgspec.Raw], before: list[Json]) -> ResponseRequest:
-    """The chat that goes on after these items. Raises BadRequest."""
-    own = items.whole(read.input)
+def chat_request(
+    read: wire.Body, fields: dict[str, msgspec.Raw], before: list[Json], own: list[Json]
+) -> ResponseRequest:
+    """The chat that goes on after these items with the request's own. Raises BadRequest."""
     if not own and not before:
         raise BadRequest("The request must have an input.", param="input")
     context = [*before, *own]

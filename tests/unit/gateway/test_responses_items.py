@@ -57,7 +57,7 @@ def without_ids(value):
 def test_a_stream_and_a_whole_answer_have_the_same_output():
     said = {"reasoning": "hm", "content": "Let me look.", "tool_calls": CALLS}
     body = {"choices": [{"message": said, "finish_reason": "tool_calls"}], "usage": USAGE}
-    output, _ = answers.output_of(chat_answers.read(json.dumps(body).encode()))
+    output, _ = answers.output_of(chat_answers.read(json.dumps(body).encode()), "resp_1")
     last = translated(*STREAM)[-1]
     assert last["type"] == "response.completed"
     assert without_ids(last["response"]["output"]) == without_ids(output)
@@ -91,7 +91,7 @@ def test_a_stream_without_an_end_is_interrupted():
 def test_an_output_goes_back_as_one_turn():
     output = translated(*STREAM)[-1]["response"]["output"]
     told = {"type": "function_call_output", "call_id": "c0", "output": "rain"}
-    chat = items.messages([*items.whole("Oslo?"), *output, told], "Be brief.")
+    chat = items.messages([*items.whole("Oslo?", "resp_1"), *output, told], "Be brief.")
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "tool"]
     turn = chat[2]
     assert (turn["reasoning_content"], turn["content"]) == ("hm", "Let me look.")
@@ -146,9 +146,8 @@ TOOLS = [{"type": "function", "name": name} for name in "fgh"]
 
 def chat_of(**body):
     read, fields = read_body(json.dumps({"model": "m", "input": "x", **body}).encode())
-    return {
-        name: json.loads(bytes(raw)) for name, raw in chat_request(read, fields, []).chat.fields.items()
-    }, read
+    chat = chat_request(read, fields, [], items.whole(read.input, "resp_1")).chat
+    return {name: json.loads(bytes(raw)) for name, raw in chat.fields.items()}, read
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
