@@ -15,7 +15,7 @@ import orjson
 
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.quota import Refusal
-from gateway.quotas.words import limit_in_words, owner_in_words, whole_time
+from gateway.quotas.words import limit_in_words, owner_in_words, short_time, whole_time
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
@@ -240,10 +240,9 @@ class QuotaExceeded(GatewayError):
 
     def __init__(self, refusal: Refusal) -> None:
         seconds = refusal.retry_after_seconds or 0.0
-        text = f"{seconds:.3g}"
         super().__init__(
             f"The limit of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} is used up. "
-            f"Try again in {text} second{'' if text == '1' else 's'}.",
+            f"Try again in {short_time(seconds)}.",
             retry_after_seconds=seconds,
         )
         self.refusal = refusal
