@@ -116,6 +116,30 @@ def tools(client: OpenAI, model: str) -> None:
         previous_response_id=answer.id, **{**asked, "input": [result], "max_output_tokens": 4}
     )
     expect(again.usage.input_tokens > answer.usage.input_tokens)
+    free = {"type": "custom", "name": "note", "description": "Writes down a text"}
+    chosen = {"type": "custom", "name": "note"}
+    events = list(
+        client.responses.create(
+            model=model,
+            input="Note it",
+            tools=[free],
+            tool_choice=chosen,
+            max_output_tokens=1000,
+            stream=True,
+        )
+    )
+    noted = events[-1].response.output[-1]
+    expect((noted.type, noted.name) == ("custom_tool_call", "note"))
+    expect([e.input for e in events if e.type == "response.custom_tool_call_input.done"] == [noted.input])
+    result = {"type": "custom_tool_call_output", "call_id": noted.call_id, "output": "done"}
+    after = client.responses.create(
+        model=model,
+        input=[result],
+        previous_response_id=events[-1].response.id,
+        tools=[free],
+        max_output_tokens=4,
+    )
+    expect(after.usage.input_tokens > events[-1].response.usage.input_tokens)
     with client.responses.stream(
         input="And in Rome?", tool_choice={"type": "function", "name": "get_weather"}, **asked
     ) as stream:

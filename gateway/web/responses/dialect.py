@@ -68,7 +68,7 @@ class ResponsesDialect:
                 )
         self._response = answers.opening(self._id, self._wall(), read, stored=self._store is not None)
         if self.background:
-            self._events = ResponseEvents(self._response)
+            self._events = ResponseEvents(self._response, asked.tools)
         return asked.chat
 
     def now(self) -> StoredResponse:
@@ -97,7 +97,8 @@ class ResponsesDialect:
     def begin(self) -> bytes:
         self._response = self._response | {"status": "in_progress"}
         if self._events is None:
-            self._events = ResponseEvents(self._response)
+            assert self._asked is not None
+            self._events = ResponseEvents(self._response, self._asked.tools)
             return self._events.begin()
         return self._events.progress(self._response)
 
@@ -112,8 +113,9 @@ class ResponsesDialect:
         return head + events.last(await self._ended(output, events.finish, events.usage))
 
     async def whole(self, body: bytes) -> bytes:
+        assert self._asked is not None
         chat = chat_answers.read(body)
-        output, choice = answers.output_of(chat, self._id)
+        output, choice = answers.output_of(chat, self._id, self._asked.tools)
         return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.counted))
 
     def error(self, error: GatewayError) -> bytes:

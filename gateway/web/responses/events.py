@@ -23,6 +23,7 @@ from gateway.telemetry.record import Usage
 from gateway.web import chat_answers
 from gateway.web.responses import answers
 from gateway.web.responses.items import new_id
+from gateway.web.responses.tools import Tool, Tools
 
 Json = dict[str, Any]
 Events = list[tuple[str, Json]]
@@ -84,37 +85,45 @@ class Thought:
 
 
 class Call:
-    """A function call."""
+    """A call of a function, or of a tool that takes a text, which is there when all of it has come."""
 
-    def __init__(self, at: int, call: chat_answers.ToolCall, response: str) -> None:
-        self._id = new_id("function_call", response)
+    def __init__(self, at: int, call: chat_answers.ToolCall, response: str, tool: Tool) -> None:
+        self._id = new_id(tool.kind, response)
         self._where = {"item_id": self._id, "output_index": at}
         self._call_id = call.id or f"call_{call.index}"
-        self._name = call.function.name or ""
+        self._tool = tool
         self._said: list[str] = []
         self._at = at
 
     def added(self) -> Events:
-        item = answers.function_call(self._id, self._call_id, self._name, "", "in_progress")
+        item = answers.call(self._id, self._call_id, self._tool, "", "in_progress")
         return [("response.output_item.added", {"output_index": self._at, "item": item})]
 
     def more(self, arguments: str) -> Events:
         self._said.append(arguments)
+        if self._tool.free:
+            return []
         return [("response.function_call_arguments.delta", {**self._where, "delta": arguments})]
 
     def done(self) -> tuple[Json, Events]:
         arguments = "".join(self._said)
-        done = {**self._where, "name": self._name, "arguments": arguments}
-        return answers.function_call(self._id, self._call_id, self._name, arguments), [
-            ("response.function_call_arguments.done", done)
-        ]
+        item = answers.call(self._id, self._call_id, self._tool, arguments)
+        if self._tool.free:
+            text = item["input"]
+            return item, [
+                ("response.custom_tool_call_input.delta", {**self._where, "delta": text}),
+                ("response.custom_tool_call_input.done", {**self._where, "input": text}),
+            ]
+        done = {**self._where, "name": self._tool.name, "arguments": arguments}
+        return item, [("response.function_call_arguments.done", done)]
 
 
 class ResponseEvents:
-    """One stream. `response`: as it is before anything is said."""
+    """One stream. `response`: as it is before anything is said. `tools`: those of the request."""
 
-    def __init__(self, response: Json) -> None:
+    def __init__(self, response: Json, tools: Tools) -> None:
         self.response = response
+        self._tools = tools
         self.finish: str | None = None
         self.usage: Usage | None = None
         self._id: str = response["id"]
@@ -185,7 +194,8 @@ class ResponseEvents:
     def _called(self, call: chat_answers.ToolCall) -> Events:
         events: Events = []
         if not isinstance(self._open, Call) or call.index != self._call_index:
-            events = self._start(Call(self._next, call, self._id))
+            tool = self._tools.called(call.function.name or "")
+            events = self._start(Call(self._next, call, self._id, tool))
             self._call_index = call.index
         assert isinstance(self._open, Call)
         return events + (self._open.more(call.function.arguments) if call.function.arguments else [])

@@ -4,6 +4,7 @@ items                                       messages
   message user                       ->       user
   message developer, system          ->       system; leading ones become one, with the instructions before them
   reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
+  custom_tool_call                   ->       the same: see tools.py
   function_call_output               ->       tool; its images and files are the user's next turn
 """
 
@@ -16,10 +17,19 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.web.responses import wire
+from gateway.web.responses.tools import arguments_of, function_name
 
 Json = dict[str, Any]
 
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+_RESULTS = wire.FunctionCallOutput | wire.CustomCallOutput
 
 
 REFERENCE = "item_reference"
@@ -99,7 +109,7 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
         except msgspec.ValidationError as err:
             where = f"input[{at - own_from}]"
             raise BadRequest(f"{where}: {err}.", param=where) from err
-        if shown and not isinstance(read, wire.FunctionCallOutput):
+        if shown and not isinstance(read, _RESULTS):
             # Results that belong to one turn stand together.
             turns.append({"role": "user", "content": shown})
             shown = []
@@ -122,12 +132,16 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
             case wire.Message(content=content):
                 turn = _assistant(turns, anew="content")
                 turn["content"] = _plain(_parts(content))
-            case wire.FunctionCall():
-                call = {"name": read.name, "arguments": read.arguments}
+            case wire.FunctionCall() | wire.CustomCall():
+                arguments = arguments_of(read.input) if isinstance(read, wire.CustomCall) else read.arguments
+                call = {"name": function_name(read.name, read.namespace), "arguments": arguments}
                 _assistant(turns).setdefault("tool_calls", []).append(
                     {"id": read.call_id, "type": "function", "function": call}
                 )
-            case wire.FunctionCallOutput(call_id=call_id, output=output):
+            case (
+                wire.FunctionCallOutput(call_id=call_id, output=output)
+                | wire.CustomCallOutput(call_id=call_id, output=output)
+            ):
                 parts = _parts(output)
                 texts = [part["text"] for part in parts if part["type"] == "text"]
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
