@@ -47,7 +47,7 @@ def simulate(
     ] = False,
     limits: Annotated[
         bool,
-        typer.Option("--limits", help="Also what no routing can pass: one cache for all, endless or pooled."),
+        typer.Option("--limits", help="Also what no routing passes by much: one cache for all; see README."),
     ] = False,
     workers: Annotated[int, typer.Option(help="Engines.", min=1, max=100_000)] = 4,
     kv_tokens: Annotated[

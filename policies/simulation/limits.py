@@ -1,12 +1,13 @@
 """What no routing rule can pass by much: the same fleet with one cache for all of its workers.
 
 *infinite*: the cache never forgets. *pooled*: it has the fleet's total size, and forgets what was used least
-recently. Both without admission limits, and routed by minimum TTFT: as all workers hold the same, only load
-decides.
+recently. Both let every request in at once. *pooled_kv*: pooled, and a request starts when its worker's KV memory
+has room for it beside those that run there, as on real workers: where KV is short, that keeps requests waiting
+whoever routes. All are routed by minimum TTFT: as all workers hold the same, only load decides.
 """
 
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 
@@ -49,6 +50,49 @@ class SharedCache:
         for block in reversed(blocks):
             self._kept[block] = None
             self._kept.move_to_end(block)
+
+
+class Workplace:
+    """One worker's memory before the shared cache: what runs takes room here, what is kept is `kept`'s.
+
+    See engine.Cache. `capacity` in blocks.
+    """
+
+    def __init__(self, kept: SharedCache, capacity: int) -> None:
+        self.evicted = kept.evicted
+        self._kept = kept
+        self._capacity = capacity
+        self._references: Counter[int] = Counter()
+        self._private = 0
+
+    def match(self, blocks: Sequence[int]) -> int:
+        return self._kept.match(blocks)
+
+    def acquire(self, blocks: Sequence[int], total: int) -> int | None:
+        held = blocks[: self._kept.match(blocks)]
+        private = total - len(held)
+        new = sum(block not in self._references for block in held)
+        if len(self._references) + self._private + new + private > self._capacity:
+            return None
+        self._references.update(held)
+        self._private += private
+        return self._kept.acquire(blocks, total)
+
+    def publish(self, blocks: Sequence[int]) -> None:
+        self._references.update(blocks)
+        self._private -= len(blocks)
+        self._kept.publish(blocks)
+
+    def release(self, blocks: Sequence[int], private: int) -> None:
+        for block in blocks:
+            self._references[block] -= 1
+            if not self._references[block]:
+                del self._references[block]
+        self._private -= private
+        self._kept.release(blocks, private)
+
+    def clear(self) -> None:
+        """Only workers that stay are simulated."""
 
 
 class HeldByAll:

@@ -9,14 +9,14 @@ from typing import Any
 from policies.registry import PolicyError
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
-from policies.simulation.limits import HeldByAll, SharedCache
+from policies.simulation.limits import HeldByAll, SharedCache, Workplace
 from policies.simulation.outcome import RunResult
 from policies.simulation.scenario import Change, Happening, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, paced, read_trace
 from policies.simulation.workloads import Load, generated
 
-LIMITS = ("pooled", "infinite")
+LIMITS = ("pooled_kv", "pooled", "infinite")
 LEAST_TTFT = {"price_max": 0.0, "harm": 0.0, "decode_weight": 0.0, "tie": 0.0}
 """`cost` with these options is estimated TTFT alone, by which the limits are routed."""
 
@@ -67,8 +67,9 @@ class Trial:
                 paths=paths,
             )
             return simulation.run(progress)
-        blocks = scenario.workers * (scenario.kv_tokens // BLOCK_TOKENS)
-        cache = SharedCache(None if self.subject == "infinite" else blocks)
+        blocks = scenario.kv_tokens // BLOCK_TOKENS
+        cache = SharedCache(None if self.subject == "infinite" else scenario.workers * blocks)
+        admits = self.subject == "pooled_kv"
         simulation = Simulation(
             trace,
             contender("cost", LEAST_TTFT),
@@ -84,7 +85,7 @@ class Trial:
             ),
             seed=self.seed,
             paths=paths,
-            caches=[cache] * scenario.workers,
+            caches=[Workplace(cache, blocks) if admits else cache for _ in range(scenario.workers)],
             known=HeldByAll(cache, scenario.workers),
         )
         return simulation.run(progress)

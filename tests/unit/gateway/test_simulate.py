@@ -10,7 +10,7 @@ from gateway.bench.trials import by_subject, run_trials
 from gateway.cli.failure import Failure
 from gateway.cli.main import app
 from policies.simulation.scenario import Scenario
-from policies.simulation.trial import Source, Trial
+from policies.simulation.trial import LIMITS, Source, Trial
 from policies.simulation.workloads import Load
 
 CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"
@@ -43,7 +43,7 @@ def test_policies_and_limits_stand_side_by_side_on_a_trace(tmp_path):
     result = json.loads(file.read_text())
     assert set(result) == {"machine", "versions", "settings", "runs"}
     assert set(result["runs"]) == {
-        *(f"{name} @ 1 gateway" for name in ("cost:harm=0.03", "round_robin", "pooled", "infinite")),
+        *(f"{name} @ 1 gateway" for name in ("cost:harm=0.03", "round_robin", *LIMITS)),
         *(f"{name} @ 2 gateways" for name in ("cost:harm=0.03", "round_robin")),
     }
     for run in result["runs"].values():
