@@ -173,6 +173,17 @@ class NotFound(GatewayError):
     status, code, type = 404, "not_found", "invalid_request_error"
 
 
+class PreviousResponseNotFound(GatewayError):
+    """A client that knows the code says the whole conversation again."""
+
+    status, code, type = 400, "previous_response_not_found", "invalid_request_error"
+
+    def __init__(self, identity: str) -> None:
+        super().__init__(
+            f"The previous response {identity[:100]!r} does not exist.", param="previous_response_id"
+        )
+
+
 class ModelNotFound(GatewayError):
     status, code, type = 404, "model_not_found", "invalid_request_error"
 

@@ -100,6 +100,7 @@ async def test_a_response_is_its_own_tenants_and_nobody_elses(gateway):
         async with post(running, tenant="globex", previous_response_id=identity) as response:
             refusal = (await response.json())["error"]
             assert (response.status, refusal["param"]) == (400, "previous_response_id")
+            assert refusal["code"] == "previous_response_not_found"
         async with running.http.get(f"{running.url}/v1/responses/{identity}") as response:
             assert response.status == 401
         assert (await got(running, identity))[0] == 200

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.response_store import BYTES_MAX, ResponseStore, StoredResponse
-from gateway.errors import BadRequest, GatewayError, ResponsesUnavailable
+from gateway.errors import BadRequest, GatewayError, PreviousResponseNotFound, ResponsesUnavailable
 from gateway.request import InferenceRequest, Surface
 from gateway.telemetry.record import Usage
 from gateway.tenants.tenant import Tenant
@@ -135,9 +135,7 @@ class ResponsesDialect:
         """The conversation that a response has ended with."""
         stored = await self._kept(identity)
         if stored is None:
-            raise BadRequest(
-                f"The previous response {identity[:100]!r} does not exist.", param="previous_response_id"
-            )
+            raise PreviousResponseNotFound(identity)
         if stored.running:
             raise BadRequest(
                 f"The previous response {identity[:100]!r} has not ended.", param="previous_response_id"
