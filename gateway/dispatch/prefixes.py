@@ -14,6 +14,8 @@ from radix_cache.namespace import Namespace, Space, hasher_for
 SPACES_MAX = 100_000
 INLINE_TOKENS_MAX = 1 << 16
 INLINE_IDS_MAX = 1 << 14
+COUNTED_CONTEXTS = 8
+"""Prompts of so many contexts are counted for whoever asks; nobody pays for that."""
 NO_HASHES: Hashes = array("Q")
 
 TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
@@ -73,6 +75,15 @@ class Prefixes:
             ),
             ids=await _ids(prompts[0]) if exact and len(prompts) == 1 and _hands_tokens(ctx) else None,
         )
+
+    async def count(self, ctx: RequestContext) -> int:
+        """Tokens of the request's prompt, also where it is too long: who asks wants to know by how much.
+
+        Raises what `of` raises, PromptTooLong for what is beyond COUNTED_CONTEXTS.
+        """
+        length_max = _length_max(ctx)
+        bound = length_max * COUNTED_CONTEXTS if length_max is not None else None
+        return sum(map(len, await ctx.model.encoder.encode(ctx.request, ctx.tenant, bound)))
 
     def space(self, model: Model, group: str) -> Space:
         """The cache of an isolation group at a model."""

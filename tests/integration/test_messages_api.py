@@ -78,6 +78,20 @@ async def test_a_message_of_no_tokens_warms_the_cache_and_says_nothing(gateway):
     assert '"stop_reason":"max_tokens"' in text
 
 
+async def test_a_prompt_that_is_too_long_is_counted(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        for words, least in ((10, 10), (200, 200)):
+            turn = [{"role": "user", "content": "word " * words}]
+            async with post(running, "/v1/messages/count_tokens", messages=turn) as response:
+                assert (await response.json())["input_tokens"] > least
+        # What is too long by far need not be counted to the last token.
+        turn = [{"role": "user", "content": "word " * 200_000}]
+        async with post(running, "/v1/messages/count_tokens", messages=turn) as response:
+            assert await error_of(response) == (400, "invalid_request_error")
+
+
 async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, tmp_path):
     directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
     models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
