@@ -119,9 +119,12 @@ def text(said: str, logprobs: list[Any] | None = None) -> Json:
     return {"type": "output_text", "text": said, "annotations": [], "logprobs": logprobs or []}
 
 
-def reasoning(identity: str, thought: str) -> Json:
-    content = [{"type": "reasoning_text", "text": thought}] if thought else []
-    return {"id": identity, "type": "reasoning", "summary": [], "content": content}
+def reasoning(identity: str, said: str) -> Json:
+    return {"id": identity, "type": "reasoning", "summary": [], "content": [thought(said)] if said else []}
+
+
+def thought(said: str) -> Json:
+    return {"type": "reasoning_text", "text": said}
 
 
 def call(identity: str, call_id: str, tool: Tool, arguments: str, status: str = "completed") -> Json:

@@ -2,7 +2,8 @@
 
     chat                                        events
       (status 200)                       ->       response.created, response.in_progress
-      delta {"reasoning_content": ".."}  ->       output_item.added (reasoning), reasoning_text.delta ..
+      delta {"reasoning_content": ".."}  ->       output_item.added (reasoning), content_part.added,
+                                                  reasoning_text.delta ..
       delta {"content": ".."}            ->       output_item.done, output_item.added (message), content_part.added,
                                                   output_text.delta ..
       delta {"tool_calls": [..]}         ->       .., output_item.added (function_call),
@@ -61,7 +62,7 @@ class Text:
 
 
 class Thought:
-    """Reasoning."""
+    """Reasoning. It has one part, as a message has."""
 
     def __init__(self, at: int, response: str) -> None:
         self._id = new_id("reasoning", response)
@@ -71,7 +72,10 @@ class Thought:
 
     def added(self) -> Events:
         item = answers.reasoning(self._id, "")
-        return [("response.output_item.added", {"output_index": self._at, "item": item})]
+        return [
+            ("response.output_item.added", {"output_index": self._at, "item": item}),
+            ("response.content_part.added", {**self._where, "part": answers.thought("")}),
+        ]
 
     def more(self, text: str) -> Events:
         self._said.append(text)
@@ -80,7 +84,8 @@ class Thought:
     def done(self) -> tuple[Json, Events]:
         text = "".join(self._said)
         return answers.reasoning(self._id, text), [
-            ("response.reasoning_text.done", {**self._where, "text": text})
+            ("response.reasoning_text.done", {**self._where, "text": text}),
+            ("response.content_part.done", {**self._where, "part": answers.thought(text)}),
         ]
 
 

@@ -77,6 +77,16 @@ def test_each_item_is_added_said_and_done_at_its_place():
     assert all(e["item_id"] in ids for e in events if "item_id" in e)
 
 
+def test_a_part_is_added_before_it_is_said_and_done_behind_it():
+    kinds = [event["type"].removeprefix("response.") for event in translated(*STREAM)]
+    for kind in ("reasoning_text", "output_text"):
+        begun, said = kinds.index("content_part.added"), kinds.index(f"{kind}.delta")
+        ended, done = kinds.index(f"{kind}.done"), kinds.index("content_part.done")
+        assert begun + 1 == said
+        assert ended + 1 == done
+        kinds = kinds[done + 1 :]
+
+
 @given(cuts=st.lists(st.integers(0, sum(map(len, STREAM))), max_size=12))
 def test_where_a_stream_is_cut_makes_no_difference(cuts):
     whole = b"".join(STREAM)
