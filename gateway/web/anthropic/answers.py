@@ -54,7 +54,7 @@ def message(chat: Chat, message_id: str, asked_stops: Collection[str], cut: str 
     content: list[Json] = []
     if said.thought:
         content.append({"type": "thinking", "thinking": said.thought, "signature": ""})
-    if said.text or not calls:
+    if said.speaks:
         content.append({"type": "text", "text": said.text, "citations": None})
     content += _tool_uses(calls)
     reason, stop = stopped(choice.finish_reason, choice.stop_text, asked_stops, cut, called=bool(calls))

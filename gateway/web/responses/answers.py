@@ -102,7 +102,7 @@ def output_of(chat: Chat, response: str, tools: Tools) -> tuple[list[Json], Choi
     output = []
     if said.thought:
         output.append(reasoning(new_id("reasoning", response), said.thought))
-    if said.text or not said.tool_calls:
+    if said.speaks:
         output.append(message(new_id("message", response), [text(said.text, choice.token_logprobs)]))
     for at, made in enumerate(said.tool_calls or ()):
         tool = tools.called(made.function.name or "")

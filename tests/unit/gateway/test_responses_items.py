@@ -66,6 +66,14 @@ def test_a_stream_and_a_whole_answer_have_the_same_output():
     assert last["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 6
 
 
+def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
+    body = {"choices": [{"message": {"reasoning": "hm", "content": None}, "finish_reason": "length"}]}
+    output, _ = answers.output_of(chat_answers.read(json.dumps(body).encode()), "resp_1", Tools(None))
+    streamed = translated(STREAM[1], chunk({}, "length"))[-1]["response"]
+    assert [item["type"] for item in output] == ["reasoning"]
+    assert without_ids(streamed["output"]) == without_ids(output)
+
+
 def test_each_item_is_added_said_and_done_at_its_place():
     events = translated(*STREAM)
     assert [e["sequence_number"] for e in events] == list(range(len(events)))
