@@ -43,6 +43,9 @@ from gateway.web.usage import own_usage
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
 
+COHERE_RERANK = "/v2/rerank"
+"""Where Cohere's clients ask for it, and engines answer."""
+
 Work = Callable[[HttpExchange, Services], Awaitable[None]]
 
 
@@ -157,6 +160,9 @@ def tenant_app(
         known[f"{prefix}/models"] = "GET, HEAD"
         app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=expectations)
         known[f"{prefix}/usage"] = "GET, HEAD"
+
+    app.router.add_post(COHERE_RERANK, answering[Surface.RERANK.value], expect_handler=expectations)
+    known[COHERE_RERANK] = "POST"
 
     async def describe(http: web.Request) -> web.Response:
         body = msgspec.json.encode(openapi.document(version("radixgate")))
