@@ -109,6 +109,7 @@ async def serve(exchange: Exchange, at: Services) -> None:
 async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> None:
     """By a worker of its model. Whoever fails before the first byte has failed for this model alone."""
     prompt = await at.prefixes.of(ctx)
+    ctx = shortened(ctx, prompt)
     progress.prompt_tokens = prompt.prompt_tokens
     exchange.counted(prompt.prompt_tokens, prompt.output_tokens_max)
     progress.mark("tokenise")
@@ -125,6 +126,14 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
                     held.failed(err)  # Nothing has been sent, so the next worker may try.
                 except Preempted:
                     continue  # It waits again.
+
+
+def shortened(ctx: RequestContext, prompt: PromptBlocks) -> RequestContext:
+    """As what its prompt leaves: what is beyond that need not be reserved either."""
+    if not ctx.request.shortens or prompt.output_tokens_max is None:
+        return ctx
+    request = msgspec.structs.replace(ctx.request, output_tokens_max=prompt.output_tokens_max)
+    return msgspec.structs.replace(ctx, request=request)
 
 
 async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:

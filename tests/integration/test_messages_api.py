@@ -112,6 +112,11 @@ async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, tmp_path)
                 assert re.fullmatch(
                     r"prompt is too long: (at least )?\d+ tokens > 100 maximum", refusal["message"]
                 )
+        # What is left is what is reserved: more than that nothing could use.
+        limits = [{"output_tokens": 100, "per": "day"}]
+    async with ScriptedWorker() as other, gateway(other, models=models, limits=limits) as running:
+        async with post(running, max_tokens=32_000) as response:
+            assert response.status == 200
     assert len(worker.seen) == 3
     assert 50 < worker.seen[0].body["max_tokens"] < 100
     assert worker.seen[1].body["max_tokens"] == worker.seen[0].body["max_tokens"]
