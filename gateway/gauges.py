@@ -17,6 +17,7 @@ from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.shadow import Shadow
 from gateway.dispatch.waiting_room import WaitingRoom
 from gateway.ledger.ledger import Ledger
+from gateway.quotas.escrow import Escrow
 from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.access_log import AccessLog
@@ -40,6 +41,7 @@ def gauges(
     index: SharedIndexParts,
     feeds: Feeds,
     quotas: GuardedQuotaStore,
+    escrow: Escrow,
     database: SqlDirectory | None,
     ledger: Ledger | None,
     batches: BatchCounts,
@@ -248,6 +250,12 @@ def gauges(
         single("tasks", "Tasks of the event loop.", lambda: len(asyncio.all_tasks())),
         single("redis_up", "1: quotas are shared; 0: this gateway decides alone.", lambda: not quotas.away),
         single("quota_local_decisions", "Made without Redis.", lambda: quotas.local_decisions, counter=True),
+        single(
+            "quota_escrow",
+            "Requests whose quota was there when they came.",
+            lambda: escrow.taken,
+            counter=True,
+        ),
         Gauge(
             name="quota_alerts",
             text="Limits of which as much was used as they ask to be told of, by the gateway that told it.",

@@ -4,6 +4,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from gateway.quotas.escrow import Escrow
 from gateway.quotas.events import Events
 from gateway.quotas.gateways import Gateways
 from gateway.quotas.guarded_store import GuardedQuotaStore
@@ -17,9 +18,10 @@ from radix_cache.redis.scripts import ScriptCaller
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """`store.run`, `leases.run` and `gateways.run` are its loops."""
+    """`store.run`, `escrow.run`, `leases.run` and `gateways.run` are its loops."""
 
     store: GuardedQuotaStore
+    escrow: Escrow
     leases: Leases
     gateways: Gateways
     events: Events
@@ -49,6 +51,8 @@ class Quotas:
             gateways=lambda: gateways.count,
             events=events,
         )
-        leases = Leases(store, events)
+        escrow = Escrow(store, lambda: store.away or not redis.escrow)
+        leases = Leases(escrow, events)
         stack.push_async_callback(leases.close)
-        return cls(store=store, leases=leases, gateways=gateways, events=events)
+        stack.push_async_callback(escrow.close)
+        return cls(store=store, escrow=escrow, leases=leases, gateways=gateways, events=events)

@@ -39,7 +39,7 @@ class Leases:
             return Lease(reservation=reservation)
         decision = await self._store.reserve(reservation)
         if isinstance(decision, Lease):
-            self._held[reservation.id] = decision
+            self._held[decision.reservation.id] = decision
             if decision.shadowed:
                 self.events.shadowed(decision)
         return decision

@@ -27,6 +27,13 @@ class RedisServer(Branch, frozen=True, kw_only=True):
     timeout_ms: Annotated[
         Positive, Meta(description="How long a request waits for Redis before it is decided locally.")
     ] = 50
+    escrow: Annotated[
+        bool,
+        Meta(
+            description="Quota of busy accounts that are far from all of their limits is reserved before the next "
+            "request comes, up to four of its size for a second, so that it does not wait for Redis."
+        ),
+    ] = True
     prefix: Annotated[
         str,
         Meta(

@@ -2,6 +2,7 @@
 
 direct              the worker itself
 radixgate           policies and quotas on, real Valkey; `tokenizer: text`
+radixgate-asking    the same process; a tenant whose quota is never in escrow: every request waits for Valkey
 radixgate-tokens    the same process; a model whose tokenizer directory it knows
 smg                 smg launch --policy cache_aware, with a tenant key
 aiohttp             bare_relay.py: no policies, the floor for a gateway in Python
@@ -26,8 +27,9 @@ from gateway.secret_store import deployment_secret
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 
-DIRECT, RADIXGATE, TOKENS, SMG, AIOHTTP = "direct", "radixgate", "radixgate-tokens", "smg", "aiohttp"
-SUBJECTS = (DIRECT, RADIXGATE, TOKENS, SMG, AIOHTTP)
+DIRECT, RADIXGATE, ASKING, TOKENS = "direct", "radixgate", "radixgate-asking", "radixgate-tokens"
+SMG, AIOHTTP = "smg", "aiohttp"
+SUBJECTS = (DIRECT, RADIXGATE, ASKING, TOKENS, SMG, AIOHTTP)
 
 TEXT_MODEL, TOKENS_MODEL = "bench-text", "bench-tokens"
 READY = re.compile(r"ready at (\S+)")
@@ -39,6 +41,8 @@ SMG_HOME = Path(".tools/smg-venv")
 SMG_READY = re.compile(r"listening\s+(\S+)")
 
 LIMITS = [{"requests": 1_000_000_000, "per": "minute"}, {"total_tokens": 10_000_000_000, "per": "minute"}]
+COUNTED_ONLY = {"requests": 1, "per": "minute", "mode": "soft"}
+"""A limit that is used up and refuses nobody."""
 CONCURRENCY = 10_000
 
 
@@ -67,7 +71,7 @@ class Field:
 async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field]:
     """Starts the worker and the wanted subjects, and stops them. Raises ChildFailed for all but smg."""
     secret = deployment_secret(Settings(state_directory=str(directory)))
-    key = new_key(pepper(secret))
+    key, asking = new_key(pepper(secret)), new_key(pepper(secret))
     children: list[Child] = []
     found: dict[str, Subject] = {}
     notes: list[str] = []
@@ -78,7 +82,7 @@ async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field
         await child.start(START_SECONDS_MAX)
         return child
 
-    def subject(name: str, child: Child, model: str = TEXT_MODEL) -> Subject:
+    def subject(name: str, child: Child, model: str = TEXT_MODEL, key: NewKey = key) -> Subject:
         assert child.pid is not None
         at = urlsplit(f"//{str(child.url).partition(',')[0].rpartition('//')[2]}")
         return Subject(
@@ -97,15 +101,16 @@ async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field
         urls = str(worker.url).split(",")
         found[DIRECT] = subject(DIRECT, worker)
         admin_url = None
-        if {RADIXGATE, TOKENS} & set(wanted):
+        if {RADIXGATE, ASKING, TOKENS} & set(wanted):
             admin_port = free_port(0)
             admin_url = f"http://127.0.0.1:{admin_port}"
             checkpoint = await _checkpoint(directory / "checkpoint")
             config = directory / "gateway.yaml"
-            settings = _settings(directory, urls, key, admin_port, checkpoint)
+            settings = _settings(directory, urls, (key, asking), admin_port, checkpoint)
             config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
             gateway = await start(RADIXGATE, READY, *_module("gateway"), "serve", "--config", str(config))
             found[RADIXGATE] = subject(RADIXGATE, gateway)
+            found[ASKING] = subject(ASKING, gateway, key=asking)
             found[TOKENS] = subject(TOKENS, gateway, TOKENS_MODEL)
         if SMG in wanted:
             try:
@@ -201,7 +206,7 @@ def _module(name: str) -> tuple[str, ...]:
 
 
 def _settings(
-    directory: Path, urls: Sequence[str], key: NewKey, admin_port: int, checkpoint: Path
+    directory: Path, urls: Sequence[str], keys: tuple[NewKey, NewKey], admin_port: int, checkpoint: Path
 ) -> dict[str, object]:
     """Everything on, nothing refused."""
     return {
@@ -214,8 +219,14 @@ def _settings(
             {"name": TOKENS_MODEL, "tokenizer": str(checkpoint)},
         ],
         "workers": [{"id": f"fast-{at}", "kind": "sglang", "url": url} for at, url in enumerate(urls)],
-        "plans": [{"name": "bench", "limits": LIMITS, "concurrency": CONCURRENCY}],
-        "tenants": [{"id": "bench", "plan": "bench", "keys": [{"id": key.id, "hash": key.hash}]}],
+        "plans": [
+            {"name": name, "limits": limits, "concurrency": CONCURRENCY}
+            for name, limits in (("bench", LIMITS), ("asking", [*LIMITS, COUNTED_ONLY]))
+        ],
+        "tenants": [
+            {"id": name, "plan": name, "keys": [{"id": key.id, "hash": key.hash}]}
+            for name, key in zip(("bench", "asking"), keys, strict=True)
+        ],
         "routing": {"policy": "cost"},
         "drain": {"notice_seconds": 0, "seconds": 1},
     }

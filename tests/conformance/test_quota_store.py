@@ -1,4 +1,4 @@
-"""What every QuotaStore promises: in the process, in Redis and in a cluster."""
+"""What every QuotaStore promises: in the process, in Redis and in a cluster, and with leases ahead."""
 
 import asyncio
 import itertools
@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from gateway.quotas.escrow import Escrow
 from gateway.quotas.limit import Limit, Scope, concurrency, scopes_for
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, RepeatRefused, Reservation
@@ -31,14 +32,17 @@ REQUESTS = Limit(unit="requests", amount=5, window=Window(seconds=3600))
 TOKENS = Limit(unit="total_tokens", amount=1000, window=Window(seconds=3600))
 
 
-@pytest.fixture(params=["local", "redis", "cluster"])
+@pytest.fixture(params=["local", "redis", "cluster", "escrow"])
 async def store(request):
     if request.param == "local":
         yield LocalQuotaStore(time.monotonic)
         return
     servers = request.getfixturevalue("cluster" if request.param == "cluster" else "valkey")
     scripts = ScriptCaller(servers.url)
-    yield RedisQuotaStore(scripts, timeout_seconds=5.0)
+    store = RedisQuotaStore(scripts, timeout_seconds=5.0)
+    escrow = Escrow(store)
+    yield escrow if request.param == "escrow" else store
+    await escrow.close()
     await scripts.close()
 
 
@@ -60,6 +64,8 @@ def ask():
 
 async def left(store, ask, *scopes):
     """What remains of every limit, seen without taking anything."""
+    if isinstance(store, Escrow):
+        await store.close()
     lease = await store.reserve(
         msgspec.structs.replace(ask(*scopes, prompt=0), cost=Cost(prompt_tokens=0, requests=0))
     )
@@ -318,7 +324,8 @@ async def test_a_soft_limit_refuses_nobody_and_counts_everything(store, ask):
 
 async def test_an_alert_comes_once_a_window_however_often_its_share_is_passed(store, ask):
     told = []
-    store._events.on_alert.append(told.append)
+    events = getattr(store, "_store", store)._events
+    events.on_alert.append(told.append)
     scope = Scope(name="tenant:t", limits=(replace(BUDGET, alert_at=0.5),))
 
     async def use(tokens):
@@ -331,7 +338,7 @@ async def test_an_alert_comes_once_a_window_however_often_its_share_is_passed(st
     assert [(a.tenant, a.scope, a.used, a.amount, a.share) for a in told] == [
         ("t", "tenant:t", 500, 1000, 0.5)
     ]
-    assert store._events.alerts == {("tenant:t", "total_tokens/calendar month"): 1}
+    assert events.alerts == {("tenant:t", "total_tokens/calendar month"): 1}
 
 
 def once(reservation, fingerprint="f", attempts_max=3):

@@ -54,7 +54,7 @@ def metrics() -> dict[str, tuple[str, set[str]]]:
             series[f"{name}_bucket"] = ("histogram", labels | {"le"})
             series[f"{name}_sum"] = series[f"{name}_count"] = ("histogram", labels)
     nothing: Any = None
-    for gauge in gauges(*[nothing] * 8):
+    for gauge in gauges(*[nothing] * 9):
         name = f"radixgate_{gauge.name}"
         series[f"{name}_total" if gauge.counter else name] = (
             "counter" if gauge.counter else "gauge",

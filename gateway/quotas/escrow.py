@@ -1,0 +1,276 @@
+"""Escrow: quota that is reserved before the request that will use it has come, so that it need not wait for Redis.
+
+    a request ends --> a lease like its own is reserved: ahead
+    the next comes --> takes it over, if it is large enough; it is settled to what was used, as every lease
+    nobody comes   --> it is given back after IDLE_SECONDS
+
+The store decides on each of them, so nothing is granted twice. Accounts have leases ahead while they are busy and
+far from all of their limits: near one, what is held here would be missed elsewhere.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import count
+from secrets import token_hex
+
+import msgspec
+
+from gateway.quotas.limit import CONCURRENCY, Scope
+from gateway.quotas.quota import (
+    UNIT_INDEX,
+    Cost,
+    Lease,
+    QuotaStore,
+    QuotaUnavailable,
+    Refusal,
+    Reservation,
+    Standing,
+    Units,
+)
+from gateway.quotas.restoring import is_long
+
+BUSY_SECONDS = 0.5
+"""Two requests within so long are a reason to expect a third."""
+AHEAD_SECONDS, AHEAD_MAX = 0.01, 4
+"""As many leases as requests come in so long, at least one, are ahead of one account."""
+IDLE_SECONDS = 1.0
+SWEEP_SECONDS = 0.25
+ACCOUNTS_MAX = 1024
+LEFT_MIN, LEFT_OF_LONG_MIN = 256, 4096
+"""So many times a lease's cost is left of every limit. More of long windows: a lease that nobody has used when its
+gateway dies stays charged."""
+LEFT_CONCURRENT_SHARE = 0.5
+
+
+class Ahead:
+    """One lease, there or on its way. `decided` gives None where it was not granted."""
+
+    __slots__ = ("asked_at", "decided", "reservation")
+
+    def __init__(
+        self, reservation: Reservation, decided: "asyncio.Task[Lease | None]", asked_at: float
+    ) -> None:
+        self.reservation = reservation
+        self.decided = decided
+        self.asked_at = asked_at
+
+
+class Account:
+    """Requests of the same scopes for the same model. `far`: from all of their limits, when they were last seen."""
+
+    __slots__ = ("ahead", "asked_at", "far", "gap_seconds", "scopes", "seen_at", "standings")
+
+    def __init__(self, scopes: tuple[Scope, ...]) -> None:
+        self.scopes = scopes
+        self.ahead: deque[Ahead] = deque()
+        self.asked_at, self.gap_seconds = float("-inf"), float("inf")
+        self.standings: tuple[Standing, ...] = ()
+        self.seen_at = 0.0
+        self.far = False
+
+    def sees(self, decision: Lease | Refusal, asked_at: float) -> None:
+        """What the store has told last."""
+        self.standings, self.seen_at = decision.standings, asked_at
+        self.far = isinstance(decision, Lease) and is_far(decision)
+
+    def asks(self, now: float) -> None:
+        """One more request has come."""
+        self.gap_seconds, self.asked_at = now - self.asked_at, now
+
+    @property
+    def wants(self) -> int:
+        """So many leases ahead."""
+        if not self.far or self.gap_seconds > BUSY_SECONDS:
+            return 0
+        return min(AHEAD_MAX, 1 + int(AHEAD_SECONDS / max(self.gap_seconds, AHEAD_SECONDS / AHEAD_MAX)))
+
+
+class Escrow:
+    """See QuotaStore: what `store` promises. `resting`: says whether nothing is to be reserved ahead now.
+
+    Counts in `taken` the requests that found their lease.
+    """
+
+    def __init__(
+        self,
+        store: QuotaStore,
+        resting: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.taken = 0
+        self._store = store
+        self._resting = resting
+        self._clock = clock
+        self._closed = False
+        self._accounts: OrderedDict[tuple[str, ...], Account] = OrderedDict()
+        self._name, self._numbers = token_hex(8), count()
+        self._tasks: set[asyncio.Task[Lease | None]] = set()
+
+    async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+        if reservation.once is not None or self._resting():
+            return await self._store.reserve(reservation)
+        account = self._account(reservation)
+        account.asks(self._clock())
+        lease = await self._taken(account, reservation.cost) if account.ahead else None
+        if lease is not None:
+            self.taken += 1
+            return lease
+        now = self._clock()
+        decision = await self._store.reserve(reservation)
+        account.sees(decision, now)
+        return decision
+
+    def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
+        # In this order both go out together, and it is settled first.
+        self._expect(lease.reservation)
+        return self._store.settle(lease, actual)
+
+    def release(self, lease: Lease) -> Awaitable[None]:
+        return self._store.release(lease)
+
+    async def renew(self, leases: Sequence[Lease]) -> None:
+        await self._store.renew(leases)
+
+    async def run(self) -> None:
+        """Gives back what nobody came for."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            oldest = self._clock() - IDLE_SECONDS
+            for key, account in list(self._accounts.items()):
+                while account.ahead and account.ahead[0].asked_at < oldest:
+                    self._give_back(account.ahead.popleft())
+                if not account.ahead and account.asked_at < oldest:
+                    del self._accounts[key]
+
+    async def close(self) -> None:
+        """Gives everything back, and reserves nothing more ahead."""
+        self._closed = True
+        for account in self._accounts.values():
+            self._forget(account)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _account(self, reservation: Reservation) -> Account:
+        names = [scope.name for scope in reservation.scopes]
+        key = (reservation.organisation, reservation.tenant, reservation.model, *names)
+        account = self._accounts.get(key)
+        if account is None or account.scopes != reservation.scopes:
+            if account is not None:  # Other limits hold from now on.
+                self._forget(account)
+            account = self._accounts[key] = Account(reservation.scopes)
+            if len(self._accounts) > ACCOUNTS_MAX:
+                self._forget(self._accounts.popitem(last=False)[1])
+        self._accounts.move_to_end(key)
+        return account
+
+    async def _taken(self, account: Account, cost: Cost) -> Lease | None:
+        """The oldest lease ahead that is large enough, if its windows have not ended."""
+        ahead = next((each for each in account.ahead if _fits(cost, each.reservation.cost)), None)
+        if ahead is None:
+            # Requests have become longer, and so will what is ahead.
+            self._give_back(account.ahead.popleft())
+            return None
+        account.ahead.remove(ahead)
+        if not ahead.decided.done():
+            try:
+                await asyncio.shield(ahead.decided)
+            except asyncio.CancelledError:
+                self._give_back(ahead)
+                raise
+        lease, now = ahead.decided.result(), self._clock()
+        if lease is None:
+            return None
+        if now - ahead.asked_at > IDLE_SECONDS or _is_over(lease, now - ahead.asked_at):
+            self._give_back(ahead)
+            return None
+        # What is left is told as of the last decision, which may be of another lease ahead.
+        age = now - account.seen_at
+        return msgspec.structs.replace(lease, standings=tuple(_aged(each, age) for each in account.standings))
+
+    def _expect(self, like: Reservation) -> None:
+        """One request has ended, so others may come."""
+        if like.once is not None or self._closed or self._resting():
+            return
+        account = self._account(like)
+        for _ in range(len(account.ahead), account.wants):
+            name = f"ahead-{self._name}-{next(self._numbers)}"
+            reservation = msgspec.structs.replace(like, id=name, cost=rounded_up(like.cost))
+            decided = self._begin(self._asked(account, reservation))
+            account.ahead.append(Ahead(reservation, decided, self._clock()))
+
+    async def _asked(self, account: Account, reservation: Reservation) -> Lease | None:
+        now = self._clock()
+        try:
+            decision = await self._store.reserve(reservation)
+        except QuotaUnavailable:
+            account.far = False
+            return None
+        account.sees(decision, now)
+        if isinstance(decision, Lease) and decision.shadowed:
+            self._store.release(decision)  # Of this somebody is to be told, once there is a request.
+            return None
+        return decision if isinstance(decision, Lease) else None
+
+    def _forget(self, account: Account) -> None:
+        while account.ahead:
+            self._give_back(account.ahead.popleft())
+
+    def _give_back(self, ahead: Ahead) -> None:
+        self._begin(self._given_back(ahead))
+
+    async def _given_back(self, ahead: Ahead) -> None:
+        if (lease := await ahead.decided) is not None:
+            await self._store.release(lease)
+
+    def _begin(self, work: Coroutine[None, None, Lease | None]) -> "asyncio.Task[Lease | None]":
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def rounded_up(cost: Cost) -> Cost:
+    """To powers of two: the next request may be somewhat longer. Any of its tokens may be cached."""
+    return Cost(
+        prompt_tokens=_power(cost.prompt_tokens),
+        cached_tokens=None,
+        output_tokens=_power(cost.output_tokens),
+        requests=cost.requests,
+        spend=_power(cost.spend),
+    )
+
+
+def is_far(lease: Lease) -> bool:
+    """Is so much left of every limit that a few more leases like this are nothing?"""
+    units = rounded_up(lease.reservation.cost).units
+    return not lease.shadowed and all(_is_far(standing, units) for standing in lease.standings)
+
+
+def _is_far(standing: Standing, units: Units) -> bool:
+    limit = standing.limit
+    if limit.unit == CONCURRENCY:
+        return standing.remaining >= max(2 * AHEAD_MAX, LEFT_CONCURRENT_SHARE * limit.amount)
+    times = LEFT_OF_LONG_MIN if is_long(limit) else LEFT_MIN
+    return standing.remaining >= times * max(1, units[UNIT_INDEX[limit.unit]])
+
+
+def _is_over(lease: Lease, seconds: float) -> bool:
+    """Has a window that it was charged to ended since?"""
+    return any(
+        standing.limit.is_budget and standing.unit != CONCURRENCY and standing.reset_seconds <= seconds
+        for standing in lease.standings
+    )
+
+
+def _aged(standing: Standing, seconds: float) -> Standing:
+    return msgspec.structs.replace(standing, reset_seconds=max(0.0, standing.reset_seconds - seconds))
+
+
+def _fits(cost: Cost, held: Cost) -> bool:
+    return all(needed <= there for needed, there in zip(cost.units, held.units, strict=True))
+
+
+def _power(number: int) -> int:
+    return 1 << (number - 1).bit_length() if number > 1 else number

@@ -1,0 +1,290 @@
+"""Leases ahead: who finds one, when there are none, and that all of them come back."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from gateway.quotas import escrow
+from gateway.quotas.escrow import Escrow, rounded_up
+from gateway.quotas.limit import Limit, Scope, concurrency
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, Reservation
+from policies.windows import Window
+
+REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))
+TOKENS = Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=60, reset="rolling"))
+PLAN = Scope(name="tenant:t", limits=(REQUESTS, TOKENS, concurrency(100)))
+
+
+numbers = itertools.count()
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Slow(LocalQuotaStore):
+    """A store whose decisions come when they may."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.may = asyncio.Event()
+        self.may.set()
+        self.asked = []
+        self.away = False
+
+    async def reserve(self, reservation):
+        self.asked.append(reservation.id)
+        await self.may.wait()
+        if self.away:
+            raise QuotaUnavailable("away")
+        return await super().reserve(reservation)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store(clock):
+    return Slow(clock)
+
+
+@pytest.fixture
+def ahead(store, clock):
+    return Escrow(store, lambda: store.away, clock)
+
+
+def asked(id, scope=PLAN, prompt=100, output=50, **more):
+    return Reservation(
+        id=id,
+        organisation="o",
+        scopes=(scope,),
+        cost=Cost(prompt_tokens=prompt, output_tokens=output, cached_tokens=None),
+        tenant="t",
+        model="m",
+        **more,
+    )
+
+
+async def busy(ahead, clock, scope=PLAN, gap=0.1, times=2, **cost):
+    """An account that asks again and again."""
+    for _ in range(times):
+        clock.now += gap
+        lease = await ahead.reserve(asked(f"before-{next(numbers)}", scope, **cost))
+        ahead.settle(lease, Cost(prompt_tokens=100, output_tokens=50))
+    await asyncio.sleep(0)
+
+
+async def running(store):
+    """Requests that hold a place now, as the store has it."""
+    probe = await LocalQuotaStore.reserve(store, asked(f"probe-{next(numbers)}"))
+    store.release(probe)
+    return 100 - probe.standings[2].remaining - 1
+
+
+async def test_who_comes_to_a_busy_account_finds_a_lease_and_asks_nobody(ahead, store, clock):
+    await busy(ahead, clock)
+    store.may.clear()
+    lease = await asyncio.wait_for(ahead.reserve(asked("next")), 1)
+    assert isinstance(lease, Lease)
+    assert "next" not in store.asked
+    assert ahead.taken == 1
+
+
+async def test_what_was_used_is_what_is_charged_whoever_reserved_it(ahead, store, clock):
+    window = replace(REQUESTS, window=Window(seconds=1e9))
+    scope = Scope(name="tenant:t", limits=(window, replace(TOKENS, window=Window(seconds=1e9))))
+    await busy(ahead, clock, scope, times=20, prompt=10, output=10)
+    assert ahead.taken > 10
+    await ahead.close()
+    left = (await store.reserve(asked("probe", scope, prompt=0, output=0))).standings
+    assert [standing.remaining for standing in left] == [10_000 - 21, 1_000_000 - 20 * 150]
+
+
+async def test_one_request_alone_leaves_nothing_behind(ahead, store, clock):
+    await busy(ahead, clock, times=1)
+    assert len(store.asked) == 1
+    clock.now += escrow.BUSY_SECONDS + 0.1
+    await busy(ahead, clock, times=1)
+    assert await running(store) == 0
+
+
+async def test_as_many_are_ahead_as_come_in_a_hundredth_of_a_second_and_no_more_than_four(
+    ahead, store, clock
+):
+    await busy(ahead, clock, gap=0.1, times=5)
+    assert await running(store) == 1
+    await busy(ahead, clock, gap=0.005, times=5)
+    assert await running(store) == 3
+    await busy(ahead, clock, gap=0.0001, times=9)
+    assert await running(store) == escrow.AHEAD_MAX
+
+
+async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypatch):
+    monkeypatch.setattr(escrow, "SWEEP_SECONDS", 0.001)
+    await busy(ahead, clock)
+    assert await running(store) == 1
+    sweeping = asyncio.create_task(ahead.run())
+    await asyncio.sleep(0.02)
+    assert await running(store) == 1, "it has its second"
+    clock.now += escrow.IDLE_SECONDS + 0.1
+    while await running(store):
+        await asyncio.sleep(0.001)
+    while ahead._accounts:
+        await asyncio.sleep(0.001)
+    sweeping.cancel()
+
+
+async def test_a_request_takes_what_is_as_long_as_it_may_be(ahead, store, clock):
+    await busy(ahead, clock)
+    assert isinstance(await ahead.reserve(asked("as long", prompt=128)), Lease)
+    assert "as long" not in store.asked
+
+
+async def test_a_request_that_needs_more_than_is_held_asks_for_itself_and_the_next_does_not(
+    ahead, store, clock
+):
+    await busy(ahead, clock)
+    lease = await ahead.reserve(asked("long", prompt=129))
+    assert "long" in store.asked
+    clock.now += 0.1
+    ahead.settle(lease, Cost(prompt_tokens=129))
+    await asyncio.sleep(0)
+    assert isinstance(await ahead.reserve(asked("as long", prompt=140)), Lease)
+    assert "as long" not in store.asked
+
+
+async def test_of_several_that_are_ahead_the_one_that_is_large_enough_is_taken(ahead, store, clock):
+    await busy(ahead, clock, gap=0.004, times=2)
+    lease = await ahead.reserve(asked("long", prompt=500))
+    clock.now += 0.0001
+    ahead.settle(lease, Cost(prompt_tokens=500))
+    await asyncio.sleep(0)
+    assert isinstance(await ahead.reserve(asked("as long", prompt=500)), Lease)
+    assert "as long" not in store.asked
+    assert isinstance(await ahead.reserve(asked("short")), Lease)
+    assert "short" not in store.asked
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        replace(REQUESTS, amount=200),
+        replace(TOKENS, amount=64 * 256),
+        replace(TOKENS, amount=192 * 4000, window=Window(seconds=86_400)),
+        concurrency(8),
+        replace(REQUESTS, amount=1, mode="soft"),
+        replace(REQUESTS, amount=1, mode="shadow"),
+    ],
+    ids=["requests", "tokens", "a long window", "concurrency", "a soft one", "a shadow"],
+)
+async def test_near_a_limit_nothing_is_held_that_others_could_use(ahead, store, clock, limit):
+    scope = Scope(name="tenant:t", limits=(replace(REQUESTS, amount=10**6), limit))
+    await busy(ahead, clock, scope, times=4)
+    assert [name for name in store.asked if name.startswith("ahead-")] == []
+
+
+async def test_a_lease_whose_window_has_ended_is_not_used_in_the_next(ahead, store, clock):
+    rolling = replace(REQUESTS, window=Window(seconds=0.5, reset="rolling"))
+    scope = Scope(name="tenant:t", limits=(rolling,))
+    await busy(ahead, clock, scope)
+    clock.now += 0.45
+    lease = await ahead.reserve(asked("in the next window", scope))
+    assert "in the next window" in store.asked
+    assert lease.standings[0].remaining == 10_000 - 1
+
+
+async def test_limits_that_were_changed_hold_for_the_next_request(ahead, store, clock):
+    await busy(ahead, clock)
+    lower = replace(PLAN, limits=(replace(REQUESTS, amount=1),))
+    assert isinstance(await ahead.reserve(asked("next", lower)), Refusal)
+    await asyncio.sleep(0)
+    assert await running(store) == 0
+
+
+async def test_a_lease_that_is_not_there_yet_is_waited_for_and_given_back_if_its_request_leaves(
+    ahead, store, clock
+):
+    await busy(ahead, clock, times=1)
+    lease = await ahead.reserve(asked("second"))
+    store.may.clear()
+    ahead.settle(lease, Cost(prompt_tokens=100))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(ahead.reserve(asked("third")))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert "third" not in store.asked
+    waiting.cancel()
+    store.may.set()
+    await asyncio.wait([waiting])
+    await ahead.close()
+    assert await running(store) == 0
+
+
+async def test_one_that_was_refused_is_asked_for_again_by_its_request(ahead, store, clock):
+    await busy(ahead, clock, times=1)
+    lease = await ahead.reserve(asked("second"))
+    store.may.clear()
+    ahead.settle(lease, Cost(prompt_tokens=100))
+    waiting = asyncio.create_task(ahead.reserve(asked("third")))
+    await asyncio.sleep(0)
+    await LocalQuotaStore.reserve(store, asked("another gateway's", prompt=999_540))
+    store.may.set()
+    assert isinstance(await waiting, Lease)
+    assert "third" in store.asked
+
+
+async def test_while_redis_is_away_every_request_is_decided_by_itself(ahead, store, clock):
+    await busy(ahead, clock)
+    store.away = True
+    with pytest.raises(QuotaUnavailable):
+        await ahead.reserve(asked("next"))
+    store.away = False
+    await busy(ahead, clock, times=3)
+    assert ahead.taken > 0
+
+
+async def test_a_request_that_may_be_repeated_is_known_by_its_own_name(ahead, store, clock):
+    await busy(ahead, clock)
+    once = Once(name="n", fingerprint="f")
+    lease = await ahead.reserve(asked("repeatable", once=once))
+    assert lease.reservation.id == "repeatable"
+    before = len(store.asked)
+    ahead.settle(lease, Cost(prompt_tokens=1))
+    await asyncio.sleep(0)
+    assert len(store.asked) == before
+
+
+async def test_at_the_end_everything_is_given_back_and_nothing_more_is_taken(ahead, store, clock):
+    await busy(ahead, clock, gap=0.0001, times=9)
+    lease = await ahead.reserve(asked("the last"))
+    await ahead.close()
+    ahead.settle(lease, Cost(prompt_tokens=1))
+    await asyncio.sleep(0)
+    assert await running(store) == 0
+
+
+async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, clock, monkeypatch):
+    monkeypatch.setattr(escrow, "ACCOUNTS_MAX", 3)
+    for name in "abcdef":
+        await busy(ahead, clock, Scope(name=f"tenant:{name}", limits=PLAN.limits))
+    await asyncio.sleep(0)
+    assert len(ahead._accounts) == 3
+    assert sum(len(account.ahead) for account in ahead._accounts.values()) == 3
+
+
+def test_costs_are_rounded_up_so_that_the_next_request_may_be_longer():
+    cost = rounded_up(Cost(prompt_tokens=100, output_tokens=64, cached_tokens=None, spend=0))
+    assert cost == Cost(prompt_tokens=128, output_tokens=64, cached_tokens=None, spend=0)
+    assert rounded_up(cost) == cost
+    one = rounded_up(msgspec.structs.replace(cost, prompt_tokens=1, output_tokens=0, spend=3))
+    assert (one.prompt_tokens, one.output_tokens, one.spend) == (1, 0, 4)
