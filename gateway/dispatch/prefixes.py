@@ -14,6 +14,8 @@ from radix_cache.namespace import Namespace, Space, hasher_for
 SPACES_MAX = 100_000
 INLINE_TOKENS_MAX = 1 << 16
 INLINE_IDS_MAX = 1 << 14
+ESTIMATE_MARGIN = 2
+"""A prompt may have so many times the tokens that it is estimated to have."""
 COUNTED_CONTEXTS = 8
 """Prompts of so many contexts are counted for whoever asks; nobody pays for that."""
 NO_HASHES: Hashes = array("Q")
@@ -69,8 +71,8 @@ class Prefixes:
             prompt_tokens=sum(lengths),
             exact=exact,
             output_tokens_max=(
-                _left_by_the_context(ctx, max(lengths), length_max)
-                if exact and ctx.request.shortens
+                _left_by_the_context(ctx, max(lengths) * (1 if exact else ESTIMATE_MARGIN), length_max)
+                if ctx.request.shortens
                 else _left_by_the_plan(ctx, max(lengths))
             ),
             ids=await _ids(prompts[0]) if exact and len(prompts) == 1 and _hands_tokens(ctx) else None,
@@ -147,7 +149,7 @@ def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | Non
 def _left_by_the_context(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> int | None:
     """Tokens for an answer whose client takes what there is; None where all that it asked for is left."""
     asked = ctx.request.output_tokens_max
-    if asked is None or length_max is None or prompt_tokens + asked <= length_max:
+    if asked is None or length_max is None or not prompt_tokens < length_max < prompt_tokens + asked:
         return None
     return length_max - prompt_tokens
 

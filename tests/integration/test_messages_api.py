@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.engine import tiny_checkpoint
 
@@ -123,6 +125,29 @@ async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, tmp_path)
     assert worker.seen[2].body["max_tokens"] == 8
     assert whole["stop_reason"] == "model_context_window_exceeded"
     assert '"stop_reason":"model_context_window_exceeded"' in text
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm", "openai"])
+async def test_workers_say_how_long_their_context_is(gateway, tmp_path, kind):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    listed = {"object": "list", "data": [{"id": "m", "max_model_len": 100}, {"id": "other"}]}
+    counted, estimated = json.dumps([{"name": "m", "tokenizer": str(directory)}]), "[]"
+    for models in (counted, estimated):
+        async with ScriptedWorker() as worker:
+            worker.listed = json.dumps(listed).encode()
+            async with gateway(worker, kind=kind, models=models) as running:
+                async with post(running, max_tokens=32_000) as response:
+                    assert (response.status, (await response.json())["stop_reason"]) == (
+                        200,
+                        "model_context_window_exceeded",
+                    )
+                assert 20 < worker.seen[-1].body["max_tokens"] < 100
+                # An estimate refuses nothing: only the worker knows.
+                turn = [{"role": "user", "content": "word " * 200}]
+                async with post(running, max_tokens=32_000, messages=turn) as response:
+                    assert response.status == (400 if models == counted else 200)
+                async with post(running, model="other", max_tokens=32_000) as response:
+                    assert (response.status, worker.seen[-1].body["max_tokens"]) == (200, 32_000)
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(gateway):
