@@ -182,7 +182,9 @@ def _part(part: wire.Part) -> Json:
             return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
         case wire.InputFile(file_data=str(data), filename=name):
             return {"type": "file", "file": {"file_data": data, "filename": name or "file"}}
-    raise BadRequest("Images and files are sent as data or by their URL, not by an id.", param="input")
+    raise BadRequest(
+        "Images are sent as data or by their URL, files as data; neither is known by an id.", param="input"
+    )
 
 
 def _plain(parts: list[Json]) -> str | list[Json]:
