@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from gateway.database.sqlite_connection import SqliteConnection
 from gateway.database_address import sqlite_file
 
 CONNECT_SECONDS_MAX = 3.0
@@ -86,7 +87,7 @@ class Database:
         # Each keeps megabytes of pages and statements: what one connection can do fills one.
         options["pool_use_lifo"] = True
         if self.file is not None:
-            options["connect_args"] = {"timeout": CONNECT_SECONDS_MAX}
+            options["connect_args"] = {"timeout": CONNECT_SECONDS_MAX, "async_creator_fn": SqliteConnection}
         else:
             options["connect_args"] = {
                 "timeout": CONNECT_SECONDS_MAX,
@@ -130,7 +131,7 @@ def _roll_back_sqlite(connection: Any, *_: object) -> None:
             sqlite.rollback()
 
     with suppress(RuntimeError):  # Without a loop it is the collector's, at the end of the process.
-        # Nobody waits for it; before 0.22.1 the thread dies, and closing waits for ever, where there is no future.
+        # Nobody waits for it.
         driver._tx.put_nowait((asyncio.get_running_loop().create_future(), rolled_back))
 
 

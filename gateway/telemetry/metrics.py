@@ -204,6 +204,8 @@ class RequestMetrics:
         self._children: dict[tuple[str, str], _TenantModel] = {}
         self._outcomes: dict[tuple[str, str, str], Counter] = {}
         self._workers: dict[str, _Worker] = {}
+        self._classes: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        self._deciders: dict[str, tuple[Counter, Counter, Counter]] = {}
         self._pairs: set[tuple[str, str]] = set()
 
     def observe(self, record: RequestRecord) -> None:
@@ -215,9 +217,10 @@ class RequestMetrics:
             self._outcomes[tenant, model, record.code] = outcome
         outcome.inc()
         if record.service_class:
-            self.class_requests.labels(record.service_class, class_outcome(record)).inc()
+            requests, first_token = self._class(record.service_class, class_outcome(record))
+            requests.inc()
             if record.first_token_seconds is not None:
-                self.class_ttft.labels(record.service_class).observe(record.first_token_seconds)
+                first_token.observe(record.first_token_seconds)
         if record.worker is None:
             return
         child = self._children.get((tenant, model))
@@ -246,11 +249,11 @@ class RequestMetrics:
                 worker.ttft.inc(measured)
                 worker.predicted_ttft.inc(expected)
                 worker.ttft_error.inc(abs(expected - measured))
-                by = SHADOW if record.by_shadow else POLICY
-                self.decided.labels(by).inc()
-                self.decided_ttft.labels(by).inc(measured)
+                decided, ttft, uncached = self._decider(SHADOW if record.by_shadow else POLICY)
+                decided.inc()
+                ttft.inc(measured)
                 if record.cached_tokens is not None:
-                    self.decided_uncached.labels(by).inc(record.prompt_tokens - record.cached_tokens)
+                    uncached.inc(record.prompt_tokens - record.cached_tokens)
             if record.cached_tokens is not None:
                 # Unknown is not zero.
                 error = abs(record.predicted_tokens - record.cached_tokens)
@@ -258,6 +261,20 @@ class RequestMetrics:
                     of.cached_tokens.inc(record.cached_tokens)
                     of.predicted_tokens.inc(record.predicted_tokens)
                     of.cached_error.inc(error)
+
+    def _class(self, name: str, outcome: str) -> tuple[Counter, Histogram]:
+        found = self._classes.get((name, outcome))
+        if found is None:
+            found = self.class_requests.labels(name, outcome), self.class_ttft.labels(name)
+            self._classes[name, outcome] = found
+        return found
+
+    def _decider(self, by: str) -> tuple[Counter, Counter, Counter]:
+        found = self._deciders.get(by)
+        if found is None:
+            found = self.decided.labels(by), self.decided_ttft.labels(by), self.decided_uncached.labels(by)
+            self._deciders[by] = found
+        return found
 
     def _worker(self, name: str) -> "_Worker":
         worker = self._workers.get(name)

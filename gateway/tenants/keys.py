@@ -13,6 +13,7 @@ import hmac
 import secrets
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 PREFIX = "rg-"
@@ -69,7 +70,15 @@ def claimed_id(presented: str, prefix: str = PREFIX) -> str:
 
 def key_digest(presented: str, pepper: bytes) -> bytes:
     """HMAC-SHA-256 of the whole key as presented, whatever it is."""
-    return hmac.digest(pepper, presented.encode("utf-8", "surrogatepass"), hashlib.sha256)
+    keyed = _keyed(pepper).copy()
+    keyed.update(presented.encode("utf-8", "surrogatepass"))
+    return keyed.digest()
+
+
+@lru_cache(maxsize=8)
+def _keyed(pepper: bytes) -> hmac.HMAC:
+    """A copy of it is made in half the time of a new one."""
+    return hmac.new(pepper, digestmod=hashlib.sha256)
 
 
 def _checksum(body: str) -> str:

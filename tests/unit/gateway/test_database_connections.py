@@ -7,6 +7,11 @@ from sqlalchemy import event, text
 
 from gateway.database.database import Database
 
+LONG_STATEMENT = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
+)
+"""Takes a good part of a second."""
+
 
 async def test_one_after_another_is_asked_through_one_connection(tmp_path):
     database = Database("sqlite:///some.db", tmp_path)
@@ -51,12 +56,7 @@ async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(t
             held.append(await connection.stream(text("SELECT number FROM counts")))
             await anext(held[0])
             begun.set()
-            await connection.execute(
-                text(
-                    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)"
-                    " SELECT max(i) FROM n"
-                )
-            )
+            await connection.execute(text(LONG_STATEMENT))
 
     task = asyncio.create_task(interrupted())
     await begun.wait()
@@ -85,4 +85,29 @@ async def test_whoever_reads_before_it_writes_waits_for_those_who_write_meanwhil
     await asyncio.gather(*(raised() for _ in range(24)))
     async with database.begin() as connection:
         assert (await connection.execute(text("SELECT number FROM counts"))).scalar() == 24
+    await database.close()
+
+
+async def test_whoever_is_cancelled_again_while_its_connection_closes_leaves_nobody_waiting(tmp_path):
+    """A closing connection that was told to stop twice waited for a thread that had ended; so did the end of the
+    process, which cancels and waits for whatever still runs."""
+    database = Database("sqlite:///twice.db", tmp_path)
+    others = asyncio.all_tasks()
+
+    async def interrupted():
+        async with database.begin() as connection:
+            await connection.execute(text(LONG_STATEMENT))
+
+    task = asyncio.create_task(interrupted())
+    await asyncio.sleep(0.02)
+    task.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.wait([task])
+    left = asyncio.all_tasks() - others
+    _, waiting = await asyncio.wait(left, timeout=20) if left else (set(), set())
+    assert not waiting
+    async with database.begin() as connection:
+        await connection.execute(text("SELECT 1"))
     await database.close()
