@@ -1,14 +1,16 @@
 """What many tests share: a real Valkey, and gateways on the production runner."""
 
 import asyncio
+import inspect
 import json
 import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,23 @@ hypothesis.settings.register_profile(
     print_blob=True,
 )
 hypothesis.settings.load_profile("any machine")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """uvloop lets no alarm through: a coroutine has a bound of its own, a little below that of everything else."""
+    if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+        marker = item.get_closest_marker("timeout")
+        given = marker.args[0] if marker is not None else item.config.getoption("timeout")
+        item.obj = _bounded(item.obj, 0.9 * float(given or item.config.getini("timeout")))
+
+
+def _bounded(test: Callable[..., Coroutine[Any, Any, None]], seconds: float) -> Callable[..., Any]:
+    @wraps(test)
+    async def bounded(*args: Any, **named: Any) -> None:
+        async with asyncio.timeout(seconds):
+            await test(*args, **named)
+
+    return bounded
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.queue.keys import BATCH, QueueKeys
 from gateway.queue.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
+from policies.admission import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.queue_model import QueueModel, Round
 
@@ -20,6 +21,7 @@ WINDOW = 100
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
 WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")
+CROWD = PASSED_MAX + 2
 BEFORE = ("m", "n")
 """Who goes before batch work."""
 
@@ -86,6 +88,17 @@ class QueueMachine(RuleBasedStateMachine):
         routes=routes,
     )
     def admit(self, name, tenant, queue, cost, weight, routes):
+        self.asks(name, tenant, queue, cost, weight, routes)
+
+    @rule(
+        name=gateway, queue=st.sampled_from(QUEUES), routes=st.lists(routes, min_size=CROWD, max_size=CROWD)
+    )
+    def crowd(self, name, queue, routes):
+        """More tenants than are looked at, one after another."""
+        for at, each in enumerate(routes):
+            self.asks(name, f"t{at}", queue, 10.0, 1.0, each)
+
+    def asks(self, name, tenant, queue, cost, weight, routes):
         id = f"{name}:{len(self.tickets)}"
         self.tickets[id] = SharedTicket(
             id=id, queue=queue, tenant=tenant, weight=weight, cost=cost, kv_tokens=10
@@ -120,9 +133,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.batch_may_go = False  # who stood before it may be gone; the next verb that names all sees that
 
     @precondition(lambda self: self.model.turns)
-    @rule(data=st.data(), routes=routes, for_another=st.booleans())
-    def claim(self, data, routes, for_another):
+    @rule(data=st.data(), routes=routes, as_given=st.booleans(), for_another=st.booleans())
+    def claim(self, data, routes, as_given, for_another):
         id = data.draw(st.sampled_from(sorted(set(self.model.turns))))
+        record = self.model.records.get(id)
+        if as_given and record is not None and record.state == "granted":
+            routes = [SharedRoute(record.worker, record.tokens, 1.0)]
         name, queue = id.split(":")[0], self.tickets[id].queue
         mine = [other for other in self.model.waiting(queue) if other.startswith(name)]
         other = data.draw(st.sampled_from(mine)) if for_another and mine else None
@@ -233,11 +249,10 @@ class QueueMachine(RuleBasedStateMachine):
         if not self.model.gateways:
             return
         if self.model.hold is not None:
-            some = min(self.model.gateways)
+            self.batch_may_go, some = True, min(self.model.gateways)
             while self.somebody_may_go():
                 assert self.do(self.stores[some].expire(QUEUES, ahead_ms=-LATER_MS)) is not None
                 self.model.expire(some, QUEUES, everything=False)
-            self.batch_may_go = True
         assert not self.somebody_may_go()
 
     def somebody_may_go(self):

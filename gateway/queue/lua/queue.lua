@@ -29,17 +29,20 @@
 local verbs = {}
 local CLAIM_MS, ENDED_MS = 250, 10000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
-local HOLD_MS, PASSED_MAX, PASSED_OF_FLOW_MAX = 10, 8, 4
+local HOLD_MS, PASSED_MAX, PASSED_OF_FLOW_MAX, UNPACKED_MAX = 10, 8, 4, 256
+
+-- What `look` keeps from call to call: records by what they are packed as, and how many.
+local unpacked, unpacked_count = {}, 0
 
 -- Set anew by every call; redis.call is not there yet when a library is loaded.
-local call, now, gateways, loads, places, owned, grants, ended, turns, window, hold, queues, at, more
+local call, now, gateways, loads, places, owned, grants, ended, turns, window, hold, queues, at, more, queued
 
 local function open(keys, args)
   call = redis.call
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
-  window, hold, queues, more = tonumber(args[2]), tonumber(args[3]), {}, false
+  window, hold, queues, more, queued = tonumber(args[2]), tonumber(args[3]), {}, false, {}
   local count = tonumber(args[4])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
@@ -66,6 +69,17 @@ local function read(id)
   return found and cmsgpack.unpack(found)
 end
 
+-- The same, not to be changed. Who stands first is looked at by verb after verb: to unpack it each time would cost more
+-- than all else of a look.
+local function look(id)
+  local found = call('HGET', places, id)
+  if found and not unpacked[found] then
+    if unpacked_count == UNPACKED_MAX then unpacked, unpacked_count = {}, 0 end
+    unpacked[found], unpacked_count = cmsgpack.unpack(found), unpacked_count + 1
+  end
+  return found and unpacked[found]
+end
+
 local function write(id, record) call('HSET', places, id, cmsgpack.pack(record)) end
 
 local LOAD = '<i8i8i8'
@@ -79,8 +93,10 @@ end
 local function load_changes(worker, tokens, streams, kv)
   local tokens_now, streams_now, kv_now = load_of(call('HGET', loads, worker))
   if streams_now + streams == 0 then
+    queued[worker] = 0
     call('HDEL', loads, worker)
   else
+    queued[worker] = tokens_now + tokens
     call('HSET', loads, worker, struct.pack(LOAD, tokens_now + tokens, streams_now + streams, kv_now + kv))
   end
 end
@@ -101,36 +117,43 @@ local function workers_of(routes)
   return workers
 end
 
-local function by_cost(one, other)
-  if one.cost == other.cost then return one.at < other.at end
-  return one.cost < other.cost
+-- So that `queued` has the workers of these routes; each is read once in a call.
+local function read_queued(routes)
+  for _, route in ipairs(routes) do
+    if not queued[route[1]] then
+      local workers = workers_of(routes)
+      for i, packed in ipairs(packed_loads(workers)) do queued[workers[i]] = load_of(packed) end
+      return
+    end
+  end
 end
 
 -- The cheapest route that is worth going and has room now, at a worker that is not in `closed`; those that it waits
 -- for are added. `slack`: as hold. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
 local function best(routes, closed, slack)
-  local packed, ranked, waited_for = packed_loads(workers_of(routes)), {}, {}
+  read_queued(routes)
+  local costs, least, found = {}, math.huge, nil
   for i, route in ipairs(routes) do
-    local ahead = load_of(packed[i])
-    ranked[i] = {at = i, route = route, ahead = ahead, cost = route[3] + route[4] * ahead}
+    local ahead = queued[route[1]]
+    local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + route[2] <= window
+    if cost < least then least = cost end
+    if room and (not found or cost < costs[found]) and not closed[route[1]] then found = i end
+    costs[i] = cost
   end
-  table.sort(ranked, by_cost)
-  for _, each in ipairs(ranked) do
-    local least = ranked[1].cost
-    if slack and each.cost > least + math.max(math.abs(least) * slack, HOLD_MS) then break end
-    local worker, room = each.route[1], each.ahead == 0 or each.ahead + each.route[2] <= window
-    if room and not closed[worker] then return each.route end
-    waited_for[#waited_for + 1] = worker
+  local most = slack and least + math.max(math.abs(least) * slack, HOLD_MS) or math.huge
+  if found and costs[found] <= most then return routes[found] end
+  for i, route in ipairs(routes) do
+    if costs[i] <= most then closed[route[1]] = true end
   end
-  for _, worker in ipairs(waited_for) do closed[worker] = true end
 end
 
 -- Queues.
 
 local function ticket_of(id, record) return record.tenant .. '\0' .. string.format('%016d', record.number) .. '\0' .. id end
 
-local function first_of(queue, tenant)
-  return call('ZRANGEBYLEX', queue.tickets, '[' .. tenant .. '\0', '(' .. tenant .. '\1', 'LIMIT', 0, 1)[1]
+-- A tenant's first tickets, so many of them, in their order.
+local function tickets_of(queue, tenant, count)
+  return call('ZRANGEBYLEX', queue.tickets, '[' .. tenant .. '\0', '(' .. tenant .. '\1', 'LIMIT', 0, count)
 end
 
 local function member(ticket, tenant) return ticket and string.sub(ticket, #tenant + 2, #tenant + 17) .. '\0' .. tenant end
@@ -147,10 +170,10 @@ end
 
 -- A tenant's tickets or its tag change in `how`; its place among the active ones follows.
 local function with_tenant(queue, tenant, how)
-  local before = first_of(queue, tenant)
+  local before = tickets_of(queue, tenant, 1)[1]
   local start = before and tonumber(call('ZSCORE', queue.active, member(before, tenant)))
   local tag = how(start)
-  local after = first_of(queue, tenant)
+  local after = tickets_of(queue, tenant, 1)[1]
   if before and before ~= after then call('ZREM', queue.active, member(before, tenant)) end
   if after then call('ZADD', queue.active, text(tag), member(after, tenant)) end
 end
@@ -186,34 +209,33 @@ local function give_turn(queue, record, start)
   finish_at(queue, record.tenant, start + record.cost / record.weight)
 end
 
--- The tickets of a tenant in their order, from the one at `from` (0: the first).
-local function nth_of(queue, tenant, from)
-  return call('ZRANGEBYLEX', queue.tickets, '[' .. tenant .. '\0', '(' .. tenant .. '\1', 'LIMIT', from, 1)[1]
-end
-
 -- Who goes first of those that are not passed: the ticket of the tenant with the least start, its record and that
--- start; what has no record is dropped. `passed`: how many of each tenant would rather wait.
-local function head(queue, passed)
-  local tenants = 0
+-- start; what has no record is dropped. `round.behind`: of so many tenants that stand first nobody is left to look at.
+-- They remain first when turns are given, since whoever gets one moves back.
+local function head(queue, round)
   for _ = 1, SWEPT_MAX do
-    local found = call('ZRANGE', queue.active, tenants, tenants, 'WITHSCORES')
-    if not found[1] then return nil end
-    local tenant = string.sub(found[1], 18)
-    local skipped = passed[tenant] or 0
-    local ticket = skipped < PASSED_OF_FLOW_MAX and nth_of(queue, tenant, skipped)
+    if not round.tenant then
+      local found = call('ZRANGE', queue.active, round.behind, round.behind, 'WITHSCORES')
+      if not found[1] then return nil end
+      round.active, round.tenant, round.start = found[1], string.sub(found[1], 18), tonumber(found[2])
+      round.tickets = tickets_of(queue, round.tenant, PASSED_OF_FLOW_MAX)
+    end
+    local tenant, skipped = round.tenant, round.passed[round.tenant] or 0
+    local ticket = round.tickets[skipped + 1]
     local id = ticket and string.sub(ticket, #tenant + 19)
-    local record = id and read(id)
-    if record and record.state == 'waiting' then return id, record, tonumber(found[2]) end
+    local record = id and look(id)
+    if record and record.state == 'waiting' then return id, record, round.start end
     if ticket then
       with_tenant(queue, tenant, function(start)
         call('ZREM', queue.tickets, ticket)
         return start
       end)
     elseif skipped > 0 then
-      tenants = tenants + 1
+      round.behind = round.behind + 1
     else
-      call('ZREM', queue.active, found[1])
+      call('ZREM', queue.active, round.active)
     end
+    round.tenant = nil
   end
 end
 
@@ -222,7 +244,7 @@ end
 local function grant_one(queue, mine, round)
   local id, record, start, route
   repeat
-    id, record, start = head(queue, round.passed)
+    id, record, start = head(queue, round)
     if not id then return false end
     route = best(record.routes, round.closed, hold)
     if not route then
@@ -231,6 +253,7 @@ local function grant_one(queue, mine, round)
       round.passed[record.tenant] = (round.passed[record.tenant] or 0) + 1
     end
   until route
+  record, round.tenant = read(id), nil
   with_tenant(queue, record.tenant, function()
     call('ZREM', queue.tickets, ticket_of(id, record))
     give_turn(queue, record, start)
@@ -267,7 +290,7 @@ local function in_turn(background)
   local found, last = {}, 0
   for i, queue in ipairs(queues) do
     if queue.background == background and call('ZCARD', queue.active) > 0 and not somebody_waits_before(queue) then
-      local round = {passed = {}, count = 0, closed = {}}
+      local round = {passed = {}, count = 0, behind = 0, closed = {}}
       found[#found + 1] = {at = i, queue = queue, round = round, last = tonumber(call('HGET', queue.meta, 'g') or '0')}
       last = math.max(last, found[#found].last)
     end
