@@ -242,7 +242,7 @@ def call(
     ):
         fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
     seconds_max = at.first_byte_seconds_max
-    if ctx.request.generates and not stream:
+    if not stream and (ctx.request.generates or ctx.request.form is not None):
         seconds_max = max(seconds_max, at.whole_seconds_max)  # Its first byte comes after its last token.
     if prompt.output_tokens_max is not None:
         fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
@@ -259,6 +259,7 @@ def call(
         priority=ctx.service_class.level if worker.priority else None,
         rank=rank.number if rank is not None else None,
         ids=prompt.ids,
+        form=ctx.request.form,
         sent=progress.goes_out,
     )
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from workers.adapter import Part
+
 
 class Surface(StrEnum):
     """The API that was called; the value is its path below /v1 and the operation in traces."""
@@ -19,12 +21,18 @@ class Surface(StrEnum):
     SCORE = "score"
     MODERATIONS = "moderations"
     SPEECH = "audio/speech"
+    TRANSCRIPTIONS = "audio/transcriptions"
+    TRANSLATIONS = "audio/translations"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
 
 
 GENERATING = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 """What a worker answers with tokens of its own. Other APIs that do are translated to one of these."""
+
+
+FORMS = frozenset({Surface.TRANSCRIPTIONS, Surface.TRANSLATIONS})
+"""What comes with a file, as multipart/form-data."""
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,7 +56,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `fields`: the client's top-level fields as raw JSON, less those that the gateway owns. `prompt`: chat messages,
     or a list of prompts that are texts or token ids. `choices`: answers asked for, of each. `output_tokens_max`:
     the client's bound on each, None where it set none. `shortens`: less will do where its context leaves less.
-    `include_usage`: it asked for the usage frame.
+    `include_usage`: it asked for the usage frame. `form`: what came as a form; see WorkerCall.
     """
 
     surface: Surface
@@ -60,6 +68,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     choices: int
     output_tokens_max: int | None
     shortens: bool = False
+    form: tuple[Part, ...] | None = None
 
     @property
     def output_tokens_min(self) -> int:

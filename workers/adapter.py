@@ -68,15 +68,25 @@ class StreamBroken(Exception):
     """The answer broke off after its first byte."""
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One part of a form (multipart/form-data). `field`: its name up to a bracket or a dot, as in `include[]`.
+    `head`: its header lines, each with its end. `body`: its content."""
+
+    field: str
+    head: bytes
+    body: bytes | bytearray
+
+
 class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request as a worker gets it.
 
-    `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each
-    as raw JSON. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared cache.
-    Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none. `rank`:
-    the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's tokens as a
-    JSON array, for adapters that know how to send them in its place. `sent`: called when its bytes begin to go out,
-    and by then the worker may compute something.
+    `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each as
+    raw JSON. `form`: where the body is a form its parts in their order, of which those go to the worker whose field
+    is one of `fields`. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared
+    cache. Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none.
+    `rank`: the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's
+    tokens as a JSON array, for adapters that know how to send them in its place. `sent`: called when its bytes
+    begin to go out, and by then the worker may compute something.
     """
 
     id: str
@@ -89,6 +99,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: int | None = None
     rank: int | None = None
     ids: bytes | None = None
+    form: tuple[Part, ...] | None = None
     first_byte_seconds_max: float = 120.0
     idle_seconds_max: float = 60.0
     sent: Callable[[], None] = lambda: None

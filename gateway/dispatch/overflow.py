@@ -105,7 +105,8 @@ class Overflow:
         return now + max(AT_LIMIT_SECONDS, retry_after_seconds, now - self._ctx.received_at)
 
     def _able(self, *, resting: bool = False) -> list[Worker]:
-        if not self._ctx.tenant.overflows or not self._ctx.request.generates:
+        request = self._ctx.request
+        if not self._ctx.tenant.overflows or not (request.generates or request.form is not None):
             return []
         return self._fleet.providers(self._ctx.model.name, resting=resting)
 

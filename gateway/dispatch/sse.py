@@ -132,7 +132,8 @@ class FrameFilter:
         self.usage = read_usage(decoded.usage) or self.usage
         if decoded.choices == [] and not self._wants_usage:
             return b""
-        return frame if self._tells_cached else b"data: " + without_cached_tokens(payload) + b"\n\n"
+        told = payload if self._tells_cached else without_cached_tokens(payload)
+        return frame if told is payload else b"data: " + told + b"\n\n"
 
 
 def _has_end(data: bytes) -> bool:

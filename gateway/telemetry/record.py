@@ -61,12 +61,30 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
     """Usage as it stands in an answer; None where it is absent, malformed, or cannot be."""
     try:
         usage: Usage | None = _USAGE.decode(raw)
+    except msgspec.ValidationError:
+        usage = _of_speech(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return usage if usage is not None and usage.plausible else None
 
 
+class SpeechUsage(msgspec.Struct, frozen=True):
+    """`usage` of a transcription that is counted in tokens; others are in seconds."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+def _of_speech(raw: bytes | msgspec.Raw) -> Usage | None:
+    try:
+        said = _SPEECH_USAGE.decode(raw)
+    except msgspec.ValidationError:
+        return None
+    return Usage(said.input_tokens, said.output_tokens)
+
+
 _USAGE = msgspec.json.Decoder(Usage | None)
+_SPEECH_USAGE = msgspec.json.Decoder(SpeechUsage)
 
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 

@@ -163,9 +163,8 @@ class HttpExchange:
             await self._read_by_the_client(self.response.write(data))
 
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
-        self.response = web.Response(
-            status=status, body=body, content_type=content_type, headers=self._headers(headers)
-        )
+        headers = self._headers(headers, {"content-type": content_type})
+        self.response = web.Response(status=status, body=body, headers=headers)
         # Sent here and now: what is written down about the request afterwards keeps no client waiting.
         await self.response.prepare(self._http)
         await self._read_by_the_client(self.response.write_eof())

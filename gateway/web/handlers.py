@@ -16,7 +16,7 @@ from gateway.errors import (
     ShuttingDown,
 )
 from gateway.pipeline import Services, serve
-from gateway.request import Surface
+from gateway.request import FORMS, Surface
 from gateway.telemetry.access_log import AccessLog
 from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
 from gateway.web import dialects, openapi
@@ -33,6 +33,7 @@ from gateway.web.dialect import Dialect
 from gateway.web.exchange import SERVER, HttpExchange, known_as, new_request_id, presented_key
 from gateway.web.failure import failure
 from gateway.web.files import FileHandlers
+from gateway.web.forms import FormExchange
 from gateway.web.kept import Kept
 from gateway.web.models import Models
 from gateway.web.responses.dialect import InputTokensDialect
@@ -87,9 +88,11 @@ def tenant_app(
         finally:
             doors.inside.discard(task)
 
-    def infer(dialect: Callable[[str], Dialect], work: Work = serve) -> Handler:
+    def infer(
+        dialect: Callable[[str], Dialect], work: Work = serve, by: type[HttpExchange] = HttpExchange
+    ) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
-            exchange = HttpExchange(http, dialect, **exchanging)
+            exchange = by(http, dialect, **exchanging)
             try:
                 if doors.open:
                     await inside(exchange, work)
@@ -138,7 +141,12 @@ def tenant_app(
         app.on_response_prepare.append(browsers.marking())
     known: dict[str, str] = {}
     models = Models(at.catalogue, tenant_of)
-    answering = {surface.value: infer(dialects.of(surface, responses)) for surface in Surface} | {
+    answering = {
+        surface.value: infer(
+            dialects.of(surface, responses), by=FormExchange if surface in FORMS else HttpExchange
+        )
+        for surface in Surface
+    } | {
         "messages/count_tokens": infer(CountingDialect, count),
         "responses": respond,
         "responses/input_tokens": infer(lambda request_id: InputTokensDialect(request_id, responses), count),

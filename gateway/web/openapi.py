@@ -9,10 +9,20 @@ from typing import Any
 
 import msgspec
 
-from gateway.request import Surface
+from gateway.request import FORMS, Surface
 from gateway.web import openai, openapi_kept
 from gateway.web.anthropic import wire as anthropic
-from gateway.web.openapi_words import ANTHROPIC_ERROR, ERROR, described, json_body, operation, parameter, said
+from gateway.web.openapi_words import (
+    ANTHROPIC_ERROR,
+    ERROR,
+    SPEECH_FORM,
+    described,
+    form_body,
+    json_body,
+    operation,
+    parameter,
+    said,
+)
 from gateway.web.responses import wire as responses
 
 Json = dict[str, Any]
@@ -27,6 +37,8 @@ _TITLES = {
     Surface.SCORE: "How well texts fit",
     Surface.MODERATIONS: "What is objectionable",
     Surface.SPEECH: "Text to speech",
+    Surface.TRANSCRIPTIONS: "Speech to text",
+    Surface.TRANSLATIONS: "Speech to English text",
     Surface.TOKENIZE: "Text to tokens",
     Surface.DETOKENIZE: "Tokens to text",
 }
@@ -46,7 +58,13 @@ def document(version: str) -> Json:
         (Surface.EMBEDDINGS, ["model"]),
     ):
         components[schemas[surface]["$ref"].rsplit("/", 1)[1]]["required"] = required
-    components |= {"Error": ERROR, "AnthropicError": ANTHROPIC_ERROR, "Answer": {"type": "object"}}
+    components |= {
+        "SpeechForm": SPEECH_FORM,
+        "Error": ERROR,
+        "AnthropicError": ANTHROPIC_ERROR,
+        "Answer": {"type": "object"},
+    }
+    schemas |= {surface: {"$ref": "#/components/schemas/SpeechForm"} for surface in FORMS}
     paths = {f"/v1/{surface.value}": {"post": _inference(surface, schemas[surface])} for surface in _TITLES}
     paths["/v1/messages/count_tokens"] = {
         "post": operation("How many tokens a message's prompt has", _counted(), anthropic_errors=True)
@@ -78,7 +96,7 @@ def document(version: str) -> Json:
 def _bodies() -> Mapping[Surface | str, Any]:
     """What reads the body of each API."""
     return {
-        **{surface: openai.body_type(surface) for surface in _TITLES},
+        **{surface: openai.body_type(surface) for surface in _TITLES if surface not in FORMS},
         Surface.MESSAGES: anthropic.MessagesBody,
         Surface.RESPONSES: responses.Body,
         "count_tokens": anthropic.CountedBody,
@@ -92,8 +110,11 @@ def _inference(surface: Surface, body: Json) -> Json:
         content["text/event-stream"] = {}
     if surface is Surface.SPEECH:
         content = {"audio/*": {}, **content}
+    if surface in FORMS:
+        content = {"text/*": {}, **content}
     answer = {"description": "The answer", "content": content}
-    return operation(_TITLES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | json_body(body)
+    asked = form_body(body) if surface in FORMS else json_body(body)
+    return operation(_TITLES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | asked
 
 
 def _lists() -> Json:

@@ -5,7 +5,7 @@ from typing import Any
 from gateway.web.anthropic import batches as message_batches
 from gateway.web.batches import SURFACES
 from gateway.web.files import PURPOSES
-from gateway.web.openapi_words import described, listed, nullable, operation, parameter, said
+from gateway.web.openapi_words import described, form_body, listed, nullable, operation, parameter, said
 
 Json = dict[str, Any]
 
@@ -68,14 +68,13 @@ def _files() -> Json:
         file={"type": "string", "contentMediaType": "application/octet-stream"},
         purpose={"enum": list(PURPOSES)},
     )
-    body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     here, one = [parameter("path", "file")], "/v1/files/{file}"
     content = {"description": "The content", "content": {"application/octet-stream": {}}}
     return {
         "/v1/files": {
             "get": operation("Files that are kept", said(listed(FILE)))
             | {"parameters": [*_page(10_000), parameter("query", "purpose")]},
-            "post": operation("Keeps a file", said(FILE)) | {"requestBody": body},
+            "post": operation("Keeps a file", said(FILE)) | form_body(form),
         },
         one: {
             "get": operation("One of them", said(FILE)) | {"parameters": here},

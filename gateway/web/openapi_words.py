@@ -35,6 +35,10 @@ def json_body(schema: Json) -> Json:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+def form_body(schema: Json) -> Json:
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
 def said(schema: Json) -> Json:
     return {"description": "The answer", "content": {"application/json": {"schema": schema}}}
 
@@ -77,4 +81,14 @@ ANTHROPIC_ERROR = described(
     type={"const": "error"},
     error=described(["type", "message"], type={"type": "string"}, message={"type": "string"}),
     request_id={"type": "string"},
+)
+SPEECH_FORM = described(
+    ["file", "model"],
+    file={"type": "string", "contentMediaType": "application/octet-stream"},
+    model={"type": "string"},
+    language={"type": "string"},
+    prompt={"type": "string"},
+    response_format={"type": "string"},
+    temperature={"type": "number"},
+    stream={"type": "boolean"},
 )

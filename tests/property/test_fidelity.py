@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dispatch.relay import relay
-from gateway.request import GENERATING, Surface
+from gateway.request import FORMS, GENERATING, Surface
 from gateway.telemetry.record import Progress
 from gateway.web.openai import GATEWAY_OWNED, body_type, decode
 from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
@@ -36,8 +36,8 @@ WHAT = {
     Surface.COMPLETIONS: {"prompt": "hi"},
     Surface.EMBEDDINGS: {"input": ["hi", "ho"]},
 }
-PASSED_ON = [surface for surface in Surface if surface not in (Surface.MESSAGES, Surface.RESPONSES)]
-"""What a worker is asked as it came."""
+PASSED_ON = [surface for surface in Surface if surface not in {Surface.MESSAGES, Surface.RESPONSES, *FORMS}]
+"""What a worker is asked as it came, in JSON."""
 
 ADAPTERS = [
     kind(WorkerTarget(id="w", url="http://w")) for kind in (OpenAIAdapter, SglangAdapter, VllmAdapter)

@@ -31,6 +31,9 @@ BUFFERED_BYTES_MAX = 256 * 1024
 
 HEADERS_MAX = 128
 
+PLAIN = frozenset({b"application/json", b"text/event-stream"})
+"""Content types that are known without their parameters."""
+
 
 class Broken(OSError):
     """The connection failed, or what came over it is not HTTP."""
@@ -198,7 +201,9 @@ class Connection(asyncio.Protocol):
             raise Broken("too many headers")
         name = name.lower()
         if name == b"content-type":
-            self.content_type = value.partition(b";")[0].strip().decode("latin-1").lower()
+            kind = value.partition(b";")[0].strip().lower()
+            # Parameters say nothing of these; of a text they say what its bytes mean.
+            self.content_type = (kind if kind in PLAIN else value.strip()).decode("latin-1")
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1").strip()
         elif name == b"date":

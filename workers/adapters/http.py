@@ -50,15 +50,15 @@ class HttpWorker:
         self._headers += "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
 
     @asynccontextmanager
-    async def stream(self, call: WorkerCall, body: Pieces, headers: str = "") -> AsyncIterator[WorkerAnswer]:
+    async def stream(
+        self, call: WorkerCall, body: Pieces, headers: str = "", content_type: str = "application/json"
+    ) -> AsyncIterator[WorkerAnswer]:
         """POSTs the body and yields the answer once its first bytes are there. See WorkerAdapter.stream.
 
         `headers`: further ones, each a line with its end.
         """
         head = self._head("POST", call.path)
-        head += (
-            f"Content-Type: application/json\r\nContent-Length: {size(body)}\r\nx-request-id: {call.id}\r\n"
-        )
+        head += f"Content-Type: {content_type}\r\nContent-Length: {size(body)}\r\nx-request-id: {call.id}\r\n"
         if call.traceparent is not None:
             head += f"traceparent: {call.traceparent}\r\n"
         head += headers

@@ -6,11 +6,13 @@ apart: if the engine caches prefixes, all tenants share that cache and can time 
 engine is vLLM or SGLang, its own kind isolates.
 """
 
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from workers.adapter import WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
+from workers.adapter import Part, WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
+from workers.adapters import forms
 from workers.adapters.http import HttpWorker
 from workers.adapters.pieces import written
 
@@ -53,6 +55,9 @@ class OpenAIAdapter:
         self.http = HttpWorker(target)
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
+        if call.form is not None:
+            content_type, body = forms.written(self.form(call, call.form))
+            return self.http.stream(call, body, self.headers(call), content_type)
         return self.http.stream(call, written(self.body(call)), self.headers(call))
 
     def headers(self, call: WorkerCall) -> str:
@@ -65,6 +70,11 @@ class OpenAIAdapter:
         if call.stream:
             fields["stream_options"] = _INCLUDE_USAGE
         return fields
+
+    def form(self, call: WorkerCall, parts: Iterable[Part]) -> list[Part]:
+        """The same of a form."""
+        model = forms.text("model", call.model)
+        return [model if part.field == "model" else part for part in parts if part.field in call.fields]
 
     async def probe(self) -> WorkerReport:
         listed = await self.models()

@@ -75,6 +75,7 @@ class ProviderAdapter:
             fields={name: value for name, value in call.fields.items() if name not in WITHHELD},
             model=theirs,
             stream=call.stream,
+            form=call.form,
             first_byte_seconds_max=call.first_byte_seconds_max,
             idle_seconds_max=call.idle_seconds_max,
             sent=call.sent,

@@ -5,16 +5,19 @@ Cached tokens are reported with `--enable-prompt-tokens-details`. The size of th
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from radix_cache.blocks import Tokens
-from workers.adapter import WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
-from workers.adapters import tokenizing
+from workers.adapter import Part, WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapters import forms, tokenizing
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.engine_loads import EngineLoad, in_metrics
 from workers.kv_events.source import EventSource, reachable
+
+INCLUDE_USAGE = "stream_include_usage"
+"""`stream_options.include_usage` of a form."""
 
 PROBES_A_LOAD = 3
 SLEEP_SECONDS_MAX = 120.0
@@ -43,6 +46,13 @@ class VllmAdapter(OpenAIAdapter):
         if call.priority is not None:
             fields["priority"] = raw(call.priority)
         return fields
+
+    def form(self, call: WorkerCall, parts: Iterable[Part]) -> list[Part]:
+        found = super().form(call, parts)
+        if not call.stream:
+            return found
+        asked = [part for part in found if part.field != INCLUDE_USAGE]
+        return [*asked, forms.text(INCLUDE_USAGE, "true")]
 
     def headers(self, call: WorkerCall) -> str:
         return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""

@@ -95,5 +95,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except ConnectionResetError:
         # The client left while something was written to it: this goes nowhere. Raised, it would fill the log.
         return web.Response()
+    except web.HTTPNotFound:
+        said = f"This worker has nothing at {request.method} {request.path[:200]}."
+        return ApiError(404, said, code="not_found").response()
     except Exception as err:  # noqa: BLE001 - the one border where everything is translated
         return translate(err).response()
