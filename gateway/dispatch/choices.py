@@ -20,6 +20,7 @@ from gateway.request import InferenceRequest
 from gateway.tenants.tenant import Tenant
 
 TWO_TO_64 = 2.0**64
+END_BYTES = 4096
 
 
 def session_of(request: InferenceRequest, tenant: Tenant) -> int | None:
@@ -86,7 +87,10 @@ def _draw(model: Model, request: InferenceRequest, tenant: Tenant) -> float:
 
 
 def _first_words(request: InferenceRequest) -> bytes:
-    """Of the first user's message, which all later turns repeat; of a prompt, all of it."""
+    """Of the first user's message, which all later turns repeat; of a prompt, all of it; of a sound its end, as
+    many begin alike."""
+    if request.form is not None:
+        return b"".join(bytes(part.body[-END_BYTES:]) for part in request.form if part.field == "file")
     first = next(
         (one for one in request.prompt if isinstance(one, dict) and one.get("role") == "user"),
         request.prompt[0] if request.prompt else None,

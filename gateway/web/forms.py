@@ -34,6 +34,8 @@ FIELD_BYTES_MAX = 4 * 1024**2
 READ_BYTES_MAX = 4096
 """Of a field, as far as the gateway looks at it."""
 
+VOICES = "known_speaker_references"
+_PLACE = re.compile(r"\s*(?!data:)[^:]{0,20}[:/]")
 _FIELD = re.compile(r"[^\[.]*")
 _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
@@ -94,6 +96,8 @@ def decode(surface: Surface, parts: list[Part], digest: str) -> InferenceRequest
         raise BadRequest("The form must name a model.", param="model")
     fields = {name: _json(said) for name, said in texts.items()}
     passed_media.check({name: raw for name, raw in fields.items() if name != "file"})
+    if any(_PLACE.match(said) for said in texts.get(VOICES, ())):
+        raise BadRequest(f"{VOICES}: media come as data: URLs.", param=VOICES)
     fields["file"] = _json([digest])
     return InferenceRequest(
         surface=surface,

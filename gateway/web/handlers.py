@@ -1,12 +1,13 @@
 """The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
 
 import asyncio
+import warnings
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 
 from gateway.doors import Doors
 from gateway.errors import (
@@ -66,6 +67,9 @@ def tenant_app(
 
     `access_log`: gets a line a request.
     """
+    for misspelt in (BadContentDispositionHeader, BadContentDispositionParam):
+        # By clients, in forms: Python would print each of these once, and keep it for ever.
+        warnings.simplefilter("ignore", misspelt)
     responses, bodies = kept.responses, Bodies(body_bytes_max)
     exchanging: dict[str, Any] = {
         "find_address": find_address,

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.errors import BadRequest
 
-_PLACES = re.compile(r"(.*_)?(url|uri|path|images?|videos?|audios?|file_data|known_speaker_references)")
+_PLACES = re.compile(r"(.*_)?(url|uri|path|images?|videos?|audios?|file_data)")
 _NAMES_OF_OTHERS = re.compile(r"uuid|content_hash|file_id|.*_embeds")
 
 

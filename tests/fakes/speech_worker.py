@@ -61,10 +61,12 @@ class SpeechWorker(ScriptedWorker):
 
     def __init__(self, *more: Any) -> None:
         super().__init__(*more)
-        self.others = dict.fromkeys(PATHS, ("", b""))
+        self.others = dict.fromkeys(PATHS, ("", b""))  # and more, which are asked in JSON
         self.stream = STREAM
 
     async def _other(self, http: web.Request) -> web.StreamResponse:
+        if http.path not in PATHS:
+            return await super()._other(http)
         script = self.script
         parts = parts_of(http.headers["content-type"], await http.read())
         seen = Seen(body={"parts": parts, "path": http.path}, headers=http.headers.copy())
@@ -86,5 +88,7 @@ class SpeechWorker(ScriptedWorker):
             return web.Response(
                 body=self.stream, headers={"content-type": "text/event-stream; charset=utf-8"}
             )
-        kind, body = WHOLE[fields.get(named("response_format"), b"json").decode()]
+        kind, body = WHOLE.get(
+            fields.get(named("response_format"), b"json").decode("utf-8", "replace"), WHOLE["json"]
+        )
         return web.Response(body=body, headers={"content-type": kind})

@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.fakes.speech_worker import STREAM, WHOLE, SpeechWorker, named, parts_of
 from tests.integration.test_openai_sdk import use_sdk
+from tests.integration.test_overflow import CONSENTS, settings
 
 SOUND = bytes(range(256)) * 40 + b"\r\n--no boundary\r\n"
 PATHS = ["audio/transcriptions", "audio/translations"]
@@ -291,6 +292,52 @@ async def test_a_file_names_itself_to_everybody_alike(gateway):
             async with post(running, data=body, headers=MULTIPART) as answer:
                 assert answer.status == 200
             assert worker.seen[-1].body["parts"][1] == (f'{named("file")}; filename="{expected}"', SOUND)
+
+
+@pytest.mark.parametrize("said", ["form-data; name=file; filename*=a:b", "form-data; ;;=", "", "attachment"])
+async def test_a_part_that_names_itself_otherwise_is_refused(gateway, said):
+    body = written(MODEL, (f"Content-Disposition: {said}", SOUND))
+    async with SpeechWorker() as worker, gateway(worker) as running:
+        async with post(running, data=body, headers=MULTIPART) as answer:
+            assert answer.status == 400
+        assert not worker.seen
+
+
+async def test_another_model_answers_where_the_first_ones_worker_fails(gateway):
+    models = json.dumps([{"name": "m", "fallbacks": ["n"]}, {"name": "n"}])
+    async with SpeechWorker() as one, SpeechWorker(["n"]) as other:
+        async with gateway(one, other, models=models) as running:
+            one.then(break_after=0)
+            async with post(running) as answer:
+                assert (answer.status, await answer.read()) == (200, WHOLE["json"][1])
+            assert other.seen[0].body["parts"][0] == (named("model"), b"n")
+
+
+async def test_a_split_divides_recordings(gateway):
+    models = json.dumps([{"name": "m", "splits": {"a": 1, "b": 1}}])
+    async with SpeechWorker(["a"]) as one, SpeechWorker(["b"]) as other:
+        async with gateway(one, other, models=models) as running:
+            for number in range(12):
+                async with post(running, data=form(file=SOUND + b"%d" % number)) as answer:
+                    assert answer.status == 200
+            assert len(one.seen) > 1
+            assert len(other.seen) > 1
+            assert {dict(seen.body["parts"])[named("model")] for seen in one.seen} == {b"a"}
+
+
+async def test_a_provider_hears_nothing_of_who_asks(gateway):
+    async with SpeechWorker() as here, SpeechWorker(["their/m"]) as theirs:
+        async with gateway(tenants=CONSENTS, **settings(here, theirs)) as running:
+            here.then(break_after=0)
+            data = form(("user", "jane"), ("metadata[team]", "a"), ("language", "en"), model="gpt")
+            async with post(running, data=data) as answer:
+                assert (answer.status, await answer.read()) == (200, WHOLE["json"][1])
+            (seen,) = theirs.seen
+            heads = [head.partition("\r\n")[0] for head, _ in seen.body["parts"]]
+            assert heads[:2] == [named("model"), named("language")]
+            assert (len(heads), seen.body["parts"][0][1]) == (3, b"their/m")
+            async with post(running, tenant="globex") as answer:
+                assert (answer.status, len(theirs.seen)) == (502, 1)
 
 
 async def test_batches_do_not_take_it(gateway, tmp_path):

@@ -3,16 +3,19 @@
 import json
 from typing import Any
 
-from tests.fakes.scripted_worker import Script, ScriptedWorker
+from tests.fakes.scripted_worker import Script
+from tests.fakes.speech_worker import SpeechWorker
 
 MODELS = (
     "gpt-3.5-turbo-instruct",
     "gpt-4o",
+    "gpt-4o-transcribe",
     "gpt-5.4",
     "gpt-6-astra",
     "model",
     "omni-moderation-2024-09-26",
     "text-embedding-3-small",
+    "whisper-1",
 )
 """Names that the SDK's tests use."""
 
@@ -24,10 +27,10 @@ EMBEDDINGS = {
 }
 
 
-class CompleteWorker(ScriptedWorker):
+class CompleteWorker(SpeechWorker):
     def __init__(self) -> None:
         super().__init__(MODELS, Script(tokens=3))
-        self.others = {"/v1/embeddings": ("application/json", json.dumps(EMBEDDINGS).encode())}
+        self.others["/v1/embeddings"] = "application/json", json.dumps(EMBEDDINGS).encode()
 
     def _whole(self, script: Script, *, chat: bool) -> dict[str, Any]:
         whole = super()._whole(script, chat=chat) | {"created": 1, "model": "model"}
