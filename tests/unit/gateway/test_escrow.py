@@ -141,6 +141,7 @@ async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypat
         await asyncio.sleep(0.001)
     while ahead._accounts:
         await asyncio.sleep(0.001)
+    assert not ahead._of
     sweeping.cancel()
 
 
@@ -364,6 +365,7 @@ async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, c
         await busy(ahead, clock, Scope(name=f"tenant:{name}", limits=PLAN.limits))
     await asyncio.sleep(0)
     assert len(ahead._accounts) == 3
+    assert ahead._of == {"o": set(ahead._accounts)}
     assert sum(len(account.ahead) for account in ahead._accounts.values()) == 3
 
 
