@@ -15,7 +15,7 @@ import orjson
 
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.quota import Refusal
-from gateway.quotas.words import limit_in_words, owner_in_words, whole_time
+from gateway.quotas.words import limit_in_words, owner_in_words, short_time, whole_time
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
@@ -85,10 +85,12 @@ class PromptTooLong(GatewayError):
     def __init__(
         self, *, prompt_tokens: int, output_tokens: int, context_length: int, exact: bool = True
     ) -> None:
-        least = "" if exact else "at least "
+        self.least = "" if exact else "at least "
+        self.tokens = prompt_tokens + output_tokens
+        self.context_length = context_length
         super().__init__(
-            f"The context length is {context_length} tokens, but the request asks for {least}"
-            f"{prompt_tokens + output_tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
+            f"The context length is {context_length} tokens, but the request asks for {self.least}"
+            f"{self.tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
             param="messages",
         )
 
@@ -171,6 +173,17 @@ class NotFound(GatewayError):
     status, code, type = 404, "not_found", "invalid_request_error"
 
 
+class PreviousResponseNotFound(GatewayError):
+    """A client that knows the code says the whole conversation again."""
+
+    status, code, type = 400, "previous_response_not_found", "invalid_request_error"
+
+    def __init__(self, identity: str) -> None:
+        super().__init__(
+            f"The previous response {identity[:100]!r} does not exist.", param="previous_response_id"
+        )
+
+
 class ModelNotFound(GatewayError):
     status, code, type = 404, "model_not_found", "invalid_request_error"
 
@@ -238,10 +251,9 @@ class QuotaExceeded(GatewayError):
 
     def __init__(self, refusal: Refusal) -> None:
         seconds = refusal.retry_after_seconds or 0.0
-        text = f"{seconds:.3g}"
         super().__init__(
             f"The limit of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} is used up. "
-            f"Try again in {text} second{'' if text == '1' else 's'}.",
+            f"Try again in {short_time(seconds)}.",
             retry_after_seconds=seconds,
         )
         self.refusal = refusal

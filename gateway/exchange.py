@@ -62,8 +62,11 @@ class Exchange(Protocol):
         """The body, decoded. Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded."""
         ...
 
-    def counted(self, prompt_tokens: int) -> None:
-        """The prompt has so many tokens, as far as is known before a worker has seen it."""
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        """The prompt has so many tokens, as far as is known before a worker has seen it.
+
+        `output_tokens_max`: the bound of its answer, where it is not the client's.
+        """
         ...
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:

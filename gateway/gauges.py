@@ -183,6 +183,7 @@ def gauges(
         ),
         shadow("shadow_compared", "Requests that the shadow policy ranked too.", lambda s: s.compared),
         shadow("shadow_differed", "Of these, where it chose another worker.", lambda s: s.differed),
+        shadow("shadow_failures", "Rankings that the shadow policy failed at.", lambda s: s.failures),
         shadow(
             "shadow_regret_seconds",
             "What its choices would have cost more, in predicted time to the first token.",

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
@@ -20,6 +20,7 @@ from gateway.database.usage_query import UsageReader
 from gateway.dispatch.assembly import has_faithful_stream
 from gateway.dispatch.catalogue import Catalogue
 from gateway.dispatch.choices import Choices
+from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.media_rules import MediaRules
 from gateway.dispatch.placed import Placed
 from gateway.dispatch.preemption import Preempted
@@ -108,9 +109,11 @@ async def serve(exchange: Exchange, at: Services) -> None:
 
 async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> None:
     """By a worker of its model. Whoever fails before the first byte has failed for this model alone."""
+    ctx = bounded(ctx, at.reservations.fleet)
     prompt = await at.prefixes.of(ctx)
+    ctx = shortened(ctx, prompt)
     progress.prompt_tokens = prompt.prompt_tokens
-    exchange.counted(prompt.prompt_tokens)
+    exchange.counted(prompt.prompt_tokens, prompt.output_tokens_max)
     progress.mark("tokenise")
     comments = partial(signs_of_life, exchange, ctx)
     async with at.reservations.hold(ctx, prompt, progress, comments) as held:
@@ -125,6 +128,22 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
                     held.failed(err)  # Nothing has been sent, so the next worker may try.
                 except Preempted:
                     continue  # It waits again.
+
+
+def bounded(ctx: RequestContext, fleet: Fleet) -> RequestContext:
+    """With the context that its workers tell of, where it matters and the settings do not say."""
+    if not ctx.request.shortens or ctx.model.context_length is not None:
+        return ctx
+    model = replace(ctx.model, context_length=fleet.context_length(ctx.model.name))
+    return msgspec.structs.replace(ctx, model=model)
+
+
+def shortened(ctx: RequestContext, prompt: PromptBlocks) -> RequestContext:
+    """As what its prompt leaves: what is beyond that need not be reserved either."""
+    if not ctx.request.shortens or prompt.output_tokens_max is None:
+        return ctx
+    request = msgspec.structs.replace(ctx.request, output_tokens_max=prompt.output_tokens_max)
+    return msgspec.structs.replace(ctx, request=request)
 
 
 async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:

@@ -47,7 +47,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `fields`: the client's top-level fields as raw JSON, less those that the gateway owns. `prompt`: chat messages,
     or a list of prompts that are texts or token ids. `choices`: answers asked for, of each. `output_tokens_max`:
-    the client's bound on each, None where it set none. `include_usage`: it asked for the usage frame.
+    the client's bound on each, None where it set none. `shortens`: less will do where its context leaves less.
+    `include_usage`: it asked for the usage frame.
     """
 
     surface: Surface
@@ -58,6 +59,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     include_usage: bool
     choices: int
     output_tokens_max: int | None
+    shortens: bool = False
+
+    @property
+    def output_tokens_min(self) -> int:
+        """What its prompt has to leave room for."""
+        return 1 if self.shortens else self.output_tokens_max or int(self.generates)
 
     @property
     def size(self) -> int:

@@ -27,6 +27,7 @@ from gateway.settings.listeners import Admin, Listen
 from gateway.settings.tree import Settings
 from gateway.several import OneOf
 from gateway.web.admin import admin_app, admin_failure
+from gateway.web.browsers import Browsers
 from gateway.web.client_address import finder
 from gateway.web.connections import Connections
 from gateway.web.failure import failure
@@ -116,6 +117,7 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
         if records.responses is not None and records.background is not None:
             runs = Runs(records.responses, records.background)
             stack.push_async_callback(runs.close)
+        listen, directory = settings.listen, gateway.services.entrance.directory
         tenants = _runner(
             tenant_app(
                 gateway.services,
@@ -123,12 +125,12 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
                 body_bytes_max=bounds.body_bytes_max,
                 body_seconds_max=bounds.body_seconds_max,
                 # A unix socket is out of a browser's reach, and its clients name hosts as they like.
-                local_names_only=lambda: (
-                    settings.listen.unix_socket is None
-                    and not gateway.services.entrance.directory.asks_for_keys
+                local_names_only=lambda: listen.unix_socket is None and not directory.asks_for_keys,
+                browsers=(
+                    Browsers(listen.origins, lambda: directory.asks_for_keys) if listen.origins else None
                 ),
                 access_log=gateway.access_log,
-                find_address=finder(settings.listen.trusted_proxies),
+                find_address=finder(listen.trusted_proxies),
                 kept=Kept(
                     responses=records.responses,
                     runs=runs,
@@ -147,7 +149,7 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
-        listen, certificates = settings.listen, _certificates(settings, gateway)
+        certificates = _certificates(settings, gateway)
         if listen.unix_socket is not None:
             url = await _open_socket(tenants, Path(listen.unix_socket), stack)
         else:

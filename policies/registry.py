@@ -6,7 +6,7 @@ registers by being imported.
 """
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -24,6 +24,7 @@ from policies.queueing.within.hrrn import Hrrn
 from policies.queueing.within.longest_prefix import LongestPrefix
 from policies.routing.chwbl import Chwbl
 from policies.routing.cost import Cost
+from policies.routing.held import held
 from policies.routing.least_work import LeastWork
 from policies.routing.p2c import PowerOfTwo
 from policies.routing.product import Product
@@ -53,7 +54,7 @@ Options = TypeVar("Options", PolicyOptions, QueueOptions)
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be had: unknown, registered twice, or given wrong options."""
+    """A policy that cannot be had: unknown, registered twice, not to be loaded, or given wrong options."""
 
 
 class OptionsInvalid(PolicyError):
@@ -66,20 +67,24 @@ class OptionsInvalid(PolicyError):
 
 
 def routing_policy(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
-    """The routing policy of that name, with its options checked; numbers may come as text."""
-    found = _named(name, BUILT_IN_ROUTING, ROUTING_GROUP)
-    return cast(RoutingPolicy, found(_typed(name, options, found.options_type)))
+    """The routing policy of that name, with its options checked; numbers may come as text.
+
+    One of another package is held to its promise: it raises PromiseBroken, and nothing else.
+    """
+    found = _named(name, BUILT_IN_ROUTING, ROUTING_GROUP, "options_type", "rank")
+    policy: RoutingPolicy = _made(name, found, options)
+    return policy if found in BUILT_IN_ROUTING else held(policy)
 
 
 def queue_policy(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> QueuePolicy:
     """The queue policy across tenants of that name, with its options checked."""
-    found = _named(name, BUILT_IN_QUEUEING, QUEUE_GROUP)
-    return cast(QueuePolicy, found(_typed(name, options, found.options_type)))
+    found = _named(name, BUILT_IN_QUEUEING, QUEUE_GROUP, "options_type", "next")
+    return cast(QueuePolicy, _made(name, found, options))
 
 
 def tenant_order(name: str) -> TenantOrder:
     """The order inside a tenant of that name."""
-    return cast(TenantOrder, _named(name, BUILT_IN_ORDERS, ORDER_GROUP)())
+    return cast(TenantOrder, _named(name, BUILT_IN_ORDERS, ORDER_GROUP, "first")())
 
 
 def routing_names() -> list[str]:
@@ -94,6 +99,14 @@ def order_names() -> list[str]:
     return sorted(_all(BUILT_IN_ORDERS, ORDER_GROUP))
 
 
+def _made(name: str, found: type[Any], options: Mapping[str, Any]) -> Any:
+    typed = _typed(name, options, found.options_type)
+    try:
+        return found(typed)
+    except Exception as err:
+        raise PolicyError(f"policy {name!r} cannot be made: {type(err).__name__}: {err}") from err
+
+
 def _typed(name: str, options: Mapping[str, Any], kind: type[Options]) -> Options:
     try:
         return msgspec.convert(dict(options), kind, strict=False)
@@ -101,17 +114,33 @@ def _typed(name: str, options: Mapping[str, Any], kind: type[Options]) -> Option
         raise OptionsInvalid(name, str(err), kind) from err
 
 
-def _named(name: str, built_in: tuple[type[Any], ...], group: str) -> type[Any]:
+def _named(name: str, built_in: tuple[type[Any], ...], group: str, *has: str) -> type[Any]:
+    """`has`: what makes a class a policy of this group, beside its name."""
     known = _all(built_in, group)
     if name not in known:
         raise PolicyError(f"there is no policy {name!r}; there are {', '.join(sorted(known))}")
-    return known[name]
+    found = known[name]
+    return _loaded(found, has) if isinstance(found, EntryPoint) else found
 
 
-def _all(built_in: tuple[type[Any], ...], group: str) -> dict[str, type[Any]]:
-    known: dict[str, type[Any]] = {policy.name: policy for policy in built_in}
+def _all(built_in: tuple[type[Any], ...], group: str) -> dict[str, type[Any] | EntryPoint]:
+    """Nothing is loaded: a package that is broken is a matter of those who ask for its policy."""
+    known: dict[str, type[Any] | EntryPoint] = {policy.name: policy for policy in built_in}
     for point in entry_points(group=group):
         if point.name in known:
             raise PolicyError(f"policy {point.name!r} is registered twice ({point.value})")
-        known[point.name] = point.load()
+        known[point.name] = point
     return known
+
+
+def _loaded(point: EntryPoint, has: tuple[str, ...]) -> type[Any]:
+    told = f"policy {point.name!r} ({point.value})"
+    try:
+        found = point.load()
+    except Exception as err:
+        raise PolicyError(f"{told} cannot be loaded: {type(err).__name__}: {err}") from err
+    if not isinstance(found, type):
+        raise PolicyError(f"{told} is not a class")
+    if lacking := [name for name in ("name", *has) if not hasattr(found, name)]:
+        raise PolicyError(f"{told} has no {', '.join(lacking)}")
+    return found

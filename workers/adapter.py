@@ -112,15 +112,16 @@ class WorkerAnswer(Protocol):
 class WorkerReport:
     """What a worker says of itself; None where its kind does not tell.
 
-    `models`: names it serves. `kv_tokens_max`: tokens that fit into its KV cache. `chunk_tokens`: its prefill
-    budget a step. `instance`: changes when it starts anew, and its cache is then empty. `events`: where it
-    publishes what its cache holds, one source for each data-parallel rank; `loads`: so too how busy it is. `role`:
-    which half of a pair it was started as; `handoff`: where, if it is the prefill half, host and port. `ranks`: its
-    data-parallel ranks.
-    `load`: how busy it is. `asleep`: it has given its memory away, its cache with it, and answers nobody.
+    `models`: names it serves; `contexts`: the longest prompt and answer of each together. `kv_tokens_max`: tokens
+    that fit into its KV cache. `chunk_tokens`: its prefill budget a step. `instance`: changes when it starts anew,
+    and its cache is then empty. `events`: where it publishes what its cache holds, one source for each
+    data-parallel rank; `loads`: so too how busy it is. `role`: which half of a pair it was started as; `handoff`:
+    where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks. `load`: how busy it is.
+    `asleep`: it has given its memory away, its cache with it, and answers nobody.
     """
 
     models: tuple[str, ...] = ()
+    contexts: Mapping[str, int] = field(default_factory=dict)
     kv_tokens_max: int | None = None
     chunk_tokens: int | None = None
     instance: str | None = None

@@ -15,15 +15,17 @@ from gateway.context import RequestContext
 from gateway.dispatch.fleet_worker import Worker
 from gateway.dispatch.overflow import Overflow
 from gateway.dispatch.router import Decision
-from gateway.errors import GatewayError
+from gateway.errors import Forbidden, GatewayError
 from gateway.pipeline import Services
 from gateway.request import InferenceRequest, Surface
 from gateway.settings.tenants import ApiKey
 from gateway.settings.types import Identifier
-from gateway.tenants.directory import DirectoryAway, UnknownKey
+from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.keys import HASH_PREFIX
+from gateway.tenants.tenant import Tenant
 from policies.admission import has_window
 from policies.latency_model import predicted_ttft_ms
+from policies.routing.held import PromiseBroken
 from policies.routing.protocol import Candidate, Route
 
 Decode = Callable[[Surface, bytes], InferenceRequest]
@@ -68,7 +70,7 @@ class WorkerRanked(msgspec.Struct, kw_only=True):
 
 
 class RouteExplained(msgspec.Struct, kw_only=True):
-    """`model`: that would answer, after aliases and splits. `waiting`: requests for it that wait already."""
+    """`model`: that would answer, after aliases, splits and fallbacks. `waiting`: for it, already."""
 
     tenant: str
     asked: str
@@ -90,6 +92,8 @@ def operations(at: Services, decode: Decode) -> list[Operation]:
             return Answer(value=await explained(at, decode, asked))
         except GatewayError as err:
             raise Problem(err.status if err.status in (400, 403, 404, 413) else 503, err.message) from err
+        except PromiseBroken as err:
+            raise Problem(500, f"The {err}.") from err
         except UnknownKey:
             raise Problem(404, f"There is no tenant {asked.tenant!r}.") from None
         except DirectoryAway:
@@ -110,10 +114,15 @@ def operations(at: Services, decode: Decode) -> list[Operation]:
 
 async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExplained:
     """Raises GatewayError, UnknownKey, DirectoryAway."""
-    tenant = at.entrance.directory.by_id(asked.tenant, NOBODYS_KEY)
+    tenant = _tenant(at.entrance.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
-    model = at.choices.split(at.catalogue.find(request.model), request, tenant)
+    model = at.catalogue.find(request.model)
+    if not tenant.allows(model.name):
+        raise Forbidden(request.model)
+    model = at.choices.split(model, request, tenant)
     ctx = RequestContext(id="explain", tenant=tenant, model=model, request=request, received_at=at.clock())
+    if not at.choices.serves(model.name, tenant):
+        ctx = next(at.choices.fallbacks(ctx), ctx)
     prompt = await at.prefixes.of(ctx)
     by = at.reservations
     output_tokens = by.estimates.expected(ctx)
@@ -135,15 +144,27 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
     return RouteExplained(
         tenant=tenant.id,
         asked=request.model,
-        model=model.name,
+        model=ctx.model.name,
         policy=by.router.policy_name,
         prompt_tokens=prompt.prompt_tokens,
         exact=prompt.exact,
         blocks=len(prompt.hashes),
         output_tokens=output_tokens,
-        waiting=len(by.rooms()[model.name]) if model.name in by.rooms() else 0,
+        waiting=len(by.rooms()[ctx.model.name]) if ctx.model.name in by.rooms() else 0,
         workers=ranked + others,
     )
+
+
+def _tenant(directory: TenantDirectory, named: str) -> Tenant:
+    """Raises UnknownKey, DirectoryAway."""
+    try:
+        return directory.by_id(named, NOBODYS_KEY)
+    except UnknownKey:
+        # Where there are no tenants, whoever comes without a key is one that stands in no list.
+        keyless = directory.by_key(None)
+        if keyless.id != named:
+            raise
+        return keyless
 
 
 def _ranked(

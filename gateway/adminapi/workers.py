@@ -11,7 +11,7 @@ from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
 from gateway.discovery import sleeping
 from gateway.discovery.discovery import Discovery
-from gateway.discovery.file import workers_of
+from gateway.discovery.file import worker_from
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
 from gateway.dispatch.fleet import Fleet
@@ -138,7 +138,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             raise Problem(409, "Nobody would ask for it: discovery has no {kind: redis}.")
         given = {"id": identity, **msgspec.to_builtins(asked)}
         try:
-            workers_of([given])
+            worker_from(given)
         except SourceAway as err:
             raise Problem(400, f"{err}.") from err
         async with call.store.change() as change:

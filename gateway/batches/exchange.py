@@ -43,8 +43,8 @@ class RowExchange:
             raise BadRequest("A request of a batch cannot be streamed.", param="stream")
         return request
 
-    def counted(self, prompt_tokens: int) -> None:
-        self._dialect.counted(prompt_tokens)
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        self._dialect.counted(prompt_tokens, output_tokens_max)
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Nobody has asked for a stream."""

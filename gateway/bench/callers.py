@@ -1,6 +1,6 @@
 """Who sends which request of a trace: tenants with their keys, and what each may expect."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -51,15 +51,21 @@ def read_callers(path: Path) -> list[Caller]:
     return callers
 
 
-def caller_of(request: TraceRequest, callers: Sequence[Caller]) -> Caller:
-    """The tenant that the trace names, if it is one of them; otherwise one by lot.
+def players(requests: Sequence[TraceRequest], callers: Sequence[Caller]) -> dict[str, Caller]:
+    """Who plays which tenant of a trace: who is named there plays itself, and the others are dealt out in the order
+    in which they come, so that nobody is left out as long as there are enough."""
+    named = {caller.name: caller for caller in callers}
+    others = dict.fromkeys(one.tenant for one in requests if one.tenant and one.tenant not in named)
+    return {**{tenant: callers[at % len(callers)] for at, tenant in enumerate(others)}, **named}
 
-    The lot falls by the tenant, the session, or else the first blocks, so that the turns of a conversation are one
-    tenant's: requests of two tenants have no cache in common.
+
+def caller_of(request: TraceRequest, callers: Sequence[Caller], played: Mapping[str, Caller]) -> Caller:
+    """Who sends a request: who plays its tenant, and where the trace has none, one by lot.
+
+    The lot falls by the session, or else the first blocks, so that the turns of a conversation are one tenant's:
+    requests of two tenants have no cache in common.
     """
-    for caller in callers if request.tenant else ():
-        if caller.name == request.tenant:
-            return caller
-    told = request.tenant or request.session
-    head = told.encode() if told else request.blocks[:2].tobytes()
+    if request.tenant:
+        return played[request.tenant]
+    head = request.session.encode() if request.session else request.blocks[:2].tobytes()
     return callers[xxh3_64_intdigest(head) % len(callers)]

@@ -45,8 +45,9 @@ async def ask(
     first_at = last_at = None
     gaps: list[float] = []
     text: list[str] = []
-    usage: dict[str, Any] = {}
+    usage: object = None
     error: str | None = None
+    done = False
     try:
         async with asyncio.timeout(seconds_max):
             async with session.post(
@@ -57,15 +58,20 @@ async def ask(
                     **({"Authorization": f"Bearer {key}"} if key else {}),
                     **(headers or {}),
                 },
+                # A POST that is redirected is mostly a GET afterwards.
+                allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    error = _code(await response.read(), response.status)
+                    error = _code(await response.read(), str(response.status))
                 async for line in response.content:
-                    if error is not None or not line.startswith(b"data:") or line.startswith(b"data: [DONE]"):
+                    if error is not None or not line.startswith(b"data:"):
+                        continue
+                    if line[5:].strip() == b"[DONE]":
+                        done = True
                         continue
                     frame = orjson.loads(line[5:])
                     if "error" in frame:
-                        error = str(frame["error"].get("code"))
+                        error = _named(frame, "stream_error")
                         continue
                     usage = frame.get("usage") or usage
                     if delta := _said(frame):
@@ -77,18 +83,28 @@ async def ask(
     except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, AttributeError, TypeError) as err:
         # Whatever a server sends that is no stream of chunks is an error of this request.
         error = error or type(err).__name__
+    prompt_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    if error is None and not prompt_tokens and not output_tokens:
+        error = "no_usage" if done else "stream_cut" if text else "no_stream"
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     return Result(
         tenant=tenant,
         sent_at=sent_at,
         first_at=first_at,
         last_at=last_at,
         gaps=tuple(gaps),
-        prompt_tokens=usage.get("prompt_tokens", 0),
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        output_tokens=usage.get("completion_tokens", 0),
-        error=error if error is not None or usage else "no_usage",
+        prompt_tokens=prompt_tokens,
+        cached_tokens=_count(details, "cached_tokens"),
+        output_tokens=output_tokens,
+        error=error,
         text="".join(text),
     )
+
+
+def _count(counts: object, name: str) -> int:
+    """A number of tokens as a server gives it; 0 where it gives none."""
+    value = counts.get(name) if isinstance(counts, dict) else None
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _said(frame: dict[str, Any]) -> str:
@@ -99,11 +115,20 @@ def _said(frame: dict[str, Any]) -> str:
     delta = choices[0].get("delta")
     if delta is None:
         return str(choices[0].get("text") or "")
-    return str(delta.get("content") or delta.get("reasoning_content") or "")
+    # Thoughts are `reasoning_content` at SGLang and `reasoning` at vLLM.
+    return str(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or "")
 
 
-def _code(body: bytes, status: int) -> str:
+def _code(body: bytes, status: str) -> str:
     try:
-        return str(orjson.loads(body)["error"]["code"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return str(status)
+        return _named(orjson.loads(body), status)
+    except orjson.JSONDecodeError:
+        return status
+
+
+def _named(answer: object, otherwise: str) -> str:
+    """What an error in OpenAI's shape is called. Its code is often null."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(error, dict):
+        return otherwise
+    return str(error.get("code") or error.get("type") or otherwise)

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.bench.callers import Caller, caller_of
+from gateway.bench.callers import Caller, caller_of, players
 from gateway.bench.client import Endpoint, ask
 from gateway.bench.prompts import Prompts
 from gateway.bench.results import Result
@@ -54,11 +54,13 @@ async def replay(
     done: Callable[[], None],
 ) -> Replayed:
     """Sends all of it and waits for the answers. `done` is called after each."""
+    played = players(requests, callers)
     results: list[Result] = []
     late: list[float] = []
     running: set[asyncio.Task[None]] = set()
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as http:
+    # `seconds_max` bounds an answer; a session has a bound of its own, which is shorter.
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as http:
 
         async def one(caller: Caller, text: str, request: TraceRequest) -> None:
             try:
@@ -82,7 +84,7 @@ async def replay(
             for request in requests:
                 due = started + request.at
                 await _until(due - PREPARED_SECONDS)
-                caller, text = caller_of(request, callers), prompts.text(request)
+                caller, text = caller_of(request, callers, played), prompts.text(request)
                 await _until(due)
                 if len(running) >= target.in_flight_max:
                     results.append(Result(tenant=caller.name, sent_at=time.perf_counter(), error=TOO_MANY))

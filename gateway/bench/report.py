@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from gateway.bench.results import Result
-from gateway.bench.simulated import CannotDraw
+from gateway.bench.simulated import CannotDraw, drawing
 
 TENANTS_SHOWN_MAX = 20
 
@@ -112,11 +112,7 @@ svg {{ max-width: 100%; height: auto }}
 
 
 def _plots(results: Sequence[Result]) -> str:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as err:
-        raise CannotDraw("needs matplotlib; install the extra `plots`: pip install '.[plots]'") from err
-    drawn = Figure(figsize=(13, 7), layout="constrained")
+    drawn = drawing()(figsize=(13, 7), layout="constrained")
     (over_time, first), (between, whole) = drawn.subplots(2, 2)
     begun = min((result.sent_at for result in results), default=0.0)
     answered = [result for result in results if result.error is None and result.ttft is not None]

@@ -18,6 +18,7 @@ from gateway.bench.results import Objectives, by_tenant, percentile
 from gateway.bench.simulated import CannotDraw
 from gateway.cli.bar import bar
 from gateway.cli.failure import Failure
+from gateway.cli.results import writable
 from gateway.cli.serve import run_loop
 from gateway.urls import url_problem
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
@@ -96,6 +97,9 @@ def bench(
         raise Failure(f"{url}: {problem}", 2)
     if trace is None and workload not in WORKLOADS:
         raise Failure(f"--workload: {workload!r} is not one of {', '.join(WORKLOADS)}", 2)
+    writable("--json", json_file)
+    writable("--csv", csv_file)
+    writable("--html", html_file, drawn=True)
     usual = Objectives(ttft_seconds=ttft_ms / 1000, tpot_seconds=tpot_ms / 1000)
     try:
         callers = read_callers(callers_file) if callers_file else [Caller(name="all", key=key)]
@@ -129,7 +133,22 @@ def bench(
         console.print(f"{name:32} {value}", soft_wrap=True)
     try:
         if json_file is not None:
-            written = {"machine": machine(), "versions": versions(), "settings": facts, "runs": {model: run}}
+            settings = {
+                **facts,
+                **_asked(source, target, seed),
+                "tenants": len(callers),
+                "requests": len(replayed),
+                "prompt_tokens_max": prompt_tokens_max,
+                "output_tokens_max": output_tokens_max,
+                "ttft_ms": ttft_ms,
+                "tpot_ms": tpot_ms,
+            }
+            written = {
+                "machine": machine(),
+                "versions": versions(),
+                "settings": settings,
+                "runs": {model: run},
+            }
             write(json_file, orjson.dumps(written, option=orjson.OPT_INDENT_2).decode() + "\n")
         if csv_file is not None:
             write(csv_file, as_csv(ran.results))
@@ -169,6 +188,19 @@ def _watched(
             return run_loop(replay(requests, target, callers, prompts, lambda: shown.advance(task)))
         except KeyboardInterrupt as err:
             raise typer.Exit(130) from err
+
+
+def _asked(source: Source, target: Target, seed: int) -> dict[str, object]:
+    """What else it takes to send the same again."""
+    return {
+        "speed": source.speed,
+        **({} if source.path else {"rate": source.load.rate}),
+        "endpoint": target.endpoint.value,
+        "body": target.body,
+        "seconds_max": target.seconds_max,
+        "in_flight_max": target.in_flight_max,
+        "seed": seed,
+    }
 
 
 def _facts(

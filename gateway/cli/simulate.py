@@ -15,7 +15,9 @@ from gateway.bench.simulated import CannotDraw, plot, policies_table, tenants_ta
 from gateway.bench.trials import by_subject, cores, run_trials
 from gateway.cli.bar import bar
 from gateway.cli.failure import Failure
+from gateway.cli.results import writable
 from policies.registry import PolicyError
+from policies.routing.held import PromiseBroken
 from policies.simulation.contenders import contender_names
 from policies.simulation.order import ORDERS
 from policies.simulation.scenario import Happening, Scenario
@@ -27,6 +29,7 @@ from policies.simulation.workloads import WORKLOADS, Load
 
 COMPARED = ("cost", "product", "session", "chwbl", "least_work", "p2c", "round_robin")
 ENDINGS = (".png", ".svg", ".pdf")
+RESTARTS_MAX = 100_000
 WIDTH = 110
 """Of tables that go into a file or a pipe, which have no width of their own."""
 
@@ -70,7 +73,8 @@ def simulate(
         float, typer.Option(help="Zipf exponent of the tenants' shares; 0: even.", min=0, max=5)
     ] = 1.0,
     gateways: Annotated[
-        list[int] | None, typer.Option(help="May be repeated, to compare.", show_default="1")
+        list[int] | None,
+        typer.Option(help="May be repeated, to compare.", show_default="1", min=1, max=100_000),
     ] = None,
     sync_ms: Annotated[
         float, typer.Option(help="How late gateways hear of one another's loads; -1: never.", min=-1, max=1e6)
@@ -108,6 +112,8 @@ def simulate(
     """Compare routing policies on a trace, with simulated engines: hit ratio, TTFT, TPOT, goodput, imbalance."""
     if plot_file is not None and plot_file.suffix not in ENDINGS:
         raise Failure(f"--plot: {plot_file} must end in {', '.join(ENDINGS)}", 2)
+    writable("--json", json_file)
+    writable("--plot", plot_file, drawn=True)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
@@ -125,6 +131,8 @@ def simulate(
             if subject not in LIMITS:
                 policy_of(subject)
         first = source.trace(seed)
+        if restart_every and first[-1].at / restart_every > RESTARTS_MAX:
+            raise Failure(f"--restart-every: {restart_every:g} s is more than {RESTARTS_MAX:,} restarts", 2)
         scenario = Scenario(
             workers=workers,
             kv_tokens=kv_tokens,
@@ -146,6 +154,8 @@ def simulate(
         results = _watched(console, trials, processes or cores(), len(first))
     except (PolicyError, TraceInvalid, CalibrationInvalid) as err:
         raise Failure(f"simulate: {err}", 2) from err
+    except PromiseBroken as err:
+        raise Failure(f"simulate: {err}") from err
     groups = by_subject(trials, results)
     for group, runs in groups.items():
         title = f"{len(first):,} requests on {workers:,} workers of {kv_tokens:,} tokens, {group}"
@@ -153,15 +163,15 @@ def simulate(
         leading = next(iter(runs))
         if runs[leading]["tenants"]:
             console.print(tenants_table(leading, runs[leading]))
+    if json_file is not None:
+        _write(json_file, source, scenario, len(first), range(seed, seed + seeds), groups)
+        console.print(f"written to {json_file}", soft_wrap=True)
     if plot_file is not None:
         try:
             plot(plot_file, groups)
         except CannotDraw as err:
             raise Failure(f"--plot: {err}") from err
         console.print(f"drawn in {plot_file}", soft_wrap=True)
-    if json_file is not None:
-        _write(json_file, source, scenario, seeds, groups)
-        console.print(f"written to {json_file}", soft_wrap=True)
 
 
 def _trials(
@@ -199,13 +209,25 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _write(
-    file: Path, source: Source, scenario: Scenario, seeds: int, groups: Mapping[str, Mapping[str, Any]]
+    file: Path,
+    source: Source,
+    scenario: Scenario,
+    requests: int,
+    seeds: range,
+    groups: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """The result file, in the one shape that all of them have; runs of several gateways by `policy @ gateways`."""
+    """The result file, in the one shape that all of them have; runs of several gateways by `policy @ gateways`.
+
+    Its settings are all that it takes to have the same figures again.
+    """
+    load = source.load
     settings = {
         "trace": source.path.name if source.path else source.workload,
         "speed": source.speed,
-        "seeds": seeds,
+        "requests": requests,
+        **({} if source.path else {"rate": load.rate, "tenants": load.tenants, "skew": load.skew}),
+        "seed": seeds.start,
+        "seeds": len(seeds),
         "workers": scenario.workers,
         "kv_tokens": scenario.kv_tokens,
         "order": scenario.order,

@@ -1,6 +1,7 @@
 """`radixgate workers`: who serves; who joins, leaves, and gets no new requests, in all gateways at once."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from gateway.cli.failure import Failure
 from gateway.cli.index_access import opened
 from gateway.cli.options import Assignments, ConfigFile
 from gateway.discovery import sleeping
-from gateway.discovery.file import workers_of
+from gateway.discovery.file import worker_from
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
 from gateway.parts.dispatch import worker_of
@@ -36,19 +37,24 @@ Workers = Annotated[list[str], typer.Argument(help="Ids of workers.")]
 
 @app.command("list")
 def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Show the workers of the settings and those that are registered, and who is drained."""
+    """Show the workers of the settings and those that are registered, and who is drained, wherever it is found."""
     settings = _settings(config, set_)
 
-    async def look(registry: WorkerRegistry) -> tuple[list[Worker], frozenset[str]]:
-        return workers_of(await registry.registered()), await registry.draining()
+    async def look(registry: WorkerRegistry) -> tuple[list[Worker], dict[str, str], frozenset[str]]:
+        return *await registry.workers(), await registry.draining()
 
-    registered, draining = _with(settings, look)
+    registered, refused, draining = _with(settings, look)
     head = ("worker", "kind", "url", "from", "state")
     rows = [
         (worker.id, worker.kind, worker.url, source, "draining" if worker.id in draining else "")
         for source, workers in (("settings", settings.workers), ("registered", registered))
         for worker in workers
     ]
+    named = {row[0] for row in rows}
+    rows += [
+        (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
+    ]
+    rows += [(worker, "", "", "registered", f"not understood: {why}") for worker, why in refused.items()]
     print("\n".join(columns([head, *rows])))
 
 
@@ -72,7 +78,7 @@ def add(
         raise Failure(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
     given: dict[str, Any] = {"id": worker, "kind": kind, "url": url, "models": model or []}
     try:
-        workers_of([given])
+        worker_from(given)
     except SourceAway as err:
         raise Failure(str(err), 2) from err
     if problem := url_problem(url):
@@ -96,7 +102,16 @@ def remove(
 @app.command()
 def drain(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
     """Send no new requests to these workers, from any gateway, until they are resumed."""
-    _with(_settings(config, set_), lambda registry: registry.drain(workers))
+    settings = _settings(config, set_)
+
+    async def do(registry: WorkerRegistry) -> set[str]:
+        await registry.drain(workers)
+        registered = {str(one.get("id")) for one in await registry.registered()}
+        return set(workers) - registered - {one.id for one in settings.workers}
+
+    for worker in sorted(_with(settings, do)):
+        # It may be one that gateways find elsewhere, or have in settings of their own; or a slip of the pen.
+        print(f"radixgate: {worker} stands neither in these settings nor in the registry", file=sys.stderr)
 
 
 @app.command()
@@ -140,7 +155,7 @@ def wake(
 @asynccontextmanager
 async def _sleeper(settings: Settings, registry: WorkerRegistry, worker: str) -> AsyncIterator[Sleeps]:
     """The engine of a worker. Raises Failure where there is none, or it does not do as it is told."""
-    known = {one.id: one for one in (*workers_of(await registry.registered()), *settings.workers)}
+    known = {one.id: one for one in (*(await registry.workers())[0], *settings.workers)}
     if worker not in known:
         raise Failure(f"there is no worker {worker} in the settings or in Redis")
     adapter = worker_of(known[worker]).adapter

@@ -6,6 +6,9 @@ import socket
 from gateway.discovery.source import SourceAway
 from gateway.settings.workers import Discovery, Worker
 
+ANSWER_SECONDS_MAX = 10.0
+"""A gateway that starts waits for its sources once; a resolver may try servers and domains for minutes."""
+
 
 class DnsSource:
     def __init__(self, settings: Discovery) -> None:
@@ -16,8 +19,11 @@ class DnsSource:
     async def find(self) -> list[Worker]:
         at = self._settings
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(at.name, None, type=socket.SOCK_STREAM)
-        except OSError as err:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                found = await asyncio.get_running_loop().getaddrinfo(at.name, None, type=socket.SOCK_STREAM)
+        except TimeoutError as err:
+            raise SourceAway(f"it is not resolved within {ANSWER_SECONDS_MAX:g} seconds") from err
+        except (OSError, UnicodeError) as err:  # the latter of a label that is too long, or empty
             raise SourceAway(f"it is not resolved: {err}") from err
         addresses = sorted({str(address[0]) for *_, address in found})
         return [at.worker(address, at.port or 8000) for address in addresses]

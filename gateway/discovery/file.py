@@ -1,4 +1,8 @@
-"""Workers from a file that others write: a YAML or JSON list, of the same form as `workers` in the settings."""
+"""Workers from a file that others write: a YAML or JSON list, of the same form as `workers` in the settings.
+
+References to secrets are followed as they are there, and paths begin at the file. A file
+without anything in it is one that is being written.
+"""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +12,9 @@ import yaml
 
 from gateway.discovery.source import SourceAway
 from gateway.settings.checks import worker_problems
-from gateway.settings.types import Secret
+from gateway.settings.messages import explained
+from gateway.settings.sources import references, with_files
+from gateway.settings.types import Secret, SettingsProblem
 from gateway.settings.workers import Worker
 
 FILE_BYTES_MAX = 4 * 2**20
@@ -35,12 +41,19 @@ class FileSource:
                 return self._found
             if state.st_size > FILE_BYTES_MAX:
                 raise SourceAway(f"it is larger than {FILE_BYTES_MAX} bytes")
-            listed = yaml.safe_load(self._path.read_text(encoding="utf-8")) or []
+            listed = yaml.safe_load(self._path.read_text(encoding="utf-8-sig"))
+            if listed is None:
+                raise SourceAway("it is empty; `[]` is a list without workers")
+            here = self._path.parent
+            listed = references(here).within(listed, ())
+            self._found = workers_of(with_files(listed, (), lambda _, name: str(here / name)))
         except OSError as err:
             raise SourceAway(f"it cannot be read: {err.strerror}") from err
         except (yaml.YAMLError, UnicodeDecodeError) as err:
             raise SourceAway("it is no YAML") from err
-        self._found, self._seen = workers_of(listed), seen
+        except SettingsProblem as err:
+            raise SourceAway(str(err)) from err
+        self._seen = seen
         return self._found
 
 
@@ -49,11 +62,20 @@ def workers_of(listed: object) -> list[Worker]:
     try:
         workers = msgspec.convert(listed, list[Worker], dec_hook=_decoded)
     except msgspec.ValidationError as err:
-        raise SourceAway(f"it is no list of workers: {err}") from err
+        raise SourceAway(f"it is no list of workers: {explained(str(err), Worker, {})}") from err
     for at, worker in enumerate(workers):
         for problem in worker_problems(worker, f"$[{at}]"):
             raise SourceAway(problem)
     return workers
+
+
+def worker_from(given: object) -> Worker:
+    """One of them. Raises SourceAway, whose words begin with the field."""
+    try:
+        (worker,) = workers_of([given])
+    except SourceAway as err:
+        raise SourceAway(str(err).partition("$[0].")[2] or str(err)) from err
+    return worker
 
 
 def _decoded(wanted: type, given: object) -> object:

@@ -8,16 +8,19 @@ Every gateway looks once a second, so that a worker that is drained once is drai
 that start later.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
-from gateway.discovery.file import workers_of
+from gateway.discovery.file import worker_from
 from gateway.discovery.source import SourceAway
 from gateway.settings.workers import Worker
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 LEASE_SECONDS = 15
@@ -39,8 +42,26 @@ class WorkerRegistry:
         texts = await self._redis.ask("MGET", *(f"{self._tag}:at:{one.decode()}" for one in ids))
         gone = [one for one, text in zip(ids, texts, strict=True) if text is None]
         if gone:
-            await self._redis.ask("SREM", f"{self._tag}:ids", *gone)
-        return [orjson.loads(text) for text in texts if text is not None]
+            await self._drop(gone)
+        return [_worker(one.decode(), text) for one, text in zip(ids, texts, strict=True) if text is not None]
+
+    async def _drop(self, gone: list[bytes]) -> None:
+        """Who was put between the two looks stays: one that is added by hand is put only once."""
+        await self._redis.ask("SREM", f"{self._tag}:ids", *gone)
+        texts = await self._redis.ask("MGET", *(f"{self._tag}:at:{one.decode()}" for one in gone))
+        if back := [one for one, text in zip(gone, texts, strict=True) if text is not None]:
+            await self._redis.ask("SADD", f"{self._tag}:ids", *back)
+
+    async def workers(self) -> tuple[list[Worker], dict[str, str]]:
+        """Those that can be understood, and why others cannot: gateways of other versions may have more to say."""
+        found: list[Worker] = []
+        refused: dict[str, str] = {}
+        for one in await self.registered():
+            try:
+                found.append(worker_from(one))
+            except SourceAway as err:
+                refused[str(one.get("id"))[:100]] = str(err)
+        return found, refused
 
     async def put(self, worker: dict[str, Any], *, lease_seconds: int | None) -> None:
         """`lease_seconds`: until it is gone unless put again; None: until it is removed."""
@@ -66,18 +87,31 @@ class WorkerRegistry:
 
 
 class RedisSource:
-    """Those that are registered."""
+    """Those that are registered. One that is not understood keeps no other from coming and going."""
 
     name = "registry in Redis"
     seconds = LOOK_SECONDS
 
     def __init__(self, registry: WorkerRegistry) -> None:
         self._registry = registry
+        self._refused: dict[str, str] = {}
 
     async def find(self) -> list[Worker]:
         try:
-            return workers_of(await self._registry.registered())
+            found, refused = await self._registry.workers()
         except RedisDown as err:
             raise SourceAway(f"Redis does not answer: {err}") from err
-        except orjson.JSONDecodeError as err:
-            raise SourceAway("what is registered is no JSON") from err
+        for worker, why in refused.items():
+            if self._refused.get(worker) != why:
+                log.warning("worker %s is registered, but not understood: %s", worker, why)
+        self._refused = refused
+        return found
+
+
+def _worker(identity: str, text: bytes) -> dict[str, Any]:
+    """As it was put; what is no JSON object has nothing but its id."""
+    try:
+        worker = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        worker = None
+    return worker if isinstance(worker, dict) else {"id": identity}

@@ -45,7 +45,7 @@ class Choices:
             if (found := self._known(name)) is not None
             and weight > 0
             and (found.name == model.name or tenant.allows(found.name))
-            and self._serves(found.name, tenant)
+            and self.serves(found.name, tenant)
         ]
         left = _draw(model, request, tenant) * sum(weight for _, weight in able)
         for found, weight in able:
@@ -63,11 +63,11 @@ class Choices:
             model = self._known(name)
             if model is None or model.name == ctx.model.name or not ctx.tenant.allows(model.name):
                 continue
-            if self._serves(model.name, ctx.tenant):
+            if self.serves(model.name, ctx.tenant):
                 # Another reservation: of what one holds, a repeat under the same id would be none.
                 yield msgspec.structs.replace(ctx, id=f"{ctx.id}~{number}", model=model)
 
-    def _serves(self, model: str, tenant: Tenant) -> bool:
+    def serves(self, model: str, tenant: Tenant) -> bool:
         """Does anybody who may answer this tenant?"""
         return bool(self._fleet.serving(model) or (tenant.overflows and self._fleet.providers(model)))
 

@@ -72,6 +72,11 @@ class Fleet:
             w for w in there if (w.health.open or w.health.trial) and not w.report.asleep
         ]
 
+    def context_length(self, model: str) -> int | None:
+        """Longest prompt and answer together that a worker of our own takes; None where none says."""
+        told = (w.report.contexts.get(model) for w in self._workers.values() if w.provider is None)
+        return max((length for length in told if length is not None), default=None)
+
     def providers(self, model: str, *, resting: bool = False) -> list[Worker]:
         """Those that may get a new request for this model, where its tenant consents. `resting`: or may later."""
         there = [w for w in self._workers.values() if w.provider is not None and model in w.models and w.able]

@@ -14,6 +14,10 @@ from radix_cache.namespace import Namespace, Space, hasher_for
 SPACES_MAX = 100_000
 INLINE_TOKENS_MAX = 1 << 16
 INLINE_IDS_MAX = 1 << 14
+ESTIMATE_MARGIN = 2
+"""A prompt may have so many times the tokens that it is estimated to have."""
+COUNTED_CONTEXTS = 8
+"""Prompts of so many contexts are counted for whoever asks; nobody pays for that."""
 NO_HASHES: Hashes = array("Q")
 
 TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
@@ -24,8 +28,9 @@ class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What routing and quotas need of a prompt, and nothing of its text.
 
     `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `exact`: these tokens
-    are the worker's own. `output_tokens_max`: what the tenant's plan leaves for each answer, where it has a bound
-    and the client set none. `ids`: its tokens as JSON, where they are to go to the worker in place of the text.
+    are the worker's own. `output_tokens_max`: the bound of each answer, where it is not the client's: what the
+    tenant's plan leaves if the client set none, and what there is if it takes less than it asked for. `ids`: its
+    tokens as JSON, where they are to go to the worker in place of the text.
     """
 
     namespace: Namespace
@@ -65,9 +70,22 @@ class Prefixes:
             hashes=await _hashes(prompts[0], space.hasher) if ctx.request.generates else NO_HASHES,
             prompt_tokens=sum(lengths),
             exact=exact,
-            output_tokens_max=_left_by_the_plan(ctx, max(lengths)),
+            output_tokens_max=(
+                _left_by_the_context(ctx, max(lengths) * (1 if exact else ESTIMATE_MARGIN), length_max)
+                if ctx.request.shortens
+                else _left_by_the_plan(ctx, max(lengths))
+            ),
             ids=await _ids(prompts[0]) if exact and len(prompts) == 1 and _hands_tokens(ctx) else None,
         )
+
+    async def count(self, ctx: RequestContext) -> int:
+        """Tokens of the request's prompt, also where it is too long: who asks wants to know by how much.
+
+        Raises what `of` raises, PromptTooLong for what is beyond COUNTED_CONTEXTS.
+        """
+        length_max = _length_max(ctx)
+        bound = length_max * COUNTED_CONTEXTS if length_max is not None else None
+        return sum(map(len, await ctx.model.encoder.encode(ctx.request, ctx.tenant, bound)))
 
     def space(self, model: Model, group: str) -> Space:
         """The cache of an isolation group at a model."""
@@ -121,11 +139,19 @@ def _length_max(ctx: RequestContext) -> int | None:
 
 def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
     """Refused before it costs anything, where the token count is the worker's own."""
-    output_tokens = ctx.request.output_tokens_max or int(ctx.request.generates)
+    output_tokens = ctx.request.output_tokens_min
     if length_max is not None and prompt_tokens + output_tokens > length_max:
         raise PromptTooLong(
             prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
         )
+
+
+def _left_by_the_context(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> int | None:
+    """Tokens for an answer whose client takes what there is; None where all that it asked for is left."""
+    asked = ctx.request.output_tokens_max
+    if asked is None or length_max is None or not prompt_tokens < length_max < prompt_tokens + asked:
+        return None
+    return length_max - prompt_tokens
 
 
 def _left_by_the_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:

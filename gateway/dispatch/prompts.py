@@ -178,7 +178,7 @@ class TokenizerEncoder:
             return
         longest = max(map(_bytes, texts), default=0)
         at_least = -(-longest // self._token_bytes_max)
-        output_tokens = request.output_tokens_max or int(request.generates)
+        output_tokens = request.output_tokens_min
         if at_least + output_tokens > length_max:
             raise PromptTooLong(
                 prompt_tokens=at_least, output_tokens=output_tokens, context_length=length_max, exact=False

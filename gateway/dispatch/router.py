@@ -13,6 +13,7 @@ from gateway.dispatch.fleet import Fleet
 from gateway.dispatch.prefixes import PromptBlocks
 from gateway.dispatch.shadow import Shadow
 from policies.routing import pairs
+from policies.routing.held import PromiseBroken
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
@@ -108,9 +109,20 @@ class Router:
             answers=ctx.request.answers,
             answers_prompt=any(name in ctx.request.fields for name in PROMPT_ANSWERED),
         )
-        policy = self.shadow.policy if by_shadow and self.shadow is not None else self._policy
-        routes = self._rank(policy, query, candidates, now)
+        routes = self._by_shadow(query, candidates, now) if by_shadow else None
+        if routes is None:
+            routes, by_shadow = self._rank(self._policy, query, candidates, now), False
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
+
+    def _by_shadow(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking | None:
+        """None where the second policy fails: nothing may come of that, so the first one decides."""
+        if self.shadow is None:
+            return None
+        try:
+            return self._rank(self.shadow.policy, query, candidates, now)
+        except PromiseBroken as err:
+            self.shadow.failed(err)
+            return None
 
     def _rank(
         self, policy: RoutingPolicy, query: RouteQuery, candidates: Sequence[Candidate], now: float
@@ -131,10 +143,12 @@ class Router:
         shadow = self.shadow
         if shadow is None:
             return
-        other = self._policy if decision.by_shadow else shadow.policy
-        others = self._rank(other, decision.query, decision.candidates, self._clock())
-        primary, second = (others, decision.routes) if decision.by_shadow else (decision.routes, others)
-        shadow.compare(decision.query.prompt_tokens, decision.candidates, primary, second)
+        query, candidates, now = decision.query, decision.candidates, self._clock()
+        if decision.by_shadow:
+            primary, second = self._rank(self._policy, query, candidates, now), decision.routes
+        else:
+            primary, second = decision.routes, self._by_shadow(query, candidates, now) or ()
+        shadow.compare(query.prompt_tokens, candidates, primary, second)
 
 
 def _candidate(

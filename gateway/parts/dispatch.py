@@ -118,7 +118,8 @@ def reservations_of(
 
 
 def worker_of(settings: WorkerSettings) -> Worker:
-    """A worker that nothing is known of yet. Raises what its adapter does, as OSError for certificates."""
+    """A worker that nothing is known of yet. Raises what its adapter does, as OSError for certificates, and
+    ValueError for a package that cannot be loaded."""
     identity, tls = WorkerId(settings.id), settings.tls
     target = WorkerTarget(
         id=identity,
@@ -166,6 +167,8 @@ def _static(at: int, settings: WorkerSettings) -> Worker:
         raise SettingsProblem(
             f"$.workers[{at}].tls: the files cannot be used: {err.strerror or err}"
         ) from err
+    except ValueError as err:
+        raise SettingsProblem(f"$.workers[{at}]: {err}") from err
 
 
 def _fleet_events(

@@ -5,6 +5,7 @@ from math import ceil
 from gateway.quotas.limit import CONCURRENCY, SPEND, Limit
 from gateway.quotas.prices import MILLION
 
+PARTS_SECONDS = 10.0
 LENGTHS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
@@ -26,6 +27,14 @@ def owner_in_words(scope: str) -> str:
     """tenant 'acme'"""
     kind, _, name = scope.partition(":")
     return f"{kind} {name!r}"
+
+
+def short_time(seconds: float) -> str:
+    """As whole_time, and parts of a second where that is what matters."""
+    if seconds >= PARTS_SECONDS:
+        return whole_time(seconds)
+    text = f"{seconds:.3g}"
+    return f"{text} second{'' if text == '1' else 's'}"
 
 
 def whole_time(seconds: float) -> str:

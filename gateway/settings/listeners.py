@@ -11,6 +11,7 @@ from gateway.settings.types import (
     FilePath,
     Host,
     Network,
+    Origin,
     Port,
     Positive,
     Secret,
@@ -60,6 +61,13 @@ class Listen(Branch, frozen=True, kw_only=True):
             description="Connections of one address (IPv6: one /64) at one time; those of proxies do not count."
         ),
     ] = 1000
+    origins: Annotated[
+        tuple[Origin, ...],
+        Meta(
+            description="Pages whose scripts may call the API from a browser (CORS), as https://chat.example.com; "
+            "`*`: any, and without tenants those of this machine."
+        ),
+    ] = ()
 
 
 class Admin(Branch, frozen=True, kw_only=True):

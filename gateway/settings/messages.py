@@ -19,6 +19,9 @@ _GOT = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`$")
 _BOUND = re.compile(r"Expected `(?P<wanted>[^`]*)` (?P<sign><=|>=|<|>) (?P<bound>\S+)$")
 _LENGTH = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<sign><=|>=) (?P<bound>\d+)$")
 
+_VALUE = "*"
+"""Of a mapping: any of its values."""
+
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -28,6 +31,7 @@ _KINDS = {
     "object": "a mapping",
     "null": "nothing",
 }
+_LENGTHS = {"array": ("entry", "a list"), "object": ("entry", "a mapping")}
 _SIGNS = {"<=": ", at most", ">=": ", at least", "<": " below", ">": " above"}
 
 
@@ -39,7 +43,7 @@ def explained(message: str, root: type, unbuilt: Mapping[str, str], at: str = "$
     found = _AT.search(message)
     path = found["path"].removeprefix("$") if found else ""
     text = _AT.sub("", message)
-    plain = re.sub(r"\[[^\]]*\]", "", path.lstrip("."))
+    plain = re.sub(r"\[[^\]]*\]", "", path.replace("[...]", f".{_VALUE}").lstrip("."))
     if found and found["key"]:
         return f"{at}{path}: names are text"
     missing, unknown = _MISSING.match(text), _UNKNOWN.match(text)
@@ -68,8 +72,8 @@ def _wrong(text: str, plain: str, root: type) -> str:
         return f"there is no {enum['value']}; choose {form}"
     if got is not None:
         return _mistaken(form if choices and form else _wanted(got["wanted"]), form, got["got"])
-    # What is said of a list is not said of what stands in it, which is what has the form.
-    of_list = length is not None and length["kind"] == "array"
+    # What is said of a list or a mapping is not said of what stands in it, which is what has the form.
+    of_list = length is not None and length["kind"] in _LENGTHS
     if form is not None and not of_list and text.startswith(("Expected", "Invalid")):
         return f"expected {form}"
     if bound is not None:
@@ -77,7 +81,7 @@ def _wrong(text: str, plain: str, root: type) -> str:
             f"expected {_wanted(bound['wanted'])}{_SIGNS[bound['sign']]} {bound['bound'].removesuffix('.0')}"
         )
     if length is not None:
-        unit, what = ("entry", "a list") if length["kind"] == "array" else ("character", "text")
+        unit, what = _LENGTHS.get(length["kind"], ("character", "text"))
         many = unit if length["bound"] == "1" else {"entry": "entries"}.get(unit, f"{unit}s")
         return f"expected {what} of {'at most' if length['sign'] == '<=' else 'at least'} {length['bound']} {many}"
     return f"{text[:1].lower()}{text[1:]}"
@@ -133,8 +137,14 @@ def _names_at(root: type, plain: str) -> list[str]:
 def _annotation_at(root: type, plain: str) -> Any:
     annotation: Any = root
     for name in filter(None, plain.split(".")):
-        annotation = _fields(_bare(annotation)).get(name)
+        annotation = _value(annotation) if name == _VALUE else _fields(_bare(annotation)).get(name)
     return annotation
+
+
+def _value(annotation: Any) -> Any:
+    """X of dict[..., X]."""
+    kind = _single(annotation)
+    return get_args(kind)[1] if get_origin(kind) is dict else annotation
 
 
 def _fields(kind: Any) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gateway.settings.types import SettingsProblem
+from gateway.settings.yaml import Location, path
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{env:(?P<env>\w+)\}|\$\{file:(?P<file>[^{}]+)\}|\$\{")
 
@@ -16,6 +18,14 @@ class References:
         self.used: set[str] = set()
         self._base = base
         self._environment = environment
+
+    def within(self, value: Any, location: Location) -> Any:
+        """A tree with all references in it replaced. Raises SettingsProblem."""
+        if isinstance(value, dict):
+            return {name: self.within(inner, (*location, name)) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self.within(inner, (*location, at)) for at, inner in enumerate(value)]
+        return self.replaced(value, path(location)) if isinstance(value, str) else value
 
     def replaced(self, text: str, path: str) -> str:
         """The text with what it refers to. Raises SettingsProblem, naming `path`."""

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,12 @@ def load(
         for inner in [known for known in sources if known[: len(location)] == location]:
             del sources[inner]
         sources[location] = source
-    references = References(base, environment)
-    tree = _replaced(tree, (), references)
+    referred = References(base, environment)
+    tree = referred.within(tree, ())
+    if file is not None:
+        tree = with_files(
+            tree, (), lambda at, name: str(base / name) if sources.get(at) == str(file) else name
+        )
     settings = _convert(tree)
     if file is not None:
         given_here = (str(file), DEFAULT)
@@ -75,8 +79,13 @@ def load(
     problem = first_problem(settings) if complete else None
     if problem is not None:
         raise SettingsProblem(problem)
-    warnings = (*misspelt_variables(environment, references.used), *expired_keys(settings, time.time()))
+    warnings = (*misspelt_variables(environment, referred.used), *expired_keys(settings, time.time()))
     return LoadedSettings(settings=settings, sources=sources, warnings=warnings)
+
+
+def references(base: Path) -> References:
+    """Those of the environment and of files, for what is read while the gateway runs."""
+    return References(base, os.environ)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -155,13 +164,23 @@ def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
             tree = tree[name]
 
 
-def _replaced(value: Any, location: Location, references: References) -> Any:
-    """The tree with all references replaced."""
-    if isinstance(value, dict):
-        return {name: _replaced(inner, (*location, name), references) for name, inner in value.items()}
+def with_files(value: Any, location: Location, absolute: Callable[[Location, str], str]) -> Any:
+    """The tree with the names of certificates, and of files of workers, made absolute."""
     if isinstance(value, list):
-        return [_replaced(inner, (*location, at), references) for at, inner in enumerate(value)]
-    return references.replaced(value, path(location)) if isinstance(value, str) else value
+        return [with_files(inner, (*location, at), absolute) for at, inner in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    named: Collection[str] = ()
+    if location[-1:] == ("tls",):
+        named = ("ca", "certificate", "key", "client_ca")
+    elif location[:1] == ("discovery",) and value.get("kind") == "file":
+        named = ("name",)
+    return {
+        name: absolute((*location, name), inner)
+        if name in named and isinstance(inner, str)
+        else with_files(inner, (*location, name), absolute)
+        for name, inner in value.items()
+    }
 
 
 def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location], bool]) -> Settings:

@@ -38,6 +38,15 @@ HttpUrl = Annotated[
         extra=form("an http:// or https:// address without query, as http://host:8000"),
     ),
 ]
+Origin = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+)\Z",
+        extra=form(
+            "`*`, or where a page is from, in lower case and without a path, as https://chat.example.com"
+        ),
+    ),
+]
 ZmqUrl = Annotated[
     str,
     Meta(

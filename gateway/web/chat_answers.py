@@ -40,6 +40,11 @@ class Said(msgspec.Struct, frozen=True):
     def text(self) -> str:
         return self.content or self.refusal or ""
 
+    @property
+    def speaks(self) -> bool:
+        """Is there a text in it? One that is empty stands for an answer that has nothing else, either."""
+        return bool(self.text) or not (self.tool_calls or self.thought)
+
 
 class Logprobs(msgspec.Struct, frozen=True):
     """Of each token, as OpenAI writes them in both of its APIs."""

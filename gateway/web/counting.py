@@ -16,8 +16,7 @@ async def count(exchange: HttpExchange, at: Services) -> None:
     try:
         tenant = await authenticate(exchange, at, progress)
         ctx = await admit(exchange, tenant, at, progress)
-        prompt = await at.prefixes.of(ctx)
-        body = b'{"input_tokens":%d}' % prompt.prompt_tokens
+        body = b'{"input_tokens":%d}' % await at.prefixes.count(ctx)
         await exchange.answer(200, "application/json", body, {})
     except GatewayError as err:
         await exchange.fail(err)

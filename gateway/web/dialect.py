@@ -28,8 +28,8 @@ class Dialect(Protocol):
         """What a body asks for. Raises BadRequest, and NotFound for what it refers to."""
         ...
 
-    def counted(self, prompt_tokens: int) -> None:
-        """The prompt has so many tokens, as far as the gateway knows."""
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        """See Exchange."""
         ...
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -70,7 +70,7 @@ class OpenAIDialect:
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         return await unhurried(body, partial(openai.decode, self.surface))
 
-    def counted(self, prompt_tokens: int) -> None:
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         pass
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:

@@ -107,8 +107,8 @@ class HttpExchange:
         known_as(self._http, tenant)
         return await self._dialect.request(await self._body(), tenant)
 
-    def counted(self, prompt_tokens: int) -> None:
-        self._dialect.counted(prompt_tokens)
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        self._dialect.counted(prompt_tokens, output_tokens_max)
 
     async def _body(self) -> bytes:
         encoding = self._http.headers.get("Content-Encoding", "identity")

@@ -26,6 +26,7 @@ from gateway.web.anthropic.dialect import CountingDialect
 from gateway.web.batches import BatchHandlers
 from gateway.web.bodies import Bodies
 from gateway.web.boundary import Handler, boundary, expectations
+from gateway.web.browsers import Browsers
 from gateway.web.client_address import FindAddress
 from gateway.web.counting import count
 from gateway.web.dialect import Dialect
@@ -42,6 +43,9 @@ from gateway.web.usage import own_usage
 PREFIXES = ("/v1", "")
 """People write base URLs with and without /v1."""
 
+COHERE_RERANK = "/v2/rerank"
+"""Where Cohere's clients ask for it, and engines answer."""
+
 Work = Callable[[HttpExchange, Services], Awaitable[None]]
 
 
@@ -52,11 +56,15 @@ def tenant_app(
     body_bytes_max: int,
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
+    browsers: Browsers | None,
     access_log: AccessLog | None,
     find_address: FindAddress,
     kept: Kept,
 ) -> web.Application:
-    """The application behind `listen`. `local_names_only`: see boundary. `access_log`: gets a line a request."""
+    """The application behind `listen`. `local_names_only`: see boundary. `browsers`: None: nothing is for them.
+
+    `access_log`: gets a line a request.
+    """
     responses, bodies = kept.responses, Bodies(body_bytes_max)
     exchanging: dict[str, Any] = {
         "find_address": find_address,
@@ -121,7 +129,13 @@ def tenant_app(
         return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
 
     around = [boundary(failure, local_names_only=local_names_only)]
-    app = web.Application(middlewares=[*([access(access_log)] if access_log is not None else ()), *around])
+    if access_log is not None:
+        around.insert(0, access(access_log))
+    if browsers is not None:
+        around.append(browsers.preflight())
+    app = web.Application(middlewares=around)
+    if browsers is not None:
+        app.on_response_prepare.append(browsers.marking())
     known: dict[str, str] = {}
     models = Models(at.catalogue, tenant_of)
     answering = {surface.value: infer(dialects.of(surface, responses)) for surface in Surface} | {
@@ -146,6 +160,9 @@ def tenant_app(
         known[f"{prefix}/models"] = "GET, HEAD"
         app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=expectations)
         known[f"{prefix}/usage"] = "GET, HEAD"
+
+    app.router.add_post(COHERE_RERANK, answering[Surface.RERANK.value], expect_handler=expectations)
+    known[COHERE_RERANK] = "POST"
 
     async def describe(http: web.Request) -> web.Response:
         body = msgspec.json.encode(openapi.document(version("radixgate")))

@@ -105,8 +105,13 @@ def figures(result: RunResult) -> dict[str, Any]:
 
 
 def averaged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of the same figures of several seeds."""
-    return {name: _averaged([run[name] for run in runs if name in run]) for name in runs[0]}
+    """The mean of the same figures of several seeds. Who sent nothing with one of them had no requests then."""
+    nothing = summary(())
+    tenants = sorted({name for run in runs for name in run["tenants"]})
+    return {
+        "all": _averaged([run["all"] for run in runs]),
+        "tenants": {name: _averaged([run["tenants"].get(name, nothing) for run in runs]) for name in tenants},
+    }
 
 
 def imbalance(work: Iterable[float]) -> float | None:
@@ -115,11 +120,8 @@ def imbalance(work: Iterable[float]) -> float | None:
     return max(each) * len(each) / sum(each) if sum(each) else None
 
 
-def _averaged(values: Sequence[Any]) -> Any:
-    if isinstance(values[0], dict):
-        return averaged(values)
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
+def _averaged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {name: _mean([run[name] for run in runs if run[name] is not None]) for name in runs[0]}
 
 
 def _mean(values: Sequence[float]) -> float | None:

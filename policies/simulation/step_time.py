@@ -9,6 +9,7 @@ another kind is described by a JSON or YAML file with these fields, fitted to it
 policies; it is no measurement of a GPU.
 """
 
+from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,13 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     decode_ms: Polynomial = (5.74, 54.01, -25.74)
     chunk_tokens: Count = 8192
     sequences_max: Count = 256
+
+    def __post_init__(self) -> None:
+        # Not a number is not above zero either.
+        if not (_least(self.prefill_ms, 1, self.chunk_tokens) > 0 and isfinite(self.ms_per_token)):
+            raise ValueError("`prefill_ms` has to be above 0 for every number of tokens up to `chunk_tokens`")
+        if not (_least(self.decode_ms, 0, 1) >= 0 and isfinite(self.decode(1.0))):
+            raise ValueError("`decode_ms` must not be below 0 for any share from 0 to 1")
 
     def prefill(self, tokens: int) -> float:
         """One step with so many prompt tokens."""
@@ -60,6 +68,16 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def ms_per_token(self) -> float:
         """Of an uncached token, in a full step: the rated speed that policies start from."""
         return self.prefill(self.chunk_tokens) / self.chunk_tokens
+
+
+def _least(polynomial: Polynomial, first: float, last: float) -> float:
+    """Its least value between two points: at one of them, or at its vertex. NaN where one of these is."""
+    constant, linear, quadratic = polynomial
+    places = [first, last]
+    if quadratic > 0:
+        places.append(min(max(-linear / (2 * quadratic), first), last))
+    values = [constant + at * (linear + at * quadratic) for at in places]
+    return nan if any(isnan(value) for value in values) else min(values)
 
 
 def read_step_time(path: Path) -> StepTime:

@@ -9,6 +9,7 @@ the time to the next possible one, by lot, or every replay would be a series of 
 """
 
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 
 BLOCK_TOKENS = 512
 TRACE_BYTES_MAX = 2**30
+GZIPPED = b"\x1f\x8b"
 
 
 class TraceInvalid(ValueError):
@@ -57,13 +59,15 @@ class _Line(msgspec.Struct, gc=False):
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """All requests of a file, in order of time. Raises TraceInvalid."""
+    """All requests of a file, in order of time; the first comes at 0. Raises TraceInvalid."""
     try:
         if path.stat().st_size > TRACE_BYTES_MAX:
             raise TraceInvalid(f"{path} is larger than {TRACE_BYTES_MAX} bytes")
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().removeprefix(BOM_UTF8).splitlines()
     except OSError as err:
         raise TraceInvalid(f"{path} cannot be read: {err.strerror}") from err
+    if lines and lines[0].startswith(GZIPPED):
+        raise TraceInvalid(f"{path} is compressed: gunzip it first")
     decoder = msgspec.json.Decoder(_Line)
     requests: list[TraceRequest] = []
     for number, text in enumerate(lines, start=1):
@@ -75,7 +79,15 @@ def read_trace(path: Path) -> list[TraceRequest]:
             raise TraceInvalid(f"{path}, line {number}: {err}") from err
     if not requests:
         raise TraceInvalid(f"{path} has no requests")
-    return sorted(requests, key=lambda request: request.at)
+    return _from_its_beginning(sorted(requests, key=lambda request: request.at))
+
+
+def _from_its_beginning(requests: list[TraceRequest]) -> list[TraceRequest]:
+    """A part of a trace, or one with the time of day, would else be waited for as long as its clock had run."""
+    began = requests[0].at
+    if not began:
+        return requests
+    return [msgspec.structs.replace(request, at=request.at - began) for request in requests]
 
 
 def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:

@@ -37,6 +37,8 @@ MAY_CATCH_EVERYTHING = {
     "gateway/dispatch/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
     "gateway/queue/shared.py": "so too, where the stream or the fleet has it ranked anew",
     "gateway/dispatch/encoder_child.py": "tokenizers raises nothing more precise",
+    "policies/registry.py": "a package that is broken is a matter of those who ask for its policy",
+    "policies/routing/held.py": "the border to policies of packages, which may raise anything",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",
 }
 

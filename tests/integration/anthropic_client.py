@@ -51,6 +51,16 @@ def create(client: Anthropic, model: str) -> str:
     counted = client.messages.count_tokens(model=model, system=system, messages=MESSAGES)
     used = answer.usage
     expect(counted.input_tokens == used.input_tokens + used.cache_read_input_tokens)
+    stop = answer.content[0].text[3:6]
+    cut = client.messages.create(
+        model=model,
+        system=system,
+        messages=MESSAGES,
+        max_tokens=8,
+        stop_sequences=["never said", stop],
+        extra_body=COLD,
+    )
+    expect((cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop))
     begun = [*MESSAGES, {"role": "assistant", "content": "It is"}]
     goes_on = client.messages.create(model=model, messages=begun, max_tokens=4)
     expect(goes_on.usage.output_tokens > 0)

@@ -59,6 +59,16 @@ def conversation(client: OpenAI, model: str) -> None:
     expect(found.metadata == {"a": "b"})
     items = list(client.responses.input_items.list(second.id))
     expect([item.content[0].text for item in items] == ["And then?"])
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
+    sent = client.responses.create(model=model, input=said, max_output_tokens=4)
+    items = list(client.responses.input_items.list(sent.id, order="asc"))
+    expect([(item.role, item.content[0].text) for item in items] == [("user", "Hello"), ("assistant", "Hi.")])
+    named = [{"type": "item_reference", "id": item.id} for item in (*items, *second.output)]
+    third = client.responses.create(
+        model=model, input=[*named, {"role": "user", "content": "Go on"}], max_output_tokens=4
+    )
+    items = list(client.responses.input_items.list(third.id, order="asc"))
+    expect([item.id for item in items[:-1]] == [item["id"] for item in named])
     client.responses.delete(second.id)
     try:
         client.responses.retrieve(second.id)
@@ -106,6 +116,30 @@ def tools(client: OpenAI, model: str) -> None:
         previous_response_id=answer.id, **{**asked, "input": [result], "max_output_tokens": 4}
     )
     expect(again.usage.input_tokens > answer.usage.input_tokens)
+    free = {"type": "custom", "name": "note", "description": "Writes down a text"}
+    chosen = {"type": "custom", "name": "note"}
+    events = list(
+        client.responses.create(
+            model=model,
+            input="Note it",
+            tools=[free],
+            tool_choice=chosen,
+            max_output_tokens=1000,
+            stream=True,
+        )
+    )
+    noted = events[-1].response.output[-1]
+    expect((noted.type, noted.name) == ("custom_tool_call", "note"))
+    expect([e.input for e in events if e.type == "response.custom_tool_call_input.done"] == [noted.input])
+    result = {"type": "custom_tool_call_output", "call_id": noted.call_id, "output": "done"}
+    after = client.responses.create(
+        model=model,
+        input=[result],
+        previous_response_id=events[-1].response.id,
+        tools=[free],
+        max_output_tokens=4,
+    )
+    expect(after.usage.input_tokens > events[-1].response.usage.input_tokens)
     with client.responses.stream(
         input="And in Rome?", tool_choice={"type": "function", "name": "get_weather"}, **asked
     ) as stream:
@@ -122,7 +156,7 @@ def refused(client: OpenAI, model: str) -> None:
         ({"input": "x", "previous_response_id": "resp_none"}, "previous_response_id"),
         ({"input": []}, "input"),
         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"type": "computer_call", "id": "cc_1"}]}, "input[0].type"),
     ):
         try:
             client.responses.create(model=model, **wrong)

@@ -9,6 +9,8 @@ import pytest
 
 from gateway.adminapi import openapi
 from gateway.discovery.registry import WorkerRegistry
+from policies.routing.cost import Cost
+from policies.routing.held import PromiseBroken
 from tests.fakes.scripted_worker import ScriptedWorker
 
 TOKEN = "an-operators-token"
@@ -233,6 +235,42 @@ async def test_a_route_is_explained_and_nothing_is_sent_or_counted(operated):
         _, stranger = await explained(running, LONG, tenant="globex")
         assert all(worker["matched_tokens"] == 0 for worker in stranger["workers"])
         assert running.idle
+
+
+async def test_without_tenants_a_route_is_explained_for_everybody(operated):
+    async with ScriptedWorker() as worker, operated(worker, tenants={}) as running:
+        status, found = await explained(running, "hello", tenant="default")
+        assert (status, found["tenant"], found["workers"][0]["rank"]) == (200, "default", 1)
+        assert (await explained(running, "hello", tenant="acme"))[0] == 404
+
+
+async def test_a_route_leads_to_who_stands_in_for_a_model_that_nobody_serves(operated):
+    models = json.dumps([{"name": "m", "fallbacks": ["none", "next"]}, {"name": "next"}])
+    async with ScriptedWorker(["next"]) as worker, operated(worker, models=models) as running:
+        _, found = await explained(running, "hello")
+        assert (found["asked"], found["model"], found["workers"][0]["rank"]) == ("m", "next", 1)
+
+
+async def test_no_route_is_explained_that_a_tenant_may_not_take(operated):
+    tenants = {"acme": {"models": {"deny": ["m"]}}}
+    async with ScriptedWorker() as worker, operated(worker, tenants=tenants) as running:
+        status, problem = await explained(running, "hello")
+        async with running.chat() as refused:
+            assert (status, refused.status) == (403, 403)
+            assert problem["detail"] == (await refused.json())["error"]["message"]
+
+
+async def test_a_policy_that_cannot_rank_is_named_to_operators(operated, monkeypatch):
+    def broken(*_):
+        raise PromiseBroken("policy cost failed: KeyError: 3 (cost.py, line 7)")
+
+    monkeypatch.setattr(Cost, "rank", broken)
+    async with ScriptedWorker() as worker, operated(worker) as running:
+        status, problem = await explained(running, "hello")
+        async with running.chat() as refused:
+            assert (status, refused.status) == (500, 500)
+            assert "cost.py" not in await refused.text()
+    assert problem["detail"] == "The policy cost failed: KeyError: 3 (cost.py, line 7)."
 
 
 async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):

@@ -38,6 +38,8 @@ async def test_a_workload_of_two_tenants_meets_the_cache_as_the_trace_says(
         )
     assert code == 0, err
     written = json.loads(figures.read_text())
+    told = written["settings"]
+    assert (told["requests"], told["rate"], told["speed"], told["tenants"]) == (12, 50, 50, 2)
     run = written["runs"][MODEL]
     assert run["all"]["requests"] == 12
     assert run["all"]["errors"] == 0, run["all"]["errors_by_code"]

@@ -65,7 +65,7 @@ async def test_every_request_has_a_result_as_a_client_would_have_got_it(running)
         running,
         asked("good"),
         asked("unknown", model="none"),
-        asked("broken", messages="hello", max_tokens=0),
+        asked("broken", messages="hello", max_tokens=-1),
         asked("streamed", stream=True),
         {"custom_id": "nothing", "params": {}},
     )

@@ -1,8 +1,12 @@
 """The Messages API through a whole gateway: what the worker is asked, what is charged, headers and refusals."""
 
 import json
+import re
+
+import pytest
 
 from tests.fakes.scripted_worker import ScriptedWorker
+from workers.engine import tiny_checkpoint
 
 BODY = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
 
@@ -59,6 +63,91 @@ async def test_a_stream_has_its_events_and_anthropics_headers(gateway):
     assert names(text)[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     assert '"output_tokens":4' in text
     assert "[DONE]" not in text
+
+
+async def test_a_message_of_no_tokens_warms_the_cache_and_says_nothing(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with post(running, max_tokens=0, stop_sequences=["w0"]) as response:
+            whole = await response.json()
+            assert response.status == 200
+        async with post(running, max_tokens=0, stream=True) as response:
+            text = await response.text()
+    # Engines refuse to answer with nothing: the one token that they compute is counted and not told.
+    assert [seen.body["max_tokens"] for seen in worker.seen] == [1, 1]
+    assert (whole["content"], whole["stop_reason"], whole["stop_sequence"]) == ([], "max_tokens", None)
+    assert whole["usage"]["input_tokens"] == 10
+    assert names(text) == ["message_start", "ping", "message_delta", "message_stop"]
+    assert '"stop_reason":"max_tokens"' in text
+
+
+async def test_a_prompt_that_is_too_long_is_counted(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        for words, least in ((10, 10), (200, 200)):
+            turn = [{"role": "user", "content": "word " * words}]
+            async with post(running, "/v1/messages/count_tokens", messages=turn) as response:
+                assert (await response.json())["input_tokens"] > least
+        # What is too long by far need not be counted to the last token.
+        turn = [{"role": "user", "content": "word " * 200_000}]
+        async with post(running, "/v1/messages/count_tokens", messages=turn) as response:
+            assert await error_of(response) == (400, "invalid_request_error")
+
+
+async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, tmp_path):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        async with post(running, max_tokens=32_000) as response:
+            whole = await response.json()
+            assert response.status == 200
+        async with post(running, max_tokens=32_000, stream=True) as response:
+            text = await response.text()
+        async with post(running) as response:
+            assert (await response.json())["stop_reason"] == "max_tokens"
+        for words in (200, 200_000):
+            turn = [{"role": "user", "content": "word " * words}]
+            async with post(running, max_tokens=32_000, messages=turn) as response:
+                refusal = (await response.json())["error"]
+                assert (response.status, refusal["type"]) == (400, "invalid_request_error")
+                # By these words coding clients know that it is time to compact.
+                assert re.fullmatch(
+                    r"prompt is too long: (at least )?\d+ tokens > 100 maximum", refusal["message"]
+                )
+        # What is left is what is reserved: more than that nothing could use.
+        limits = [{"output_tokens": 100, "per": "day"}]
+    async with ScriptedWorker() as other, gateway(other, models=models, limits=limits) as running:
+        async with post(running, max_tokens=32_000) as response:
+            assert response.status == 200
+    assert len(worker.seen) == 3
+    assert 50 < worker.seen[0].body["max_tokens"] < 100
+    assert worker.seen[1].body["max_tokens"] == worker.seen[0].body["max_tokens"]
+    assert worker.seen[2].body["max_tokens"] == 8
+    assert whole["stop_reason"] == "model_context_window_exceeded"
+    assert '"stop_reason":"model_context_window_exceeded"' in text
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm", "openai"])
+async def test_workers_say_how_long_their_context_is(gateway, tmp_path, kind):
+    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+    listed = {"object": "list", "data": [{"id": "m", "max_model_len": 100}, {"id": "other"}]}
+    counted, estimated = json.dumps([{"name": "m", "tokenizer": str(directory)}]), "[]"
+    for models in (counted, estimated):
+        async with ScriptedWorker() as worker:
+            worker.listed = json.dumps(listed).encode()
+            async with gateway(worker, kind=kind, models=models) as running:
+                async with post(running, max_tokens=32_000) as response:
+                    assert (response.status, (await response.json())["stop_reason"]) == (
+                        200,
+                        "model_context_window_exceeded",
+                    )
+                assert 20 < worker.seen[-1].body["max_tokens"] < 100
+                # An estimate refuses nothing: only the worker knows.
+                turn = [{"role": "user", "content": "word " * 200}]
+                async with post(running, max_tokens=32_000, messages=turn) as response:
+                    assert response.status == (400 if models == counted else 200)
+                async with post(running, model="other", max_tokens=32_000) as response:
+                    assert (response.status, worker.seen[-1].body["max_tokens"]) == (200, 32_000)
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(gateway):

@@ -57,6 +57,14 @@ async def test_they_reach_the_worker_as_they_came_and_its_answer_comes_back_as_i
         await running.until(lambda: running.idle)
 
 
+async def test_coheres_clients_find_reranking(gateway):
+    async with worker_with_all() as worker, gateway(worker) as running:
+        async with post(running, "/v2/rerank", **BODIES["rerank"]) as response:
+            assert (response.content_type, await response.read()) == ANSWERS["/v1/rerank"]
+        async with running.http.get(running.url + "/v2/rerank") as response:
+            assert (response.status, response.headers["allow"]) == (405, "POST")
+
+
 async def test_an_embedding_costs_what_the_worker_says_and_no_output(gateway):
     async with (
         worker_with_all() as worker,

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.response_store import ResponseStore, StoredResponse
+from gateway.web.responses import references
 from tests.fakes.clock import FakeClock
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -99,6 +100,7 @@ async def test_a_response_is_its_own_tenants_and_nobody_elses(gateway):
         async with post(running, tenant="globex", previous_response_id=identity) as response:
             refusal = (await response.json())["error"]
             assert (response.status, refusal["param"]) == (400, "previous_response_id")
+            assert refusal["code"] == "previous_response_not_found"
         async with running.http.get(f"{running.url}/v1/responses/{identity}") as response:
             assert response.status == 401
         assert (await got(running, identity))[0] == 200
@@ -138,9 +140,49 @@ async def test_input_items_are_the_requests_own_by_page(gateway):
         _, rest = await got(running, f"{identity}/input_items?order=asc&after={newest['data'][1]['id']}")
         for query in ("limit=0", "limit=x", "order=up", "after=none"):
             assert (await got(running, f"{identity}/input_items?{query}"))[0] == 400
-    assert [item["content"] for item in newest["data"]] == ["number 4", "number 3"]
+    texts = [[part["text"] for part in item["content"]] for item in (*newest["data"], *rest["data"])]
+    assert texts == [["number 4"], ["number 3"], ["number 4"]]
     assert (newest["has_more"], newest["last_id"]) == (True, newest["data"][1]["id"])
-    assert ([item["content"] for item in rest["data"]], rest["has_more"]) == (["number 4"], False)
+    assert rest["has_more"] is False
+
+
+def named(*found):
+    return [{"type": "item_reference", "id": item["id"]} for item in found]
+
+
+async def test_items_of_earlier_answers_can_be_named_in_place_of_being_said(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        first = await created(running, input="one")
+        _, listed = await got(running, f"{first['id']}/input_items")
+        begun = [*named(*listed["data"], *first["output"]), {"role": "user", "content": "two"}]
+        async with post(running, stream=True, input=begun) as response:
+            second = events(await response.text())[-1][1]["response"]
+        # The second has the whole conversation: one that came before is not needed.
+        await got(running, first["id"], method="DELETE")
+        await created(
+            running, input=[*begun, *named(*second["output"]), {"role": "user", "content": "three"}]
+        )
+        asked = [(turn["role"], turn["content"]) for turn in worker.seen[-1].body["messages"]]
+        said = ("assistant", "w0 w1 w2 w3 ")
+        assert asked == [("user", "one"), said, ("user", "two"), said, ("user", "three")]
+        unstored = await created(running, store=False)
+        for tenant, item in (
+            ("globex", second["output"][0]),
+            ("acme", unstored["output"][0]),
+            ("acme", first["output"][0]),
+            ("acme", {"id": "msg_1"}),
+        ):
+            async with post(running, tenant=tenant, input=named(item)) as response:
+                refusal = (await response.json())["error"]
+                assert (response.status, refusal["param"]) == (404, "input[0]")
+
+
+async def test_a_request_cannot_have_any_number_of_conversations_read(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        found = [(await created(running))["output"][0] for _ in range(references.RESPONSES_MAX + 1)]
+        async with post(running, input=named(*found)) as response:
+            assert (response.status, (await response.json())["error"]["param"]) == (400, "input")
+        await created(running, input=named(*found[1:]))
 
 
 async def test_only_what_runs_in_the_background_could_be_cancelled(gateway):
@@ -160,7 +202,8 @@ async def test_input_tokens_are_counted_without_asking_a_worker(gateway):
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].type"),
+        ({"input": [{"type": "computer_call", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0]"),
         ({"input": [{"role": "wizard", "content": "x"}]}, "input[0]"),
         ({"input": [7]}, "input[0]"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from policies.routing.round_robin import RoundRobin
 from tests.fakes.scripted_worker import ScriptedWorker
 
 REQUESTS = 12
@@ -40,6 +41,19 @@ async def test_a_shadow_is_compared_with_every_request_and_decides_its_share(gat
     assert seen[f'radixgate_routing_requests_total{{by="{decider}"}}'] == REQUESTS
     if share:
         assert served == [REQUESTS // 2, REQUESTS // 2]
+
+
+@pytest.mark.parametrize("share", [0, 1])
+async def test_a_shadow_that_fails_fails_no_request(gateway, share, monkeypatch):
+    monkeypatch.setattr(RoundRobin, "rank", lambda *_: 1 / 0)
+    second = json.dumps({"policy": "round_robin", "share": share})
+    async with ScriptedWorker() as worker:
+        async with gateway(worker, **{"routing.shadow": second}) as running:
+            await streams(running, 3)
+            seen = await metrics(running)
+    assert len(worker.seen) == 3
+    assert seen["radixgate_shadow_failures_total"] >= 3
+    assert seen["radixgate_shadow_compared_total"] == 0
 
 
 async def test_predicted_and_measured_times_to_the_first_token_are_metrics(gateway):

@@ -65,13 +65,15 @@ async def test_a_worker_that_is_added_serves_and_one_that_is_removed_loses_no_st
 
 async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_it_is_resumed(gateway):
     async with ScriptedWorker() as one, ScriptedWorker() as two, gateway(one, two) as running:
-        assert (await workers(running, "drain", "w1"))[0] == 0
+        code, _, noted = await workers(running, "drain", "w1")
+        assert (code, "w1 stands neither in these settings nor in the registry" in noted) == (0, True)
         fleet = running.here.gateway.fleet
         await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
         await served(running)
         assert two.seen == []
         _, out, _ = await workers(running, "list")
-        assert "w1" not in out  # it is of the gateway's settings, not of this command's
+        # It is of the gateway's settings, not of this command's.
+        assert [line.split() for line in out.splitlines()[1:]] == [["w1", "elsewhere", "draining"]]
         assert (await workers(running, "resume", "w1"))[0] == 0
         await running.until(lambda: up(running, "w1"), 20)
 
@@ -112,10 +114,60 @@ async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
             await redis.close()
 
 
+async def test_one_that_is_added_while_its_old_lease_is_dropped_stays(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        settings = running.here.gateway.settings
+        redis = ScriptCaller(settings.redis.url)
+        worker = {"id": "again", "kind": "openai", "url": one.url}
+        by_hand = WorkerRegistry(redis, settings.redis.prefix)
+
+        class Between:
+            """Adds it by hand after it was found to be gone, and before its id is dropped."""
+
+            async def ask(self, command, *arguments):
+                if command == "SREM":
+                    await by_hand.put(worker, lease_seconds=None)
+                return await redis.ask(command, *arguments)
+
+        try:
+            await redis.ask("SADD", f"{{{settings.redis.prefix}:workers}}:ids", "again")
+            await WorkerRegistry(Between(), settings.redis.prefix).registered()
+            assert await by_hand.registered() == [worker]
+        finally:
+            await redis.close()
+
+
+async def test_one_that_is_not_understood_keeps_no_other_from_coming(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            redis = ScriptCaller(running.here.gateway.settings.redis.url)
+            try:
+                registry = WorkerRegistry(redis, running.here.gateway.settings.redis.prefix)
+                newer = {"id": "newer", "kind": "openai", "url": two.url, "colour": "red"}
+                await registry.put(newer, lease_seconds=None)
+                tag = f"{{{running.here.gateway.settings.redis.prefix}:workers}}"
+                await redis.ask("SET", f"{tag}:at:garbled", "{")
+                await redis.ask("SADD", f"{tag}:ids", "garbled")
+                assert (await workers(running, "add", "w9", two.url, "--kind", "openai"))[0] == 0
+                await running.until(lambda: up(running, "w9"), 20)
+                code, out, err = await workers(running, "list")
+            finally:
+                await redis.close()
+    assert (code, err) == (0, "")
+    told = {line.split()[0]: line for line in out.splitlines()}
+    assert "not understood: colour: unknown setting" in told["newer"]
+    assert "not understood" in told["garbled"]
+    assert "not understood" not in told["w9"]
+
+
 async def test_what_cannot_be_a_worker_is_refused(gateway):
     async with ScriptedWorker() as one, gateway(one) as running:
         for arguments, says in (
-            (("add", "bad id", "http://h:1", "--kind", "vllm"), "id"),
+            (("add", "bad id", "http://h:1", "--kind", "vllm"), "radixgate: id: expected 1 to 64 letters"),
+            (
+                ("add", "w", "nowhere", "--kind", "vllm"),
+                "radixgate: url: expected an http:// or https:// address",
+            ),
             (("add", "w", "http://h:1", "--kind", "none"), "there is no kind 'none'"),
             (("remove", "nobody"), "nobody is not registered"),
         ):

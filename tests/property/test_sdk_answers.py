@@ -13,8 +13,9 @@ from gateway.errors import Overloaded
 from gateway.web import chat_answers
 from gateway.web.anthropic import answers as messages
 from gateway.web.responses import answers as responses
-from gateway.web.responses import wire
+from gateway.web.responses import items, wire
 from gateway.web.responses.events import ResponseEvents
+from gateway.web.responses.tools import Tools
 from tests.unit.gateway import test_anthropic_events, test_responses_items
 
 TOOLS = Path(__file__).parents[2] / ".tools"
@@ -78,7 +79,13 @@ ASKED = wire.Body(
     model="m",
     input="hi",
     instructions="Be brief.",
-    tools=[wire.FunctionTool(name="f", parameters={"type": "object"}, strict=True)],
+    tools=[
+        wire.FunctionTool(name="f", parameters={"type": "object"}, strict=True),
+        wire.CustomTool(
+            name="g", format=wire.CustomFormat(type="grammar", syntax="lark", definition="s: /a/")
+        ),
+        wire.Namespace(name="n", description="more", tools=[wire.CustomTool(name="u")]),
+    ],
     tool_choice=wire.FunctionChoice(name="f"),
     text=wire.TextOptions(
         format=wire.Format(type="json_schema", name="s", schema={"type": "object"}), verbosity="low"
@@ -99,7 +106,7 @@ ASKED = wire.Body(
 @pytest.mark.parametrize("body", [wire.Body(model="m", input="hi"), ASKED], ids=["bare", "full"])
 def test_a_response_and_its_events(sdk, body):
     opening = responses.opening("resp_1", 1.0, body, stored=True)
-    output, choice = responses.output_of(chat())
+    output, choice = responses.output_of(chat(), "resp_1", Tools(body.tools))
     whole = [
         responses.ended(opening, output, finish, choice_usage, 2.0)
         for finish in ("stop", "length")
@@ -111,10 +118,29 @@ def test_a_response_and_its_events(sdk, body):
         getattr(body, name) for name in responses.SAID_AGAIN
     ]
     assert faults(sdk, "openai.types.responses Response", made) == []
-    events = ResponseEvents(opening)
+    events = ResponseEvents(opening, Tools(body.tools))
     text = events.begin() + b"".join(map(events.feed, test_responses_items.STREAM))
     closing, output = events.close()
     text += closing + events.last(responses.ended(events.response, output, events.finish, events.usage, 2.0))
     found = [json.loads(part.split("\ndata: ")[1]) for part in text.decode().split("\n\n")[:-1]]
-    assert len({event["type"] for event in found}) > 10
+    kinds = {event["type"] for event in found}
+    assert len(kinds) > 10
+    assert ("response.custom_tool_call_input.done" in kinds) is (body is ASKED)
     assert faults(sdk, "openai.types.responses ResponseStreamEvent", found) == []
+
+
+@pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
+def test_the_input_items_of_a_response(sdk):
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    given = [
+        *({"role": role, "content": "Hi"} for role in ("user", "assistant", "system", "developer")),
+        {"role": "user", "content": [{"type": "input_text", "text": "Look."}, image]},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [image]},
+        {"type": "custom_tool_call", "call_id": "d", "name": "t", "input": "x"},
+        {"type": "custom_tool_call_output", "call_id": "d", "output": "y"},
+    ]
+    own = items.whole([msgspec.Raw(json.dumps(item).encode()) for item in given], "resp_1")
+    made = [items.shown(item) for item in own]
+    assert faults(sdk, "openai.types.responses ResponseItem", made) == []

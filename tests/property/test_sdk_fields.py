@@ -18,6 +18,7 @@ from gateway.errors import BadRequest
 from gateway.request import Surface
 from gateway.web.anthropic.requests import read_message
 from gateway.web.openai import GATEWAY_OWNED, decode
+from gateway.web.responses import items
 from gateway.web.responses.requests import chat_request, read_body
 from workers.adapter import WorkerCall, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
@@ -115,8 +116,12 @@ NOT_FOR_A_MODEL = {
 }
 
 
+def read_chat(body):
+    return read_message(body).chat
+
+
 def test_of_messages_nothing_is_left_out_that_a_model_should_read():
-    lost, refused, passed = left_out("anthropic", MESSAGES, MESSAGE, read_message)
+    lost, refused, passed = left_out("anthropic", MESSAGES, MESSAGE, read_chat)
     assert [
         place for place in sorted(lost) if not any(re.match(left, place) for left in NOT_FOR_A_MODEL)
     ] == []
@@ -144,7 +149,7 @@ NOT_IN_A_CHAT = {
 
 def read_response(body):
     read, fields = read_body(body)
-    return chat_request(read, fields, []).chat
+    return chat_request(read, fields, [], items.whole(read.input, "resp_1")).chat
 
 
 def test_of_responses_nothing_is_left_out_that_a_model_should_read():

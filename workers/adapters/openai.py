@@ -29,6 +29,19 @@ class ModelList(msgspec.Struct):
 
     data: list[ModelEntry]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(model.id for model in self.data)
+
+    @property
+    def contexts(self) -> dict[str, int]:
+        """Longest prompt and answer together, of those of which it is told."""
+        return {
+            model.id: model.max_model_len
+            for model in self.data
+            if model.max_model_len is not None and model.max_model_len > 0
+        }
+
 
 class OpenAIAdapter:
     """See WorkerAdapter. Sends no `cache_salt`: tenants share the engine's cache."""
@@ -54,7 +67,8 @@ class OpenAIAdapter:
         return fields
 
     async def probe(self) -> WorkerReport:
-        return WorkerReport(models=await self.models())
+        listed = await self.models()
+        return WorkerReport(models=listed.names, contexts=listed.contexts)
 
     def abandon(self) -> None:
         self.http.abandon()
@@ -62,10 +76,10 @@ class OpenAIAdapter:
     def close(self) -> None:
         self.http.close()
 
-    async def models(self) -> tuple[str, ...]:
-        """Names of the models that it serves."""
+    async def models(self) -> ModelList:
+        """Those that it serves."""
         listed: ModelList = await self.http.get_json("v1/models", ModelList)
-        return tuple(model.id for model in listed.data)
+        return listed
 
 
 def raw(value: object) -> msgspec.Raw:

@@ -78,8 +78,10 @@ class SglangAdapter(OpenAIAdapter):
         with suppress(NotThere):  # Older versions; whether it serves, its models say as well.
             await self.http.get_json("ready", None)
         info = await self._info()
+        listed = await self.models()
         return WorkerReport(
-            models=await self.models(),
+            models=listed.names,
+            contexts=listed.contexts,
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
             instance=info.instance_id,

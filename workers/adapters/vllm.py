@@ -57,8 +57,10 @@ class VllmAdapter(OpenAIAdapter):
         if self._kv_tokens_max is None or self._probes % PROBES_A_LOAD == 0:
             await self._look_at_metrics()
         self._probes += 1
+        listed = await self.models()
         return WorkerReport(
-            models=await self.models(),
+            models=listed.names,
+            contexts=listed.contexts,
             kv_tokens_max=self._kv_tokens_max,
             events=await self._events(),
             ranks=self._ranks,

@@ -61,7 +61,7 @@ class _Answer:
     def hear(self, token: int) -> bool:
         """Read one more token; True when it completes a stop string."""
         self.text += self.transcript.push(token)
-        return self.transcript.stopped
+        return self.transcript.stop is not None
 
 
 class Engine:
@@ -258,6 +258,7 @@ class Engine:
             prompt_tokens=sequence.num_prompt,
             cached_tokens=sequence.cached_tokens or 0,
             completion_tokens=sequence.num_generated,
+            stop=answer.transcript.stop if sequence.finish is FinishReason.STOP else None,
             # The token that ends an answer is no part of it.
             logprobs=tuple(logprobs[:-1] if sequence.ended_by_token else logprobs),
         )

@@ -52,7 +52,7 @@ class Request:
 class Output:
     """What one step added to one answer, and its counts so far. The last one has `finish`.
 
-    `logprobs`: one for each of `tokens`, if the request asked for them.
+    `logprobs`: one for each of `tokens`, if the request asked for them. `stop`: the stop string that has ended it.
     """
 
     id: str
@@ -63,3 +63,4 @@ class Output:
     cached_tokens: int
     completion_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    stop: str | None = None

@@ -48,7 +48,12 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [_Stop(stop) for stop in stops]
         self._held = ""
-        self.stopped = False
+        self.met: str | None = None
+        """The one that completed."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.met is not None
 
     def push(self, text: str) -> str:
         """What may be given out now. Nothing any more once `stopped`."""
@@ -56,9 +61,9 @@ class StopMatcher:
             return "" if self.stopped else text
         seen, text = len(self._held), self._held + text
         for end in range(seen, len(text)):
-            if whole := [len(stop.text) for stop in self._stops if stop.push(text[end])]:
-                self.stopped, self._held = True, ""
-                return text[: end + 1 - max(whole)]
+            if whole := [stop.text for stop in self._stops if stop.push(text[end])]:
+                self.met, self._held = max(whole, key=len), ""
+                return text[: end + 1 - len(self.met)]
         free = len(text) - max(stop.reached for stop in self._stops)
         self._held = text[free:]
         return text[:free]
@@ -91,9 +96,9 @@ class Transcript:
         self._shown_ids = shown_ids
 
     @property
-    def stopped(self) -> bool:
-        """Has a stop string appeared?"""
-        return self._stops.stopped
+    def stop(self) -> str | None:
+        """The stop string that has appeared, if one has."""
+        return self._stops.met
 
     def push(self, token: int) -> str:
         """What one more token lets out; may be empty."""

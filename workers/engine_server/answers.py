@@ -3,7 +3,7 @@
     chat     {"choices": [{"delta": {"role": "assistant", "content": ""}, ...}]}   first
              {"choices": [{"delta": {"content": "Hello"}, ...}]}                   each piece of text
              {"choices": [{"delta": {"tool_calls": [{"index": 0, ...}]}, ...}]}    each piece of a tool call
-             {"choices": [{"delta": {}, "finish_reason": "stop"}]}                 last
+             {"choices": [{"delta": {}, "finish_reason": "stop"}]}                 last; `matched_stop`: at which
              {"choices": [], "usage": {...}}                                       only with include_usage
     text     the same with {"text": "Hello"} instead of a delta, and no first chunk
 
@@ -12,17 +12,19 @@ finish_reason, null until the last. With include_usage every other chunk has `"u
 as they are made, each chunk with the index of its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from workers.engine.pieces import PieceTable
 from workers.engine.request import Output
 from workers.engine_server import likelihoods
-from workers.engine_server.said import Said, Whole
+from workers.engine_server.said import Choice, Said, Whole
 from workers.engine_server.tools.call_parser import CallPiece
 
 Json = dict[str, Any]
+
+GOES_ON: Mapping[str, Any] = {"finish_reason": None}
 
 
 def usage(outputs: Sequence[Output], per_prompt: int) -> Json:
@@ -78,7 +80,7 @@ class Answer(Protocol):
         """The chunks of what was said."""
         ...
 
-    def last(self, index: int, finish: str) -> Json:
+    def last(self, index: int, choice: Choice) -> Json:
         """The chunk that ends a choice."""
         ...
 
@@ -109,9 +111,9 @@ class ChatAnswer:
         for number, delta in enumerate(deltas or [{"content": ""}]):
             yield self._delta(index, delta, logprobs=None if number else self._logprobs(said))
 
-    def last(self, index: int, finish: str) -> Json:
+    def last(self, index: int, choice: Choice) -> Json:
         """As promised by Answer."""
-        return self._delta(index, {}, finish)
+        return self._delta(index, {}, choice.ending)
 
     def counts(self, outputs: Sequence[Output]) -> Json:
         """As promised by Answer."""
@@ -124,7 +126,7 @@ class ChatAnswer:
                 "index": index,
                 "message": _message(whole),
                 "logprobs": self._logprobs(whole),
-                "finish_reason": whole.choice.finish,
+                **whole.choice.ending,
             }
             for index, whole in enumerate(choices)
         ]
@@ -133,9 +135,9 @@ class ChatAnswer:
         }
 
     def _delta(
-        self, index: int, delta: Json, finish: str | None = None, logprobs: Json | None = None
+        self, index: int, delta: Json, ending: Mapping[str, Any] = GOES_ON, logprobs: Json | None = None
     ) -> Json:
-        return self._chunk([{"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}])
+        return self._chunk([{"index": index, "delta": delta, "logprobs": logprobs, **ending}])
 
     def _chunk(self, choices: list[Json]) -> Json:
         return self._head.chunk("chatcmpl", "chat.completion.chunk", choices)
@@ -180,9 +182,9 @@ class TextAnswer:
         """As promised by Answer."""
         yield self._chunk([_text(index, said.text, logprobs=self._logprobs(index, said))])
 
-    def last(self, index: int, finish: str) -> Json:
+    def last(self, index: int, choice: Choice) -> Json:
         """As promised by Answer."""
-        return self._chunk([_text(index, "", finish)])
+        return self._chunk([_text(index, "", choice.ending)])
 
     def counts(self, outputs: Sequence[Output]) -> Json:
         """As promised by Answer."""
@@ -192,7 +194,7 @@ class TextAnswer:
         """As promised by Answer."""
         echoes = self._head.echoes or [""] * len(choices)
         texts = [
-            _text(index, echo + whole.text, whole.choice.finish, self._logprobs(index, whole))
+            _text(index, echo + whole.text, whole.choice.ending, self._logprobs(index, whole))
             for index, (echo, whole) in enumerate(zip(echoes, choices, strict=True))
         ]
         return self._chunk(texts) | {"usage": usage(outputs, self._head.per_prompt)}
@@ -208,5 +210,5 @@ class TextAnswer:
         return likelihoods.of_text(said.logprobs, self._head.pieces, offset)
 
 
-def _text(index: int, text: str, finish: str | None = None, logprobs: Json | None = None) -> Json:
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+def _text(index: int, text: str, ending: Mapping[str, Any] = GOES_ON, logprobs: Json | None = None) -> Json:
+    return {"index": index, "text": text, "logprobs": logprobs, **ending}

@@ -163,6 +163,9 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
 _REFUSED: dict[str, Callable[[Any], bool]] = {
     "suffix": lambda value: value == "",
     "functions": lambda value: value == [],
+    "modalities": lambda value: value in ([], ["text"]),
+    "audio": lambda value: False,
+    "web_search_options": lambda value: False,
     "prompt_logprobs": lambda value: value == 0,
     "use_beam_search": lambda value: value is False,
     "length_penalty": lambda value: value == 1,

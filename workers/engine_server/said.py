@@ -57,6 +57,13 @@ class Choice:
         called = self.parser is not None and self.parser.calls
         return "tool_calls" if called and self.last.finish == "stop" else str(self.last.finish)
 
+    @property
+    def ending(self) -> dict[str, str]:
+        """How it has ended, as a choice of an answer says it."""
+        stop = self.last.stop if self.last is not None else None
+        # SGLang's name; OpenAI has none.
+        return {"finish_reason": self.finish, **({"matched_stop": stop} if stop is not None else {})}
+
 
 @dataclass(slots=True, kw_only=True)
 class Whole:

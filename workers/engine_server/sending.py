@@ -101,7 +101,7 @@ async def _send_pieces(
             for chunk in answer.pieces(index, said):
                 await response.write(_frame(chunk))
         if output.finish:
-            await response.write(_frame(answer.last(index, choice.finish)))
+            await response.write(_frame(answer.last(index, choice)))
 
 
 async def _with_first(first: tuple[int, Output], outputs: Outputs) -> Outputs:

@@ -8,17 +8,21 @@ from typing import Any
 import msgspec
 import orjson
 
-from gateway.errors import GatewayError, WorkerError
+from gateway.errors import GatewayError, PromptTooLong, WorkerError
 from gateway.telemetry.record import Usage
 from gateway.web.chat_answers import Chat, ToolCall
 
+Json = dict[str, Any]
+
 STOP_REASONS = {
     "stop": "end_turn",
-    "length": "max_tokens",
     "tool_calls": "tool_use",
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
+
+CUT, OUT_OF_CONTEXT = "max_tokens", "model_context_window_exceeded"
+"""Of what is too long: for the client's bound, for what its context has left."""
 
 ERROR_TYPES = {
     400: "invalid_request_error",
@@ -32,14 +36,15 @@ ERROR_TYPES = {
     504: "timeout_error",
 }
 
+UNSAID: Json = {"content": [], "stop_reason": CUT, "stop_sequence": None}
+"""Of a message that was to warm a cache: the token that it took is not told, but counted."""
+
 NAMES = {"stop": "stop_sequences"}
 """What fields of the chat that it becomes are called here."""
 
-Json = dict[str, Any]
 
-
-def message(chat: Chat, message_id: str, asked_stops: Collection[str]) -> Json:
-    """The message of a whole answer. Raises WorkerError when there is none."""
+def message(chat: Chat, message_id: str, asked_stops: Collection[str], cut: str = CUT) -> Json:
+    """The message of a whole answer. `cut`: why it may be too short. Raises WorkerError when there is none."""
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
     choice = chat.choices[0]
@@ -49,10 +54,10 @@ def message(chat: Chat, message_id: str, asked_stops: Collection[str]) -> Json:
     content: list[Json] = []
     if said.thought:
         content.append({"type": "thinking", "thinking": said.thought, "signature": ""})
-    if said.text or not calls:
+    if said.speaks:
         content.append({"type": "text", "text": said.text, "citations": None})
     content += _tool_uses(calls)
-    reason, stop = stopped(choice.finish_reason, choice.stop_text, asked_stops, called=bool(calls))
+    reason, stop = stopped(choice.finish_reason, choice.stop_text, asked_stops, cut, called=bool(calls))
     return opening(message_id, chat.model) | {
         "content": content,
         "stop_reason": reason,
@@ -92,13 +97,15 @@ def _tool_uses(calls: Iterable[ToolCall]) -> Iterable[Json]:
 
 
 def stopped(
-    finish: str | None, stop_text: str | None, asked: Collection[str], *, called: bool
+    finish: str | None, stop_text: str | None, asked: Collection[str], cut: str, *, called: bool
 ) -> tuple[str | None, str | None]:
     """`stop_reason` and `stop_sequence`. A worker that stops on its own account does so at no sequence of ours."""
     if called and finish == "stop":
         return "tool_use", None  # engines say so of a call that was demanded
     if finish == "stop" and stop_text in asked:
         return "stop_sequence", stop_text
+    if finish == "length":
+        return cut, None
     return STOP_REASONS.get(finish or "", "end_turn"), None
 
 
@@ -119,6 +126,11 @@ def error(refusal: GatewayError, request_id: str) -> bytes:
     if kind is None:
         kind = "invalid_request_error" if refusal.status < 500 else "api_error"
     text = refusal.called(NAMES)[0].encode("utf-8", "replace").decode()
+    if isinstance(refusal, PromptTooLong):
+        # Clients know it by these words, and make their conversation shorter.
+        text = (
+            f"prompt is too long: {refusal.least}{refusal.tokens} tokens > {refusal.context_length} maximum"
+        )
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
 
 

@@ -14,8 +14,6 @@ from gateway.web.anthropic.events import MessageEvents, error_event
 from gateway.web.anthropic.requests import read_counted, read_message
 from gateway.web.reading import unhurried
 
-_STOPS = msgspec.json.Decoder(list[str])
-
 
 class AnthropicDialect:
     """See Dialect. One exchange."""
@@ -27,23 +25,32 @@ class AnthropicDialect:
         self._message_id = f"msg_{request_id.removeprefix('req-')}"
         self._model = ""
         self._stops: frozenset[str] = frozenset()
+        self._warms = False
+        self._cut = answers.CUT
         self._prompt_tokens = 0
         self._events: MessageEvents | None = None
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         read = await unhurried(body, read_message)
-        self._model = read.model
-        self._stops = frozenset(_STOPS.decode(read.fields.get("stop", b"[]")))
-        return read
+        self._model, self._stops, self._warms = read.chat.model, read.stops, read.warms
+        return read.chat
 
-    def counted(self, prompt_tokens: int) -> None:
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         self._prompt_tokens = prompt_tokens
+        self._cut = answers.OUT_OF_CONTEXT if output_tokens_max is not None else answers.CUT
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return answers.headers(dict(headers), datetime.now(UTC))
 
     def begin(self) -> bytes:
-        self._events = MessageEvents(self._message_id, self._model, self._prompt_tokens, self._stops)
+        self._events = MessageEvents(
+            self._message_id,
+            self._model,
+            self._prompt_tokens,
+            self._stops,
+            cut=self._cut,
+            mute=self._warms,
+        )
         return self._events.begin()
 
     def frames(self, data: bytes) -> bytes:
@@ -55,8 +62,9 @@ class AnthropicDialect:
         return self._events.end()
 
     async def whole(self, body: bytes) -> bytes:
-        message = answers.message(chat_answers.read(body), self._message_id, self._stops)
-        return msgspec.json.encode({**message, "model": message["model"] or self._model})
+        message = answers.message(chat_answers.read(body), self._message_id, self._stops, self._cut)
+        unsaid = answers.UNSAID if self._warms else {}
+        return msgspec.json.encode({**message, **unsaid, "model": message["model"] or self._model})
 
     def error(self, error: GatewayError) -> bytes:
         return answers.error(error, self._request_id)

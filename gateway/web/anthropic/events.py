@@ -20,7 +20,7 @@ from gateway.dispatch.sse_payloads import Payloads
 from gateway.errors import StreamInterrupted
 from gateway.telemetry.record import Usage
 from gateway.web import chat_answers
-from gateway.web.anthropic.answers import opening, stopped, usage
+from gateway.web.anthropic.answers import CUT, opening, stopped, usage
 
 Json = dict[str, Any]
 
@@ -31,13 +31,26 @@ _STARTS: dict[str, Json] = {
 
 
 class MessageEvents:
-    """One stream. `asked_stops`: the stop sequences of the request."""
+    """One stream. `asked_stops`: the stop sequences of the request. `cut`: why it may be too short. `mute`:
+    nothing that is said is told.
+    """
 
-    def __init__(self, message_id: str, model: str, prompt_tokens: int, asked_stops: Collection[str]) -> None:
+    def __init__(
+        self,
+        message_id: str,
+        model: str,
+        prompt_tokens: int,
+        asked_stops: Collection[str],
+        *,
+        cut: str = CUT,
+        mute: bool = False,
+    ) -> None:
         self._message_id = message_id
         self._model = model
         self._counted = Usage(prompt_tokens=prompt_tokens)
         self._asked_stops = asked_stops
+        self._cut = cut
+        self._mute = mute
         self._payloads = Payloads()
         self._open: str | None = None
         self._index = -1
@@ -57,7 +70,10 @@ class MessageEvents:
         """Raises StreamInterrupted if the answer had not ended."""
         if self._finish is None:
             raise StreamInterrupted
-        reason, stop = stopped(self._finish, self._stop_text, self._asked_stops, called=bool(self._calls))
+        called = bool(self._calls)
+        reason, stop = stopped(self._finish, self._stop_text, self._asked_stops, self._cut, called=called)
+        if self._mute:
+            reason, stop = CUT, None
         delta = {"stop_reason": reason, "stop_sequence": stop}
         return (
             self._stop()
@@ -73,7 +89,7 @@ class MessageEvents:
         events = []
         # With usage in every chunk the last of them has no choices and ends nothing.
         for choice in chunk.choices[:1]:
-            said = choice.delta or chat_answers.Said()
+            said = (choice.delta if not self._mute else None) or chat_answers.Said()
             if said.thought:
                 events += [self._in("thinking"), self._delta("thinking_delta", "thinking", said.thought)]
             if said.text:

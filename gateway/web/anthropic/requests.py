@@ -29,17 +29,32 @@ _COUNTED = msgspec.json.Decoder(wire.CountedBody)
 Json = dict[str, Any]
 
 
-def read_message(body: bytes) -> InferenceRequest:
+class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`stops`: its stop sequences. `warms`: it is there to have its prompt cached, and has no answer."""
+
+    chat: InferenceRequest
+    stops: frozenset[str]
+    warms: bool
+
+
+def read_message(body: bytes) -> MessageRequest:
     """The chat request in a body of /v1/messages. Raises BadRequest that names the field."""
     read, fields = json_bodies.read(body, _MESSAGES)
-    chat = _chat(read, fields) | {"max_tokens": read.max_tokens}
+    # Engines compute no prompt for an answer of no tokens.
+    chat = _chat(read, fields) | {"max_tokens": max(1, read.max_tokens)}
     if read.stop_sequences:
         chat["stop"] = read.stop_sequences
     if read.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if read.metadata is not None and read.metadata.user_id is not None:
         chat["user"] = read.metadata.user_id
-    return openai.decode(Surface.CHAT, msgspec.json.encode(chat))
+    request = openai.decode(Surface.CHAT, msgspec.json.encode(chat))
+    return MessageRequest(
+        # As at Anthropic's, where clients ask for more than most models here can say.
+        chat=msgspec.structs.replace(request, shortens=True),
+        stops=frozenset(read.stop_sequences or ()),
+        warms=read.max_tokens == 0,
+    )
 
 
 def read_counted(body: bytes) -> InferenceRequest:

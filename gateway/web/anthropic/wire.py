@@ -147,9 +147,9 @@ class CountedBody(msgspec.Struct, frozen=True):
 
 
 class MessagesBody(CountedBody, frozen=True, kw_only=True):
-    """POST /v1/messages."""
+    """POST /v1/messages. `max_tokens`: 0 wants the prompt in a cache, and no answer."""
 
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    max_tokens: Annotated[int, msgspec.Meta(ge=0)]
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     metadata: Metadata | None = None

@@ -9,6 +9,7 @@ from gateway.telemetry.record import Usage
 from gateway.web.chat_answers import Chat, Choice
 from gateway.web.responses import wire
 from gateway.web.responses.items import new_id
+from gateway.web.responses.tools import Tool, Tools, text_of
 
 Json = dict[str, Any]
 
@@ -63,7 +64,7 @@ def opening(identity: str, created: float, read: wire.Body, *, stored: bool) -> 
         "temperature": read.temperature,
         "text": text,
         "tool_choice": _tool_choice(read),
-        "tools": [{"type": "function", **msgspec.structs.asdict(tool)} for tool in read.tools or ()],
+        "tools": msgspec.to_builtins(read.tools or []),
         "top_p": read.top_p,
         "truncation": "disabled",
         "usage": None,
@@ -91,8 +92,8 @@ def failed(response: Json, error: GatewayError) -> Json:
     return response | {"status": "failed", "error": {"code": code, "message": message}}
 
 
-def output_of(chat: Chat) -> tuple[list[Json], Choice]:
-    """The items of a whole answer, and its choice. Raises WorkerError when there is none."""
+def output_of(chat: Chat, response: str, tools: Tools) -> tuple[list[Json], Choice]:
+    """The items of a whole answer, and its choice. `response`: its id. Raises WorkerError when there is none."""
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
     choice = chat.choices[0]
@@ -100,12 +101,13 @@ def output_of(chat: Chat) -> tuple[list[Json], Choice]:
     assert said is not None
     output = []
     if said.thought:
-        output.append(reasoning(new_id("reasoning"), said.thought))
-    if said.text or not said.tool_calls:
-        output.append(message(new_id("message"), [text(said.text, choice.token_logprobs)]))
-    for at, call in enumerate(said.tool_calls or ()):
-        name, arguments = call.function.name or "", call.function.arguments or ""
-        output.append(function_call(new_id("function_call"), call.id or f"call_{at}", name, arguments))
+        output.append(reasoning(new_id("reasoning", response), said.thought))
+    if said.speaks:
+        output.append(message(new_id("message", response), [text(said.text, choice.token_logprobs)]))
+    for at, made in enumerate(said.tool_calls or ()):
+        tool = tools.called(made.function.name or "")
+        identity = new_id(tool.kind, response)
+        output.append(call(identity, made.id or f"call_{at}", tool, made.function.arguments or ""))
     return output, choice
 
 
@@ -117,19 +119,25 @@ def text(said: str, logprobs: list[Any] | None = None) -> Json:
     return {"type": "output_text", "text": said, "annotations": [], "logprobs": logprobs or []}
 
 
-def reasoning(identity: str, thought: str) -> Json:
-    content = [{"type": "reasoning_text", "text": thought}] if thought else []
-    return {"id": identity, "type": "reasoning", "summary": [], "content": content}
+def reasoning(identity: str, said: str) -> Json:
+    return {"id": identity, "type": "reasoning", "summary": [], "content": [thought(said)] if said else []}
 
 
-def function_call(identity: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Json:
+def thought(said: str) -> Json:
+    return {"type": "reasoning_text", "text": said}
+
+
+def call(identity: str, call_id: str, tool: Tool, arguments: str, status: str = "completed") -> Json:
+    """Of a function, or of a tool that takes a text."""
+    given = {"input": text_of(arguments)} if tool.free else {"arguments": arguments}
     return {
         "id": identity,
-        "type": "function_call",
+        "type": tool.kind,
         "status": status,
         "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
+        "name": tool.name,
+        **({"namespace": tool.namespace} if tool.namespace is not None else {}),
+        **given,
     }
 
 

@@ -13,21 +13,20 @@ import msgspec
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.response_store import BYTES_MAX, ResponseStore, StoredResponse
-from gateway.errors import BadRequest, GatewayError, ResponsesUnavailable
+from gateway.errors import BadRequest, GatewayError, PreviousResponseNotFound, ResponsesUnavailable
 from gateway.request import InferenceRequest, Surface
 from gateway.telemetry.record import Usage
 from gateway.tenants.tenant import Tenant
 from gateway.web import chat_answers
 from gateway.web.reading import unhurried
-from gateway.web.responses import answers
+from gateway.web.responses import answers, references
 from gateway.web.responses.events import ResponseEvents
+from gateway.web.responses.items import whole
 from gateway.web.responses.requests import ResponseRequest, chat_request, read_body
 
 log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-
-_ITEMS = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class ResponsesDialect:
@@ -51,7 +50,10 @@ class ResponsesDialect:
         self._tenant = tenant.id
         read, fields = await unhurried(body, read_body)
         before = await self._before(read.previous_response_id) if read.previous_response_id else []
-        asked = self._asked = await unhurried(body, lambda _: chat_request(read, fields, before))
+        own = await references.resolved(
+            await unhurried(body, lambda _: whole(read.input, self._id)), self._kept
+        )
+        asked = self._asked = await unhurried(body, lambda _: chat_request(read, fields, before, own))
         if read.store is False:
             self._store = None
         self.background, self.streamed = bool(read.background), bool(read.stream)
@@ -66,7 +68,7 @@ class ResponsesDialect:
                 )
         self._response = answers.opening(self._id, self._wall(), read, stored=self._store is not None)
         if self.background:
-            self._events = ResponseEvents(self._response)
+            self._events = ResponseEvents(self._response, asked.tools)
         return asked.chat
 
     def now(self) -> StoredResponse:
@@ -86,7 +88,7 @@ class ResponsesDialect:
         assert self._events is not None
         return self._events.queue()
 
-    def counted(self, prompt_tokens: int) -> None:
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         pass
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -95,7 +97,8 @@ class ResponsesDialect:
     def begin(self) -> bytes:
         self._response = self._response | {"status": "in_progress"}
         if self._events is None:
-            self._events = ResponseEvents(self._response)
+            assert self._asked is not None
+            self._events = ResponseEvents(self._response, self._asked.tools)
             return self._events.begin()
         return self._events.progress(self._response)
 
@@ -110,8 +113,9 @@ class ResponsesDialect:
         return head + events.last(await self._ended(output, events.finish, events.usage))
 
     async def whole(self, body: bytes) -> bytes:
+        assert self._asked is not None
         chat = chat_answers.read(body)
-        output, choice = answers.output_of(chat)
+        output, choice = answers.output_of(chat, self._id, self._asked.tools)
         return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.counted))
 
     def error(self, error: GatewayError) -> bytes:
@@ -129,22 +133,23 @@ class ResponsesDialect:
 
     async def _before(self, identity: str) -> list[Json]:
         """The conversation that a response has ended with."""
-        stored = None
-        if self._store is not None:
-            try:
-                stored = await self._store.get(self._tenant, identity)
-            except DatabaseDown as err:
-                raise ResponsesUnavailable from err
+        stored = await self._kept(identity)
         if stored is None:
-            raise BadRequest(
-                f"The previous response {identity[:100]!r} does not exist.", param="previous_response_id"
-            )
+            raise PreviousResponseNotFound(identity)
         if stored.running:
             raise BadRequest(
                 f"The previous response {identity[:100]!r} has not ended.", param="previous_response_id"
             )
-        output: list[Json] = msgspec.json.decode(stored.response)["output"]
-        return [*_ITEMS.decode(stored.context), *output]
+        return references.conversation(stored)
+
+    async def _kept(self, identity: str) -> StoredResponse | None:
+        """A response of this tenant."""
+        if self._store is None:
+            return None
+        try:
+            return await self._store.get(self._tenant, identity)
+        except DatabaseDown as err:
+            raise ResponsesUnavailable from err
 
     async def _ended(self, output: list[Json], finish: str | None, counted: Usage | None) -> Json:
         """The whole response, which is kept if it is to be."""

@@ -2,7 +2,8 @@
 
     chat                                        events
       (status 200)                       ->       response.created, response.in_progress
-      delta {"reasoning_content": ".."}  ->       output_item.added (reasoning), reasoning_text.delta ..
+      delta {"reasoning_content": ".."}  ->       output_item.added (reasoning), content_part.added,
+                                                  reasoning_text.delta ..
       delta {"content": ".."}            ->       output_item.done, output_item.added (message), content_part.added,
                                                   output_text.delta ..
       delta {"tool_calls": [..]}         ->       .., output_item.added (function_call),
@@ -23,6 +24,7 @@ from gateway.telemetry.record import Usage
 from gateway.web import chat_answers
 from gateway.web.responses import answers
 from gateway.web.responses.items import new_id
+from gateway.web.responses.tools import Tool, Tools
 
 Json = dict[str, Any]
 Events = list[tuple[str, Json]]
@@ -31,8 +33,8 @@ Events = list[tuple[str, Json]]
 class Text:
     """A message. Its part's place is the first."""
 
-    def __init__(self, at: int) -> None:
-        self._id = new_id("message")
+    def __init__(self, at: int, response: str) -> None:
+        self._id = new_id("message", response)
         self._where = {"item_id": self._id, "output_index": at, "content_index": 0}
         self._said: list[str] = []
         self._logprobs: list[Any] = []
@@ -60,17 +62,20 @@ class Text:
 
 
 class Thought:
-    """Reasoning."""
+    """Reasoning. It has one part, as a message has."""
 
-    def __init__(self, at: int) -> None:
-        self._id = new_id("reasoning")
+    def __init__(self, at: int, response: str) -> None:
+        self._id = new_id("reasoning", response)
         self._where = {"item_id": self._id, "output_index": at, "content_index": 0}
         self._said: list[str] = []
         self._at = at
 
     def added(self) -> Events:
         item = answers.reasoning(self._id, "")
-        return [("response.output_item.added", {"output_index": self._at, "item": item})]
+        return [
+            ("response.output_item.added", {"output_index": self._at, "item": item}),
+            ("response.content_part.added", {**self._where, "part": answers.thought("")}),
+        ]
 
     def more(self, text: str) -> Events:
         self._said.append(text)
@@ -79,44 +84,54 @@ class Thought:
     def done(self) -> tuple[Json, Events]:
         text = "".join(self._said)
         return answers.reasoning(self._id, text), [
-            ("response.reasoning_text.done", {**self._where, "text": text})
+            ("response.reasoning_text.done", {**self._where, "text": text}),
+            ("response.content_part.done", {**self._where, "part": answers.thought(text)}),
         ]
 
 
 class Call:
-    """A function call."""
+    """A call of a function, or of a tool that takes a text, which is there when all of it has come."""
 
-    def __init__(self, at: int, call: chat_answers.ToolCall) -> None:
-        self._id = new_id("function_call")
+    def __init__(self, at: int, call: chat_answers.ToolCall, response: str, tool: Tool) -> None:
+        self._id = new_id(tool.kind, response)
         self._where = {"item_id": self._id, "output_index": at}
         self._call_id = call.id or f"call_{call.index}"
-        self._name = call.function.name or ""
+        self._tool = tool
         self._said: list[str] = []
         self._at = at
 
     def added(self) -> Events:
-        item = answers.function_call(self._id, self._call_id, self._name, "", "in_progress")
+        item = answers.call(self._id, self._call_id, self._tool, "", "in_progress")
         return [("response.output_item.added", {"output_index": self._at, "item": item})]
 
     def more(self, arguments: str) -> Events:
         self._said.append(arguments)
+        if self._tool.free:
+            return []
         return [("response.function_call_arguments.delta", {**self._where, "delta": arguments})]
 
     def done(self) -> tuple[Json, Events]:
         arguments = "".join(self._said)
-        done = {**self._where, "name": self._name, "arguments": arguments}
-        return answers.function_call(self._id, self._call_id, self._name, arguments), [
-            ("response.function_call_arguments.done", done)
-        ]
+        item = answers.call(self._id, self._call_id, self._tool, arguments)
+        if self._tool.free:
+            text = item["input"]
+            return item, [
+                ("response.custom_tool_call_input.delta", {**self._where, "delta": text}),
+                ("response.custom_tool_call_input.done", {**self._where, "input": text}),
+            ]
+        done = {**self._where, "name": self._tool.name, "arguments": arguments}
+        return item, [("response.function_call_arguments.done", done)]
 
 
 class ResponseEvents:
-    """One stream. `response`: as it is before anything is said."""
+    """One stream. `response`: as it is before anything is said. `tools`: those of the request."""
 
-    def __init__(self, response: Json) -> None:
+    def __init__(self, response: Json, tools: Tools) -> None:
         self.response = response
+        self._tools = tools
         self.finish: str | None = None
         self.usage: Usage | None = None
+        self._id: str = response["id"]
         self._payloads = Payloads()
         self._number = 0
         self._open: Text | Thought | Call | None = None
@@ -170,24 +185,30 @@ class ResponseEvents:
     def _thought(self, text: str) -> Events:
         events: Events = []
         if not isinstance(self._open, Thought):
-            events = self._start(Thought(len(self._output) + (self._open is not None)))
+            events = self._start(Thought(self._next, self._id))
         assert isinstance(self._open, Thought)
         return events + self._open.more(text)
 
     def _text(self, text: str, logprobs: list[Any]) -> Events:
         events: Events = []
         if not isinstance(self._open, Text):
-            events = self._start(Text(len(self._output) + (self._open is not None)))
+            events = self._start(Text(self._next, self._id))
         assert isinstance(self._open, Text)
         return events + self._open.more(text, logprobs)
 
     def _called(self, call: chat_answers.ToolCall) -> Events:
         events: Events = []
         if not isinstance(self._open, Call) or call.index != self._call_index:
-            events = self._start(Call(len(self._output) + (self._open is not None), call))
+            tool = self._tools.called(call.function.name or "")
+            events = self._start(Call(self._next, call, self._id, tool))
             self._call_index = call.index
         assert isinstance(self._open, Call)
         return events + (self._open.more(call.function.arguments) if call.function.arguments else [])
+
+    @property
+    def _next(self) -> int:
+        """The place of an item that begins now."""
+        return len(self._output) + (self._open is not None)
 
     def _start(self, item: Text | Thought | Call) -> Events:
         closed = self._closed()

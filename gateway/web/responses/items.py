@@ -4,9 +4,11 @@ items                                       messages
   message user                       ->       user
   message developer, system          ->       system; leading ones become one, with the instructions before them
   reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
+  custom_tool_call                   ->       the same: see tools.py
   function_call_output               ->       tool; its images and files are the user's next turn
 """
 
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,19 +17,37 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.web.responses import wire
+from gateway.web.responses.tools import arguments_of, function_name
 
 Json = dict[str, Any]
 
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+_RESULTS = wire.FunctionCallOutput | wire.CustomCallOutput
 
 
-def whole(given: str | Sequence[msgspec.Raw]) -> list[Json]:
-    """A request's own input as items that have a type and an id. Raises BadRequest that names the item."""
+REFERENCE = "item_reference"
+"""In place of an item: see references.py."""
+
+_MADE = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{16}")
+
+
+def whole(given: str | Sequence[msgspec.Raw], response: str) -> list[Json]:
+    """A request's own input as items that have a type and an id. Raises BadRequest that names the item.
+
+    `response`: the id of what it is the input of.
+    """
     if isinstance(given, str):
         return [
             {
                 "type": "message",
-                "id": new_id("message"),
+                "id": new_id("message", response),
                 "status": "completed",
                 "role": "user",
                 "content": [{"type": "input_text", "text": given}],
@@ -40,21 +60,42 @@ def whole(given: str | Sequence[msgspec.Raw]) -> list[Json]:
         except msgspec.ValidationError as err:
             raise BadRequest(f"input[{at}]: an item is an object.", param=f"input[{at}]") from err
         # A message may be sent without its type, and needs no id.
-        item.setdefault("type", "message")
-        kind = item["type"]
+        kind = item.setdefault("type", "message")
+        if kind == REFERENCE and isinstance(item.get("id"), str):
+            items.append(item)
+            continue
         if not isinstance(kind, str) or kind not in _PREFIXES:
             raise BadRequest(
                 f"input[{at}]: items of type {str(kind)[:50]!r} are not supported.", param=f"input[{at}].type"
             )
         if not isinstance(item.get("id"), str):
-            item["id"] = new_id(kind)
+            item["id"] = new_id(kind, response)
         items.append(item)
     return items
 
 
-def new_id(kind: str) -> str:
-    """An id for an item of that type."""
-    return f"{_PREFIXES[kind]}_{secrets.token_hex(16)}"
+def shown(item: Json) -> Json:
+    """An item of a request as the API tells it again: what may be left out is there, and a text is a part."""
+    told = {"status": "completed", **({"summary": []} if item["type"] == "reasoning" else {}), **item}
+    if item["type"] == "message" and isinstance(item["content"], str):
+        of_the_model: Json = {"type": "output_text", "annotations": [], "logprobs": []}
+        part = of_the_model if item["role"] == "assistant" else {"type": "input_text"}
+        return told | {"content": [{**part, "text": item["content"]}]}
+    for name in ("content", "output"):
+        if isinstance(parts := item.get(name), list):
+            told[name] = [{"detail": "auto", **p} if p["type"] == "input_image" else p for p in parts]
+    return told
+
+
+def new_id(kind: str, response: str) -> str:
+    """An id for an item of that type, which says of which response."""
+    return f"{_PREFIXES[kind]}_{response.removeprefix('resp_')}{secrets.token_hex(8)}"
+
+
+def response_of(identity: str) -> str | None:
+    """The response that an item's id names; None for an id that was not made here."""
+    made = _MADE.fullmatch(identity)
+    return f"resp_{made[1]}" if made is not None else None
 
 
 def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0) -> list[Json]:
@@ -68,7 +109,7 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
         except msgspec.ValidationError as err:
             where = f"input[{at - own_from}]"
             raise BadRequest(f"{where}: {err}.", param=where) from err
-        if shown and not isinstance(read, wire.FunctionCallOutput):
+        if shown and not isinstance(read, _RESULTS):
             # Results that belong to one turn stand together.
             turns.append({"role": "user", "content": shown})
             shown = []
@@ -91,12 +132,16 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
             case wire.Message(content=content):
                 turn = _assistant(turns, anew="content")
                 turn["content"] = _plain(_parts(content))
-            case wire.FunctionCall():
-                call = {"name": read.name, "arguments": read.arguments}
+            case wire.FunctionCall() | wire.CustomCall():
+                arguments = arguments_of(read.input) if isinstance(read, wire.CustomCall) else read.arguments
+                call = {"name": function_name(read.name, read.namespace), "arguments": arguments}
                 _assistant(turns).setdefault("tool_calls", []).append(
                     {"id": read.call_id, "type": "function", "function": call}
                 )
-            case wire.FunctionCallOutput(call_id=call_id, output=output):
+            case (
+                wire.FunctionCallOutput(call_id=call_id, output=output)
+                | wire.CustomCallOutput(call_id=call_id, output=output)
+            ):
                 parts = _parts(output)
                 texts = [part["text"] for part in parts if part["type"] == "text"]
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
@@ -137,7 +182,9 @@ def _part(part: wire.Part) -> Json:
             return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
         case wire.InputFile(file_data=str(data), filename=name):
             return {"type": "file", "file": {"file_data": data, "filename": name or "file"}}
-    raise BadRequest("Images and files are sent as data or by their URL, not by an id.", param="input")
+    raise BadRequest(
+        "Images are sent as data or by their URL, files as data; neither is known by an id.", param="input"
+    )
 
 
 def _plain(parts: list[Json]) -> str | list[Json]:

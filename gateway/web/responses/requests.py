@@ -8,6 +8,7 @@ from gateway.errors import BadRequest
 from gateway.request import InferenceRequest, Surface
 from gateway.web import json_bodies, openai
 from gateway.web.responses import items, wire
+from gateway.web.responses.tools import Tools
 
 Json = dict[str, Any]
 
@@ -20,6 +21,7 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     body: wire.Body
     chat: InferenceRequest
+    tools: Tools
     context: list[Json]
     own_from: int
 
@@ -33,9 +35,10 @@ def read_body(body: bytes) -> tuple[wire.Body, dict[str, msgspec.Raw]]:
     return read, dict(fields)
 
 
-def chat_request(read: wire.Body, fields: dict[str, msgspec.Raw], before: list[Json]) -> ResponseRequest:
-    """The chat that goes on after these items. Raises BadRequest."""
-    own = items.whole(read.input)
+def chat_request(
+    read: wire.Body, fields: dict[str, msgspec.Raw], before: list[Json], own: list[Json]
+) -> ResponseRequest:
+    """The chat that goes on after these items with the request's own. Raises BadRequest."""
     if not own and not before:
         raise BadRequest("The request must have an input.", param="input")
     context = [*before, *own]
@@ -48,45 +51,12 @@ def chat_request(read: wire.Body, fields: dict[str, msgspec.Raw], before: list[J
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if LOGPROBS in (read.include or ()):
         chat |= {"logprobs": True, "top_logprobs": fields.get("top_logprobs", 0)}
-    chat |= _tools(read) | _shape(read)
-    request = openai.decode(Surface.CHAT, msgspec.json.encode(chat))
-    return ResponseRequest(body=read, chat=request, context=context, own_from=len(before))
-
-
-def _tools(read: wire.Body) -> Json:
-    if not read.tools:
-        return {}
-    tools, choice = read.tools, read.tool_choice
-    chat: Json = {}
-    if isinstance(choice, wire.AllowedTools):
-        # No engine has this; one that does not know of the others cannot call them.
-        tools, choice = _allowed(tools, choice), choice.mode
-    if isinstance(choice, wire.FunctionChoice):
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    elif choice is not None:
-        chat["tool_choice"] = choice
-    chat["tools"] = [_tool(tool) for tool in tools]
-    if read.parallel_tool_calls is not None:
+    tools = Tools(read.tools)
+    chat |= tools.chat(read.tool_choice) | _shape(read)
+    if "tools" in chat and read.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = read.parallel_tool_calls
-    return chat
-
-
-def _allowed(tools: list[wire.FunctionTool], choice: wire.AllowedTools) -> list[wire.FunctionTool]:
-    names = {tool.name for tool in choice.tools}
-    if not names or not names <= {tool.name for tool in tools}:
-        raise BadRequest(
-            "tool_choice allows tools that are not in tools, or none.", param="tool_choice.tools"
-        )
-    return [tool for tool in tools if tool.name in names]
-
-
-def _tool(tool: wire.FunctionTool) -> Json:
-    function: Json = {
-        "name": tool.name,
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
-    }
-    more = {"description": tool.description, "strict": tool.strict}
-    return {"type": "function", "function": function | {k: v for k, v in more.items() if v is not None}}
+    request = openai.decode(Surface.CHAT, msgspec.json.encode(chat))
+    return ResponseRequest(body=read, chat=request, tools=tools, context=context, own_from=len(before))
 
 
 def _shape(read: wire.Body) -> Json:

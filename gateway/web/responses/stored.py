@@ -14,6 +14,7 @@ from gateway.web.boundary import Handler
 from gateway.web.exchange import SERVER, STREAM_HEADERS, new_request_id
 from gateway.web.failure import failure
 from gateway.web.kept import TenantOf, answering, page_of
+from gateway.web.responses import items as conversation
 from gateway.web.responses.background import Runs
 
 ITEMS_MAX = 100
@@ -96,7 +97,7 @@ class StoredResponses:
         return msgspec.json.encode(
             {
                 "object": "list",
-                "data": page,
+                "data": [conversation.shown(item) for item in page],
                 "first_id": page[0]["id"] if page else None,
                 "last_id": page[-1]["id"] if page else None,
                 "has_more": len(items) > len(page),

@@ -39,9 +39,22 @@ class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", tag_field="
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
 
 
 class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", tag_field="type"):
+    call_id: str
+    output: str | list[Part]
+
+
+class CustomCall(msgspec.Struct, frozen=True, tag="custom_tool_call", tag_field="type"):
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
+
+
+class CustomCallOutput(msgspec.Struct, frozen=True, tag="custom_tool_call_output", tag_field="type"):
     call_id: str
     output: str | list[Part]
 
@@ -55,7 +68,7 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning", tag_field="type"):
     summary: list[ReasoningText] | None = None
 
 
-Item = Message | FunctionCall | FunctionCallOutput | Reasoning
+Item = Message | FunctionCall | FunctionCallOutput | CustomCall | CustomCallOutput | Reasoning
 
 
 class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
@@ -65,12 +78,43 @@ class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"
     strict: bool | None = None
 
 
+class CustomFormat(msgspec.Struct, frozen=True):
+    """Text that follows a grammar, or any."""
+
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
+
+
+class CustomTool(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
+    """One of the client's own, which takes a text."""
+
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class Namespace(msgspec.Struct, frozen=True, tag="namespace", tag_field="type"):
+    """Tools that belong together."""
+
+    name: str
+    tools: list[FunctionTool | CustomTool]
+    description: str | None = None
+
+
+Tool = FunctionTool | CustomTool | Namespace
+
+
 class FunctionChoice(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
     name: str
 
 
+class CustomChoice(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
+    name: str
+
+
 class AllowedTool(msgspec.Struct, frozen=True):
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
 
 
@@ -79,6 +123,9 @@ class AllowedTools(msgspec.Struct, frozen=True, tag="allowed_tools", tag_field="
 
     mode: Literal["auto", "required"]
     tools: list[AllowedTool]
+
+
+Choice = Literal["auto", "none", "required"] | FunctionChoice | CustomChoice | AllowedTools
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -108,8 +155,8 @@ class Body(msgspec.Struct, frozen=True):
     input: str | list[msgspec.Raw] = ""
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[FunctionTool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | AllowedTools | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None

@@ -50,6 +50,15 @@ def translated(*pieces, stops=()):
     return events(stream.begin() + b"".join(map(stream.feed, pieces)) + stream.end())
 
 
+def test_an_answer_that_ends_in_its_thinking_says_nothing_else():
+    whole = message(finish="length", reasoning_content="hm", content=None)
+    assert [block["type"] for block in whole["content"]] == ["thinking"]
+    blocks = [
+        data for name, data in translated(STREAM[1], chunk({}, "length")) if name == "content_block_start"
+    ]
+    assert [block["content_block"]["type"] for block in blocks] == ["thinking"]
+
+
 def message(finish="stop", stops=(), usage=USAGE, choice=None, **said):
     body = {
         "model": "m",

@@ -16,7 +16,7 @@ TOOL = {"name": "get_weather", "description": "outside", "input_schema": {"type"
 def fields(**body):
     """The chat request's fields, decoded."""
     whole = {"model": "m", "max_tokens": 9, "messages": HELLO, **body}
-    request = read_message(json.dumps(whole).encode())
+    request = read_message(json.dumps(whole).encode()).chat
     return {name: json.loads(bytes(raw)) for name, raw in request.fields.items()}
 
 
@@ -211,7 +211,7 @@ def test_engine_fields_pass_and_those_of_the_gateway_and_of_anthropics_service_d
     ("body", "param"),
     [
         ({"max_tokens": None}, "max_tokens"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "wish"}]}]}, "messages[0].content[0].type"),

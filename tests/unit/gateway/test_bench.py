@@ -6,11 +6,12 @@ from array import array
 
 import pytest
 
-from gateway.bench.callers import Caller, CallersInvalid, caller_of, read_callers
+from gateway.bench.callers import Caller, CallersInvalid, caller_of, players, read_callers
 from gateway.bench.prompts import Prompts
 from gateway.bench.report import as_csv, as_page
 from gateway.bench.results import Objectives, Result, by_tenant
 from policies.simulation.trace import TraceRequest
+from policies.simulation.workloads import Load, generated
 from workers.engine import tiny_checkpoint
 
 
@@ -59,15 +60,30 @@ def test_with_a_tokenizer_lengths_are_true(tmp_path):
 
 def test_a_caller_whom_the_trace_names_sends_its_own_requests():
     callers = [Caller(name="acme"), Caller(name="globex")]
-    assert caller_of(request(1, tenant="globex"), callers).name == "globex"
+    asked = [request(1, tenant="globex"), request(2, tenant="initech")]
+    played = players(asked, callers)
+    assert [caller_of(one, callers, played).name for one in asked] == ["globex", "acme"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_every_caller_sends_something_where_the_trace_has_tenants_enough(count):
+    callers = [Caller(name=f"caller {number}") for number in range(count)]
+    asked = generated("mixed", Load(requests=200, tenants=count, skew=0.0))
+    played = players(asked, callers)
+    assert {caller_of(one, callers, played).name for one in asked} == {caller.name for caller in callers}
 
 
 def test_the_turns_of_a_conversation_are_one_callers_and_all_callers_get_some():
     callers = [Caller(name=f"t{number}") for number in range(4)]
     for session in range(20):
         turns = [request(0, session, *range(100, 100 + turn)) for turn in range(5)]
-        assert len({caller_of(turn, callers).name for turn in turns}) == 1
-    assert {caller_of(request(0, session), callers).name for session in range(60)} == {"t0", "t1", "t2", "t3"}
+        assert len({caller_of(turn, callers, {}).name for turn in turns}) == 1
+    assert {caller_of(request(0, session), callers, {}).name for session in range(60)} == {
+        "t0",
+        "t1",
+        "t2",
+        "t3",
+    }
 
 
 def test_goodput_goes_by_each_tenants_own_objectives():

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.discovery import kubernetes
+from gateway.discovery import dns, kubernetes
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
@@ -184,6 +184,39 @@ async def test_a_file_is_read_when_it_changes(tmp_path):
     assert [worker.id for worker in await source.find()] == ["b"]
 
 
+@pytest.mark.parametrize("text", ["", "\n", "# none yet\n"], ids=["nothing", "a line", "a comment"])
+async def test_a_file_that_is_being_written_takes_nobody_away(tmp_path, text):
+    file = tmp_path / "workers.yaml"
+    file.write_text("- {id: a, kind: vllm, url: 'http://a:1'}")
+    source = FileSource(file, 1.0)
+    assert len(await source.find()) == 1
+    file.write_text(text)
+    with pytest.raises(SourceAway, match="it is empty"):
+        await source.find()
+    file.write_text("[]")
+    assert await source.find() == []
+
+
+async def test_certificates_of_a_file_of_workers_begin_at_that_file(tmp_path):
+    (tmp_path / "ca.pem").write_text("")
+    file = tmp_path / "workers.yaml"
+    file.write_text("- {id: a, kind: vllm, url: 'https://a:1', tls: {ca: ca.pem}}")
+    assert [one.tls.ca for one in await FileSource(file, 1.0).find()] == [str(tmp_path / "ca.pem")]
+
+
+async def test_a_file_refers_to_secrets_as_settings_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPU_KEY", "sk-environment")
+    (tmp_path / "key").write_text("sk-file\n")
+    file = tmp_path / "workers.yaml"
+    worker = "- {{id: {}, kind: vllm, url: 'http://a:1', api_key: '{}'}}\n"
+    file.write_text(worker.format("a", "${env:GPU_KEY}") + worker.format("b", "${file:key}"))
+    found = await FileSource(file, 1.0).find()
+    assert [one.api_key.reveal() for one in found] == ["sk-environment", "sk-file"]
+    file.write_text(worker.format("a", "${env:NOT_SET}"))
+    with pytest.raises(SourceAway, match=r"\$\[0\]\.api_key: the environment variable NOT_SET is not set"):
+        await FileSource(file, 1.0).find()
+
+
 @pytest.mark.parametrize(
     "text", ["{id: a}", "- {id: a}", "- {id: a, kind: vllm, url: sk-secret}", "[", "\x00"]
 )
@@ -198,9 +231,9 @@ async def test_a_file_that_is_wrong_is_a_source_that_is_away_and_quotes_no_value
 @pytest.mark.parametrize(
     ("provider", "says"),
     [
-        ("{models: {m: {}}, limits: [{requests: 1, until: 2030-01-01}]}", "Moment cannot be given here"),
+        ("{models: {m: {}}, limits: [{requests: 1, until: 2030-01-01}]}", "moment cannot be given here"),
         ("{models: {m: {}}, limits: [{per: minute}]}", "a limit names one of"),
-        ("{models: {}}", "`object` of length >= 1"),
+        ("{models: {}}", "expected a mapping of at least 1 entry"),
     ],
     ids=["an end", "no unit", "no models"],
 )
@@ -211,6 +244,18 @@ async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_
         await FileSource(file, 1.0).find()
     assert says in str(refusal.value)
     assert "$[0].provider" in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["sglang..internal", f"{'a' * 64}.internal"], ids=["empty", "long"])
+async def test_a_name_that_cannot_be_asked_for_is_a_source_that_is_away(name):
+    with pytest.raises(SourceAway, match="not resolved"):
+        await DnsSource(Settings(kind="dns", name=name)).find()
+
+
+async def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(dns, "ANSWER_SECONDS_MAX", 0.0)
+    with pytest.raises(SourceAway, match="not resolved within 0 seconds"):
+        await DnsSource(Settings(kind="dns", name="localhost")).find()
 
 
 async def test_every_address_of_a_name_is_a_worker():

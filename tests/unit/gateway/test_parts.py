@@ -93,6 +93,7 @@ def test_an_estimate_shrinks_to_fit_the_limit_and_never_below_nothing():
     [
         (concurrency(1), 1.0, "1 request at one time of tenant 't' is used up. Try again in 1 second."),
         (a_minute(5), 0.25, "5 requests per minute of tenant 't' is used up. Try again in 0.25 seconds."),
+        (a_minute(5), 3599.99, "5 requests per minute of tenant 't' is used up. Try again in 60 minutes."),
         (
             a_minute(1, "total_tokens", models=("qwen*", "llama-1")),
             20,

@@ -13,6 +13,7 @@ from gateway.web.responses import answers, items
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.requests import chat_request, read_body
+from gateway.web.responses.tools import Tools
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
 CALLS = [
@@ -38,8 +39,8 @@ STREAM = [
 ]
 
 
-def translated(*pieces):
-    stream = ResponseEvents({"id": "resp_1"})
+def translated(*pieces, tools=None):
+    stream = ResponseEvents({"id": "resp_1"}, tools or Tools(None))
     text = stream.begin() + b"".join(map(stream.feed, pieces))
     closing, output = stream.close()
     text += closing + stream.last(answers.ended(stream.response, output, stream.finish, stream.usage, 0))
@@ -57,12 +58,20 @@ def without_ids(value):
 def test_a_stream_and_a_whole_answer_have_the_same_output():
     said = {"reasoning": "hm", "content": "Let me look.", "tool_calls": CALLS}
     body = {"choices": [{"message": said, "finish_reason": "tool_calls"}], "usage": USAGE}
-    output, _ = answers.output_of(chat_answers.read(json.dumps(body).encode()))
+    output, _ = answers.output_of(chat_answers.read(json.dumps(body).encode()), "resp_1", Tools(None))
     last = translated(*STREAM)[-1]
     assert last["type"] == "response.completed"
     assert without_ids(last["response"]["output"]) == without_ids(output)
     assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
     assert last["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 6
+
+
+def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
+    body = {"choices": [{"message": {"reasoning": "hm", "content": None}, "finish_reason": "length"}]}
+    output, _ = answers.output_of(chat_answers.read(json.dumps(body).encode()), "resp_1", Tools(None))
+    streamed = translated(STREAM[1], chunk({}, "length"))[-1]["response"]
+    assert [item["type"] for item in output] == ["reasoning"]
+    assert without_ids(streamed["output"]) == without_ids(output)
 
 
 def test_each_item_is_added_said_and_done_at_its_place():
@@ -74,6 +83,16 @@ def test_each_item_is_added_said_and_done_at_its_place():
     assert [item for _, item in done] == events[-1]["response"]["output"]
     ids = {item["id"] for _, item in done}
     assert all(e["item_id"] in ids for e in events if "item_id" in e)
+
+
+def test_a_part_is_added_before_it_is_said_and_done_behind_it():
+    kinds = [event["type"].removeprefix("response.") for event in translated(*STREAM)]
+    for kind in ("reasoning_text", "output_text"):
+        begun, said = kinds.index("content_part.added"), kinds.index(f"{kind}.delta")
+        ended, done = kinds.index(f"{kind}.done"), kinds.index("content_part.done")
+        assert begun + 1 == said
+        assert ended + 1 == done
+        kinds = kinds[done + 1 :]
 
 
 @given(cuts=st.lists(st.integers(0, sum(map(len, STREAM))), max_size=12))
@@ -91,7 +110,7 @@ def test_a_stream_without_an_end_is_interrupted():
 def test_an_output_goes_back_as_one_turn():
     output = translated(*STREAM)[-1]["response"]["output"]
     told = {"type": "function_call_output", "call_id": "c0", "output": "rain"}
-    chat = items.messages([*items.whole("Oslo?"), *output, told], "Be brief.")
+    chat = items.messages([*items.whole("Oslo?", "resp_1"), *output, told], "Be brief.")
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "tool"]
     turn = chat[2]
     assert (turn["reasoning_content"], turn["content"]) == ("hm", "Let me look.")
@@ -146,9 +165,8 @@ TOOLS = [{"type": "function", "name": name} for name in "fgh"]
 
 def chat_of(**body):
     read, fields = read_body(json.dumps({"model": "m", "input": "x", **body}).encode())
-    return {
-        name: json.loads(bytes(raw)) for name, raw in chat_request(read, fields, []).chat.fields.items()
-    }, read
+    chat = chat_request(read, fields, [], items.whole(read.input, "resp_1")).chat
+    return {name: json.loads(bytes(raw)) for name, raw in chat.fields.items()}, read
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])

@@ -392,6 +392,20 @@ def test_relative_paths_of_a_file_start_at_the_file(tmp_path, monkeypatch):
     assert settings.state_directory == str(tmp_path / "conf" / "state")
     assert settings.listen.unix_socket == str(tmp_path / "conf" / "s")
     assert [m.tokenizer for m in settings.models] == [str(tmp_path / "conf" / "model"), "text"]
+    found = (
+        "discovery: [{kind: file, name: w.yaml}, {kind: dns, name: w.internal, port: 1, tls: {ca: ca.pem}}]\n"
+    )
+    path.write_text(SMALLEST + found + "listen: {tls: {certificate: c.pem, key: /k.pem}}\n")
+    settings = load(path, {"RADIXGATE__LISTEN__TLS__CLIENT_CA": "here.pem"}, complete=False).settings
+    assert [one.name for one in settings.discovery] == [str(tmp_path / "conf" / "w.yaml"), "w.internal"]
+    assert settings.discovery[1].tls.ca == str(tmp_path / "conf" / "ca.pem")
+    tls = settings.listen.tls
+    assert (tls.certificate, tls.key, tls.client_ca) == (
+        str(tmp_path / "conf" / "c.pem"),
+        "/k.pem",
+        "here.pem",
+    )
+    path.write_text(SMALLEST)
     settings = load(path, {"RADIXGATE__STATE_DIRECTORY": "here"}).settings
     assert settings.state_directory == "here"
     path.write_text(SMALLEST)
@@ -542,7 +556,7 @@ def test_what_is_behind_a_name_is_no_provider(file, kind):
         ("headers: {Host: v}", "$.workers[0].headers: Host is set by the gateway itself"),
         ("tls: {}", "$.workers[0].tls: the address of the worker is not https://"),
         ("tls: {certificate: a}", "$.workers[0].tls: certificate and key belong together"),
-        ("tls: {ca: nowhere.pem}", "$.workers[0].tls.ca: there is no file 'nowhere.pem'"),
+        ("tls: {ca: nowhere.pem}", "$.workers[0].tls.ca: there is no file "),
     ],
     ids=["name", "own", "http", "half", "missing"],
 )
@@ -563,10 +577,11 @@ def test_a_header_quotes_no_value_and_may_be_a_reference(file):
     ("more", "expected"),
     [
         ("splits: {a: 0, b: 0}", "$.models[0].splits: at least one weight has to be above 0"),
-        ("splits: {a: -1}", "$.models[0].splits"),
+        ("splits: {a: -1}", "$.models[0].splits[...]: expected a number, at least 0"),
+        ("splits: {a: few}", "$.models[0].splits[...]: expected a number, got text"),
         ("fallbacks: [m]", "$.models[0].fallbacks: a model cannot stand in for itself"),
     ],
-    ids=["nothing", "negative", "itself"],
+    ids=["nothing", "negative", "no number", "itself"],
 )
 def test_other_models_that_are_wrong(file, more, expected):
     assert refusal(file(SMALLEST + f"models: [{{name: m, {more}}}]\n")).startswith(expected)

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.dispatch.shadow import Shadow
 from policies.registry import routing_policy
+from policies.routing.held import PromiseBroken
 from policies.routing.protocol import Candidate, Route
 from workers.worker import Speed, WorkerSnapshot
 
@@ -51,3 +52,28 @@ def test_where_there_is_nobody_to_choose_nothing_is_counted():
     seen = shadow()
     seen.compare(1000, [], (), ())
     assert seen.compared == 0
+
+
+def test_what_a_worker_has_computed_by_now_is_not_waited_for():
+    seen = shadow()
+    busy = Candidate(
+        worker=WorkerSnapshot(id="b", tokens_queued=5000, tokens_computed=4000, speed=SPEED), matched_tokens=0
+    )
+    seen.compare(1000, [candidate("a"), busy], ranking("a", "b"), ranking("b", "a"))
+    assert seen.regret_seconds == pytest.approx(0.1)
+
+
+def test_of_a_pair_the_worker_that_computes_the_prompt_is_compared():
+    seen = shadow()
+    fleet = [candidate("a"), candidate("b", queued=5000), candidate("c")]
+    by_b = Route(worker="c", prefill_worker="b", cost_ms=0.0, matched_tokens=0, reason="")
+    seen.compare(1000, fleet, ranking("a"), (by_b,))
+    assert seen.regret_seconds == pytest.approx(0.5)
+
+
+def test_failures_are_counted_and_the_first_is_logged(caplog):
+    seen = shadow()
+    for _ in range(3):
+        seen.failed(PromiseBroken("policy x failed"))
+    assert seen.failures == 3
+    assert caplog.text.count("policy x failed") == 1

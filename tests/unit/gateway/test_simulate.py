@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gateway.bench.simulated import CannotDraw
 from gateway.bench.trials import by_subject, run_trials
 from gateway.cli.failure import Failure
 from gateway.cli.main import app
+from policies.routing.held import PromiseBroken
+from policies.routing.round_robin import RoundRobin
+from policies.simulation.outcome import averaged, summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.trial import LIMITS, Source, Trial
 from policies.simulation.workloads import Load
@@ -61,7 +65,21 @@ def test_a_generated_workload_is_shown_by_tenant_and_the_same_every_time(tmp_pat
         runs.append(json.loads((tmp_path / name).read_text())["runs"])
     assert runs[0] == runs[1]
     (run,) = runs[0].values()
-    assert sum(tenant["requests"] for tenant in run["tenants"].values()) >= run["all"]["requests"] == 40
+    assert sum(tenant["requests"] for tenant in run["tenants"].values()) == run["all"]["requests"] == 40
+    told = json.loads((tmp_path / "one").read_text())["settings"]
+    assert {
+        name: told[name] for name in ("trace", "requests", "rate", "tenants", "skew", "seed", "seeds")
+    } == {"trace": "chat", "requests": 40, "rate": 2.0, "tenants": 5, "skew": 1.0, "seed": 0, "seeds": 2}
+
+
+def test_a_tenant_that_sends_nothing_with_one_seed_is_averaged_over_all():
+    def run(**tenants):
+        whole = {"requests": sum(tenants.values()), "ttft_ms_mean": 10.0}
+        return {"all": whole, "tenants": {n: summary(()) | {"requests": c} for n, c in tenants.items()}}
+
+    found = averaged([run(a=4), run(a=2, b=2)])
+    assert {name: of["requests"] for name, of in found["tenants"].items()} == {"a": 3, "b": 1}
+    assert found["all"] == {"requests": 4, "ttft_ms_mean": 10.0}
 
 
 def test_processes_change_no_figure():
@@ -100,3 +118,47 @@ def test_wrong_use_is_refused_in_one_line(arguments, says):
     line = refused("--requests", 10, *arguments)
     assert says in line
     assert "\n" not in line
+
+
+def test_what_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    for option, file in (("--json", tmp_path), ("--plot", tmp_path / "away" / "out.png")):
+        assert refused(CONVERSATIONS, option, file).startswith(option)
+
+
+def test_figures_are_written_before_they_are_drawn(tmp_path, monkeypatch):
+    def cannot(*_):
+        raise CannotDraw("no ink")
+
+    monkeypatch.setattr("gateway.cli.simulate.plot", cannot)
+    given = ("--workload", "chat", "--requests", 5, "--policy", "cost", "--processes", 1)
+    files = ("--json", tmp_path / "out.json", "--plot", tmp_path / "out.png")
+    with pytest.raises(Failure, match="no ink"):
+        CliRunner().invoke(
+            app, ["simulate", *map(str, given + files)], catch_exceptions=False, standalone_mode=False
+        )
+    assert "cost" in json.loads((tmp_path / "out.json").read_text())["runs"]
+
+
+@pytest.mark.parametrize("arguments", [("--gateways", 0), ("--gateways", -3)], ids=["none", "less"])
+def test_there_is_a_gateway(arguments):
+    result = CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    assert result.exit_code == 2
+
+
+def test_more_restarts_than_anybody_would_wait_for_are_refused():
+    assert "restarts" in refused(CONVERSATIONS, "--requests", 100, "--restart-every", 1e-6)
+
+
+def test_a_policy_that_fails_is_named_in_one_line(monkeypatch):
+    def broken(*_):
+        raise PromiseBroken("policy p failed: KeyError: 3 (p.py, line 7)")
+
+    monkeypatch.setattr(RoundRobin, "rank", broken)
+    with pytest.raises(Failure, match=r"simulate: policy p failed.*line 7") as caught:
+        CliRunner().invoke(
+            app,
+            ["simulate", "--requests", "5", "--policy", "round_robin", "--processes", "1"],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
+    assert caught.value.exit_code == 1

@@ -38,3 +38,26 @@ def test_a_wrong_calibration_is_refused_with_the_path(tmp_path):
         read_step_time(tmp_path / "t.yaml")
     with pytest.raises(CalibrationInvalid, match="cannot be read"):
         read_step_time(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prefill_ms": [0, 0, 0]}',
+        '{"prefill_ms": [-1, 0, 0]}',
+        '{"prefill_ms": [10, -10, 0.002]}',
+        '{"prefill_ms": [1e308, 1e308, 1e308]}',
+        '{"decode_ms": [5, -20, 15]}',
+        '{"decode_ms": [5, -6, 0]}',
+    ],
+)
+def test_steps_that_take_no_time_or_less_are_refused(tmp_path, text):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(CalibrationInvalid, match=r"t\.json.*_ms"):
+        read_step_time(tmp_path / "t.json")
+
+
+def test_a_step_time_that_is_no_number_is_refused(tmp_path):
+    (tmp_path / "t.yaml").write_text("prefill_ms: [.nan, 0, 0]")
+    with pytest.raises(CalibrationInvalid, match="prefill_ms"):
+        read_step_time(tmp_path / "t.yaml")

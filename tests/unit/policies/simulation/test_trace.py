@@ -1,5 +1,6 @@
 """Reading traces, and what is refused in them."""
 
+import gzip
 from array import array
 from pathlib import Path
 
@@ -38,6 +39,26 @@ def test_a_trace_is_read_as_it_was_written(tmp_path):
     trace = [request(0.0, (1, 2), 600), request(1.5, (1, 3), 1024)]
     write_trace(tmp_path / "trace", trace)
     assert read_trace(tmp_path / "trace") == trace
+
+
+def test_a_trace_begins_with_its_first_request_whatever_its_clock_says(tmp_path):
+    write_trace(tmp_path / "trace", [request(1_700_000_001.5, (1, 3)), request(1_700_000_000.0, (1, 2))])
+    assert [(one.at, list(one.blocks)) for one in read_trace(tmp_path / "trace")] == [
+        (0, [1, 2]),
+        (1.5, [1, 3]),
+    ]
+
+
+def test_lines_may_end_as_on_any_system(tmp_path):
+    line = b'{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [1]}'
+    (tmp_path / "trace").write_bytes(b"\xef\xbb\xbf" + line + b"\r\n\r\n" + line)
+    assert len(read_trace(tmp_path / "trace")) == 2
+
+
+def test_a_trace_that_is_compressed_is_refused_for_that(tmp_path):
+    (tmp_path / "trace").write_bytes(gzip.compress(b"{}"))
+    with pytest.raises(TraceInvalid, match="gunzip"):
+        read_trace(tmp_path / "trace")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def told(tokenizer: Tokenizer, tokens: list[int], stops: tuple[str, ...] = ()) -
     pieces = []
     for token in tokens:
         pieces.append(transcript.push(token))
-        if transcript.stopped:
+        if transcript.stop is not None:
             break
     return [*pieces, transcript.end()]
 
@@ -93,10 +93,12 @@ def test_stop_strings_cut_where_the_whole_text_would_be_cut(
         given_out += matcher.push(piece)
         # Nothing that was given out may turn out to be part of a stop string later.
         assert reference("".join(pieces), stops).startswith(given_out)
-    stopped = matcher.stopped
+    met = matcher.met
     given_out += matcher.end()
     assert reference("".join(pieces), stops) == given_out
-    assert any(stop in "".join(pieces) for stop in stops) == stopped
+    assert any(stop in "".join(pieces) for stop in stops) == matcher.stopped
+    # It is told which one: what stands behind the text that was given out.
+    assert met is None or (met in stops and "".join(pieces).startswith(given_out + met))
 
 
 def test_the_longest_stop_strings_that_nearly_appear_hold_back_what_may_be_one_and_no_more() -> None:

@@ -328,13 +328,21 @@ async def test_stop_strings_cut_the_answer_streamed_or_not(client: Client) -> No
     stop = text[11:15]
     for value in (stop, ["never said", stop]):
         _, body = await client.post(TEXT, {**asked, "stop": value})
-        assert (text[: text.index(stop)], "stop") == (
+        assert (text[: text.index(stop)], "stop", stop) == (
             body["choices"][0]["text"],
             body["choices"][0]["finish_reason"],
+            body["choices"][0]["matched_stop"],
         )
     *chunks, _ = await client.stream(TEXT, {**asked, "stop": stop})
     assert text[: text.index(stop)] == "".join(chunk["choices"][0]["text"] for chunk in chunks)
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    ends = [
+        (chunk["choices"][0]["finish_reason"], chunk["choices"][0].get("matched_stop")) for chunk in chunks
+    ]
+    assert ends == [(None, None)] * (len(chunks) - 1) + [("stop", stop)]
+    said = await client.post(CHAT, {"messages": HELLO, "max_tokens": 40, **GREEDY})
+    stop = said[1]["choices"][0]["message"]["content"][4:8]
+    _, cut = await client.post(CHAT, {"messages": HELLO, "max_tokens": 40, "stop": stop, **GREEDY})
+    assert cut["choices"][0]["matched_stop"] == stop
 
 
 async def test_the_newer_name_of_the_limit_wins(client: Client) -> None:
