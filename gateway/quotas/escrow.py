@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
-from gateway.quotas.limit import CONCURRENCY
+from gateway.quotas.limit import CONCURRENCY, Limit
 from gateway.quotas.quota import (
     UNIT_INDEX,
     Cost,
@@ -38,6 +38,8 @@ BUSY_SECONDS = 0.5
 """Two requests within so long are a reason to expect a third."""
 AHEAD_SECONDS, AHEAD_MAX = 0.01, 4
 """As many leases as requests come in so long, at least one, are ahead of one account."""
+CONCURRENT_EACH = 64
+"""One lease ahead for so much concurrency: each takes a place that requests at other gateways are refused for."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
@@ -67,13 +69,14 @@ class Ahead:
 class Account:
     """Requests of the same scopes for the same model. `last`: the one that came last; what is ahead is like it.
 
-    `far`: from all of their limits, when they were last seen.
+    `far`: from all of their limits, when they were last seen. `most`: leases that may be ahead.
     """
 
-    __slots__ = ("ahead", "asked_at", "far", "gap_seconds", "last", "seen_at", "standings")
+    __slots__ = ("ahead", "asked_at", "far", "gap_seconds", "last", "most", "seen_at", "standings")
 
     def __init__(self, first: Reservation) -> None:
         self.last = first
+        self.most = min(AHEAD_MAX, *map(_most, (limit for _, limit in first.limits())))
         self.ahead: deque[Ahead] = deque()
         self.asked_at, self.gap_seconds = float("-inf"), float("inf")
         self.standings: tuple[Standing, ...] = ()
@@ -89,7 +92,7 @@ class Account:
         """So many leases ahead."""
         if not self.far or max(self.gap_seconds, now - self.asked_at) > BUSY_SECONDS:
             return 0
-        return min(AHEAD_MAX, 1 + int(AHEAD_SECONDS / max(self.gap_seconds, AHEAD_SECONDS / AHEAD_MAX)))
+        return min(self.most, 1 + int(AHEAD_SECONDS / max(self.gap_seconds, AHEAD_SECONDS / AHEAD_MAX)))
 
 
 class Escrow:
@@ -304,6 +307,10 @@ def is_far(lease: Lease) -> bool:
     """Is so much left of every limit that a few more leases like this are nothing?"""
     units = rounded_up(lease.reservation.cost).units
     return not lease.shadowed and all(_is_far(standing, units) for standing in lease.standings)
+
+
+def _most(limit: Limit) -> int:
+    return limit.amount // CONCURRENT_EACH if limit.unit == CONCURRENCY else AHEAD_MAX
 
 
 def _is_far(standing: Standing, units: Units) -> bool:

@@ -161,6 +161,6 @@ def test_a_window_of_the_calendar_has_what_was_used_in_it(script):
 @settings(max_examples=200)
 @given(script=steps)
 def test_nothing_is_sold_twice_and_everything_comes_back(script):
-    near = {"LEFT_MIN": 2, "LEFT_OF_LONG_MIN": 2, "LEFT_CONCURRENT_SHARE": 0.0}
+    near = {"LEFT_MIN": 2, "LEFT_OF_LONG_MIN": 2, "LEFT_CONCURRENT_SHARE": 0.0, "CONCURRENT_EACH": 1}
     with mock.patch.multiple(escrow, **near, SWEEP_SECONDS=0):
         asyncio.run(played(script))

@@ -16,7 +16,8 @@ from policies.windows import Window
 
 REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))
 TOKENS = Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=60, reset="rolling"))
-PLAN = Scope(name="tenant:t", limits=(REQUESTS, TOKENS, concurrency(100)))
+PLACES = 4 * escrow.CONCURRENT_EACH
+PLAN = Scope(name="tenant:t", limits=(REQUESTS, TOKENS, concurrency(PLACES)))
 
 
 numbers = itertools.count()
@@ -88,7 +89,7 @@ async def running(store):
     """Requests that hold a place now, as the store has it."""
     probe = await LocalQuotaStore.reserve(store, asked(f"probe-{next(numbers)}"))
     store.release(probe)
-    return 100 - probe.standings[2].remaining - 1
+    return PLACES - probe.standings[2].remaining - 1
 
 
 async def test_who_comes_to_a_busy_account_finds_a_lease_and_asks_nobody(ahead, store, clock):
@@ -243,11 +244,20 @@ async def test_nothing_is_ahead_of_who_has_stopped_asking_while_its_requests_sti
     assert await running(store) == 0
 
 
+@pytest.mark.parametrize(("amount", "held"), [(63, 0), (64, 1), (191, 2), (10_000, escrow.AHEAD_MAX)])
+async def test_of_few_places_few_are_held_that_requests_elsewhere_are_refused_for(
+    ahead, store, clock, amount, held
+):
+    scope = Scope(name="tenant:t", limits=(concurrency(10**6), concurrency(amount, ("m",))))
+    await busy(ahead, clock, scope, gap=0.001, times=4)
+    assert sum(len(account.ahead) for account in ahead._accounts.values()) == held
+
+
 @pytest.mark.parametrize("repeatable", [False, True])
 async def test_nobody_is_refused_for_what_is_ahead_here_of_others(ahead, store, clock, repeatable):
-    scope = Scope(name="tenant:t", limits=(concurrency(20),))
+    scope = Scope(name="tenant:t", limits=(concurrency(64),))
     await busy(ahead, clock, scope)
-    for at in range(19):
+    for at in range(63):
         assert isinstance(await LocalQuotaStore.reserve(store, asked(f"elsewhere-{at}", scope)), Lease)
     once = Once(name="n", fingerprint="f") if repeatable else None
     last = msgspec.structs.replace(asked("the last", scope, once=once), model="another")
@@ -269,9 +279,9 @@ async def test_who_comes_near_a_limit_gives_back_what_is_ahead(ahead, store, clo
 
 
 async def test_what_is_too_small_is_given_back_before_its_request_asks(ahead, store, clock):
-    few = Scope(name="tenant:t", limits=(concurrency(16),))
+    few = Scope(name="tenant:t", limits=(concurrency(PLACES),))
     await busy(ahead, clock, few, gap=0.001, times=4)
-    longer = [ahead.reserve(asked(f"longer-{at}", few, prompt=1000)) for at in range(16)]
+    longer = [ahead.reserve(asked(f"longer-{at}", few, prompt=1000)) for at in range(PLACES)]
     assert {type(decision) for decision in await asyncio.gather(*longer)} == {Lease}
 
 
