@@ -49,8 +49,9 @@ from gateway.settings.tokens import OperatorIssuer, TokenIssuer
 from gateway.settings.tree import Settings
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.metrics import RequestMetrics, StateCollector
+from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
+from gateway.telemetry.state import StateCollector
 from gateway.telemetry.tracing import Tracing, batching
 from gateway.tenants.penalties import Penalties
 from radix_cache.match import WorkerId

@@ -22,7 +22,7 @@ from gateway.quotas.guarded_store import GuardedQuotaStore
 from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
-from gateway.telemetry.metrics import Gauge
+from gateway.telemetry.state import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
 from radix_cache.shared.feed_leases import Known
 from workers.worker import Health

@@ -10,7 +10,8 @@ chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Thre
 
 * A sample weighs 1 / (1 + thousands of tokens) of its error, for long prefills vary in proportion to their length.
 * What is off by more than four times the usual error counts as four times (Huber's clipping), so that one stalled
-  request does not turn the ranking over, while a worker that has really changed is believed within a few answers.
+  request does not turn the ranking over, nor a stall of six. A worker that has become ten times slower is held for
+  twice as slow after ten answers, for half of what it is after 35, for four fifths of it after 80.
 * The matrix is bounded: a day of equal prompts, which teach nothing of the slope, does not wind it up.
 
 Few samples say more of the moment than of the worker: a first answer is slow because kernels are compiled and

@@ -1,17 +1,10 @@
-"""Prometheus metrics. Every name is here; the README's list and the dashboard are checked against it.
+"""Prometheus metrics of what happened, observed from each RequestRecord; of what is, see gauges.py.
 
-Two kinds: what happened (observed from each RequestRecord), and what is (read from the parts when scraped). Labels
-are bounded: models and workers come from the settings or the catalogue, codes from errors.py, and of tenants the
-first ones are told apart.
+The README's list and the dashboard are checked against both. Labels are bounded: models and workers come from the
+settings or the catalogue, codes from errors.py, and of tenants the first ones are told apart.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
-
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gateway.telemetry.record import CLIENT_CLOSED, OK, OTHERS, RequestRecord
 
@@ -331,29 +324,3 @@ class _Worker:
         self.ttft = of.worker_ttft.labels(worker)
         self.predicted_ttft = of.worker_predicted_ttft.labels(worker)
         self.ttft_error = of.worker_ttft_error.labels(worker)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gauge:
-    """Something that is, read when scraped: a name, a text, labels, and (label values, number) pairs."""
-
-    name: str
-    text: str
-    read: Callable[[], Iterable[tuple[tuple[str, ...], float]]]
-    labels: tuple[str, ...] = ()
-    counter: bool = field(default=False)
-
-
-class StateCollector(Collector):
-    """All gauges, read at once."""
-
-    def __init__(self, gauges: Iterable[Gauge]) -> None:
-        self._gauges = tuple(gauges)
-
-    def collect(self) -> Iterator[Metric]:
-        for gauge in self._gauges:
-            family: Any = CounterMetricFamily if gauge.counter else GaugeMetricFamily
-            metric = family(f"radixgate_{gauge.name}", gauge.text, labels=gauge.labels)
-            for labels, value in gauge.read():
-                metric.add_metric(labels, value)
-            yield metric
