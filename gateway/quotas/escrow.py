@@ -76,7 +76,7 @@ class Account:
 
     def __init__(self, first: Reservation) -> None:
         self.last = first
-        self.most = min(AHEAD_MAX, *map(_most, (limit for _, limit in first.limits())))
+        self.most = min([AHEAD_MAX, *(_most(limit) for _, limit in first.limits())])
         self.ahead: deque[Ahead] = deque()
         self.asked_at, self.gap_seconds = float("-inf"), float("inf")
         self.standings: tuple[Standing, ...] = ()
