@@ -13,8 +13,9 @@ bucket: the state is what is in the bucket and since when, so that a limit that 
 
 Settling replaces a reserved cost by the actual one in the window in which it was reserved. What is reserved in a
 fixed window that is over changes nothing any more. In a bucket costs run out in their order, and what has run out
-already cannot be given back: it would be taken from the cost of others. So no order of events sells more than there
-is; a late refund may give back less than a clairvoyant would.
+already cannot be given back: it would be taken from the cost of others. A receipt says when that will be, as far as
+was known when it was written: where those before it are given back meanwhile it is sooner, and a refund between
+then and the receipt is taken from the cost of others after all: never more than was reserved and not used.
 
 gateway/quotas/lua/windows.lua repeats this inside Redis; one suite holds both to the same results.
 """

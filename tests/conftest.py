@@ -55,9 +55,17 @@ hypothesis.settings.load_profile("any machine")
 def pytest_itemcollected(item: pytest.Item) -> None:
     """uvloop lets no alarm through: a coroutine has a bound of its own, a little below that of everything else."""
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-        marker = item.get_closest_marker("timeout")
-        given = marker.args[0] if marker is not None else item.config.getoption("timeout")
-        item.obj = _bounded(item.obj, 0.9 * float(given or item.config.getini("timeout")))
+        seconds = seconds_max(item)
+        if seconds:
+            item.obj = _bounded(item.obj, 0.9 * seconds)
+
+
+def seconds_max(item: pytest.Item) -> float:
+    """As pytest-timeout has it; 0: for ever."""
+    marker = item.get_closest_marker("timeout")
+    marked = (*marker.args, marker.kwargs.get("timeout"))[0] if marker is not None else None
+    told = (marked, item.config.getoption("timeout"), item.config.getini("timeout"))
+    return float(next((seconds for seconds in told if seconds is not None), 0) or 0)
 
 
 def _bounded(test: Callable[..., Coroutine[Any, Any, None]], seconds: float) -> Callable[..., Any]:

@@ -5,7 +5,8 @@
     nobody comes   --> it is given back after IDLE_SECONDS
 
 The store decides on each of them, so nothing is granted twice. Accounts have leases ahead while they are busy and
-far from all of their limits: near one, what is held here would be missed elsewhere.
+far from all of their limits: near one, what is held here would be missed elsewhere, and is given back. Whoever is
+refused all the same asks once more without what is ahead here of the same scope.
 """
 
 import asyncio
@@ -14,10 +15,12 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
 from secrets import token_hex
+from typing import Any
 
 import msgspec
 
-from gateway.quotas.limit import CONCURRENCY, Scope
+from gateway.quotas.leases import CLOSE_SECONDS_MAX
+from gateway.quotas.limit import CONCURRENCY, Limit
 from gateway.quotas.quota import (
     UNIT_INDEX,
     Cost,
@@ -35,6 +38,8 @@ BUSY_SECONDS = 0.5
 """Two requests within so long are a reason to expect a third."""
 AHEAD_SECONDS, AHEAD_MAX = 0.01, 4
 """As many leases as requests come in so long, at least one, are ahead of one account."""
+CONCURRENT_EACH = 64
+"""One lease ahead for so much concurrency: each takes a place that requests at other gateways are refused for."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
@@ -42,6 +47,10 @@ LEFT_MIN, LEFT_OF_LONG_MIN = 256, 4096
 """So many times a lease's cost is left of every limit. More of long windows: a lease that nobody has used when its
 gateway dies stays charged."""
 LEFT_CONCURRENT_SHARE = 0.5
+EARLY_SHARE = 1 / 60
+"""A smooth window is charged that part of its length before the use, at most: meanwhile it has refilled."""
+
+AccountKey = tuple[str, ...]
 
 
 class Ahead:
@@ -58,33 +67,32 @@ class Ahead:
 
 
 class Account:
-    """Requests of the same scopes for the same model. `far`: from all of their limits, when they were last seen."""
+    """Requests of the same scopes for the same model. `last`: the one that came last; what is ahead is like it.
 
-    __slots__ = ("ahead", "asked_at", "far", "gap_seconds", "scopes", "seen_at", "standings")
+    `far`: from all of their limits, when they were last seen. `most`: leases that may be ahead.
+    """
 
-    def __init__(self, scopes: tuple[Scope, ...]) -> None:
-        self.scopes = scopes
+    __slots__ = ("ahead", "asked_at", "far", "gap_seconds", "last", "most", "seen_at", "standings")
+
+    def __init__(self, first: Reservation) -> None:
+        self.last = first
+        self.most = min([AHEAD_MAX, *(_most(limit) for _, limit in first.limits())])
         self.ahead: deque[Ahead] = deque()
         self.asked_at, self.gap_seconds = float("-inf"), float("inf")
         self.standings: tuple[Standing, ...] = ()
         self.seen_at = 0.0
         self.far = False
 
-    def sees(self, decision: Lease | Refusal, asked_at: float) -> None:
-        """What the store has told last."""
-        self.standings, self.seen_at = decision.standings, asked_at
-        self.far = isinstance(decision, Lease) and is_far(decision)
-
-    def asks(self, now: float) -> None:
+    def asks(self, reservation: Reservation, now: float) -> None:
         """One more request has come."""
+        self.last = reservation
         self.gap_seconds, self.asked_at = now - self.asked_at, now
 
-    @property
-    def wants(self) -> int:
+    def wants(self, now: float) -> int:
         """So many leases ahead."""
-        if not self.far or self.gap_seconds > BUSY_SECONDS:
+        if not self.far or max(self.gap_seconds, now - self.asked_at) > BUSY_SECONDS:
             return 0
-        return min(AHEAD_MAX, 1 + int(AHEAD_SECONDS / max(self.gap_seconds, AHEAD_SECONDS / AHEAD_MAX)))
+        return min(self.most, 1 + int(AHEAD_SECONDS / max(self.gap_seconds, AHEAD_SECONDS / AHEAD_MAX)))
 
 
 class Escrow:
@@ -104,22 +112,34 @@ class Escrow:
         self._resting = resting
         self._clock = clock
         self._closed = False
-        self._accounts: OrderedDict[tuple[str, ...], Account] = OrderedDict()
+        self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
+        self._of: dict[str, set[AccountKey]] = {}
+        """By organisation: a refusal looks at no others."""
         self._name, self._numbers = token_hex(8), count()
-        self._tasks: set[asyncio.Task[Lease | None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
-        if reservation.once is not None or self._resting():
+        if self._resting():
             return await self._store.reserve(reservation)
-        account = self._account(reservation)
-        account.asks(self._clock())
-        lease = await self._taken(account, reservation.cost) if account.ahead else None
-        if lease is not None:
-            self.taken += 1
-            return lease
+        account = None
+        if reservation.once is None:
+            account = self._account(reservation)
+            account.asks(reservation, self._clock())
+            lease = await self._taken(account, reservation.cost) if account.ahead else None
+            if lease is not None:
+                self.taken += 1
+                return lease
+        decision = await self._decided(account, reservation)
+        if isinstance(decision, Refusal) and self._makes_room(reservation, decision):
+            decision = await self._decided(account, reservation)
+        return decision
+
+    async def _decided(self, account: Account | None, reservation: Reservation) -> Lease | Refusal:
+        """By the store."""
         now = self._clock()
         decision = await self._store.reserve(reservation)
-        account.sees(decision, now)
+        if account is not None:
+            self._sees(account, decision, now)
         return decision
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
@@ -142,28 +162,55 @@ class Escrow:
                 while account.ahead and account.ahead[0].asked_at < oldest:
                     self._give_back(account.ahead.popleft())
                 if not account.ahead and account.asked_at < oldest:
-                    del self._accounts[key]
+                    self._drop(key)
 
     async def close(self) -> None:
-        """Gives everything back, and reserves nothing more ahead."""
+        """Gives everything back, waits for that for a bounded time, and reserves nothing more ahead."""
         self._closed = True
         for account in self._accounts.values():
             self._forget(account)
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        until = time.monotonic() + CLOSE_SECONDS_MAX
+        while self._tasks and (seconds := until - time.monotonic()) > 0:
+            await asyncio.wait(self._tasks, timeout=seconds)
 
     def _account(self, reservation: Reservation) -> Account:
-        names = [scope.name for scope in reservation.scopes]
-        key = (reservation.organisation, reservation.tenant, reservation.model, *names)
+        key = _key(reservation)
         account = self._accounts.get(key)
-        if account is None or account.scopes != reservation.scopes:
+        if account is None or account.last.scopes != reservation.scopes:
             if account is not None:  # Other limits hold from now on.
                 self._forget(account)
-            account = self._accounts[key] = Account(reservation.scopes)
+            account = self._accounts[key] = Account(reservation)
+            self._of.setdefault(key[0], set()).add(key)
             if len(self._accounts) > ACCOUNTS_MAX:
-                self._forget(self._accounts.popitem(last=False)[1])
+                self._drop(next(iter(self._accounts)))
         self._accounts.move_to_end(key)
         return account
+
+    def _drop(self, key: AccountKey) -> None:
+        self._forget(self._accounts.pop(key))
+        of = self._of[key[0]]
+        of.discard(key)
+        if not of:
+            del self._of[key[0]]
+
+    def _sees(self, account: Account, decision: Lease | Refusal, asked_at: float) -> None:
+        """What the store has told last."""
+        account.standings, account.seen_at = decision.standings, asked_at
+        account.far = isinstance(decision, Lease) and is_far(decision)
+        if not account.far:
+            self._forget(account)
+
+    def _makes_room(self, reservation: Reservation, refusal: Refusal) -> bool:
+        """Was something ahead here of what a request was refused for? It is given back."""
+        if refusal.retry_after_seconds is None:
+            return False  # There will never be enough.
+        made = False
+        for key in self._of.get(reservation.organisation, ()):
+            account = self._accounts[key]
+            if account.ahead and any(scope.name == refusal.scope for scope in account.last.scopes):
+                self._forget(account)
+                made = True
+        return made
 
     async def _taken(self, account: Account, cost: Cost) -> Lease | None:
         """The oldest lease ahead that is large enough, if its windows have not ended."""
@@ -189,16 +236,16 @@ class Escrow:
         age = now - account.seen_at
         return msgspec.structs.replace(lease, standings=tuple(_aged(each, age) for each in account.standings))
 
-    def _expect(self, like: Reservation) -> None:
-        """One request has ended, so others may come."""
-        if like.once is not None or self._closed or self._resting():
+    def _expect(self, ended: Reservation) -> None:
+        """One request has ended, so others may come: like the last one, and within the limits that hold now."""
+        account, now = self._accounts.get(_key(ended)), self._clock()
+        if account is None or ended.once is not None or self._closed or self._resting():
             return
-        account = self._account(like)
-        for _ in range(len(account.ahead), account.wants):
+        for _ in range(len(account.ahead), account.wants(now)):
             name = f"ahead-{self._name}-{next(self._numbers)}"
-            reservation = msgspec.structs.replace(like, id=name, cost=rounded_up(like.cost))
+            reservation = msgspec.structs.replace(account.last, id=name, cost=rounded_up(account.last.cost))
             decided = self._begin(self._asked(account, reservation))
-            account.ahead.append(Ahead(reservation, decided, self._clock()))
+            account.ahead.append(Ahead(reservation, decided, now))
 
     async def _asked(self, account: Account, reservation: Reservation) -> Lease | None:
         now = self._clock()
@@ -207,7 +254,7 @@ class Escrow:
         except QuotaUnavailable:
             account.far = False
             return None
-        account.sees(decision, now)
+        self._sees(account, decision, now)
         if isinstance(decision, Lease) and decision.shadowed:
             self._store.release(decision)  # Of this somebody is to be told, once there is a request.
             return None
@@ -218,7 +265,11 @@ class Escrow:
             self._give_back(account.ahead.popleft())
 
     def _give_back(self, ahead: Ahead) -> None:
-        self._begin(self._given_back(ahead))
+        if not ahead.decided.done():
+            self._begin(self._given_back(ahead))
+        elif (lease := ahead.decided.result()) is not None:
+            # At once: whoever asks the store next finds it there.
+            self._note(self._store.release(lease))
 
     async def _given_back(self, ahead: Ahead) -> None:
         if (lease := await ahead.decided) is not None:
@@ -226,9 +277,19 @@ class Escrow:
 
     def _begin(self, work: Coroutine[None, None, Lease | None]) -> "asyncio.Task[Lease | None]":
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._note(task)
         return task
+
+    def _note(self, work: Awaitable[object]) -> None:
+        """It is under way: waited for at the end."""
+        if isinstance(work, asyncio.Future):
+            self._tasks.add(work)
+            work.add_done_callback(self._tasks.discard)
+
+
+def _key(reservation: Reservation) -> AccountKey:
+    names = [scope.name for scope in reservation.scopes]
+    return (reservation.organisation, reservation.tenant, reservation.model, *names)
 
 
 def rounded_up(cost: Cost) -> Cost:
@@ -248,6 +309,10 @@ def is_far(lease: Lease) -> bool:
     return not lease.shadowed and all(_is_far(standing, units) for standing in lease.standings)
 
 
+def _most(limit: Limit) -> int:
+    return limit.amount // CONCURRENT_EACH if limit.unit == CONCURRENCY else AHEAD_MAX
+
+
 def _is_far(standing: Standing, units: Units) -> bool:
     limit = standing.limit
     if limit.unit == CONCURRENCY:
@@ -257,11 +322,15 @@ def _is_far(standing: Standing, units: Units) -> bool:
 
 
 def _is_over(lease: Lease, seconds: float) -> bool:
-    """Has a window that it was charged to ended since?"""
-    return any(
-        standing.limit.is_budget and standing.unit != CONCURRENCY and standing.reset_seconds <= seconds
-        for standing in lease.standings
-    )
+    """Has a window that it was charged to ended since, or a smooth one been charged too early?"""
+    return any(_is_late(standing, seconds) for standing in lease.standings)
+
+
+def _is_late(standing: Standing, seconds: float) -> bool:
+    limit = standing.limit
+    if limit.unit == CONCURRENCY:
+        return False
+    return seconds >= (standing.reset_seconds if limit.is_budget else EARLY_SHARE * limit.window.seconds)
 
 
 def _aged(standing: Standing, seconds: float) -> Standing:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from unittest import mock
 
 import msgspec
@@ -50,11 +51,11 @@ class Yielding(LocalQuotaStore):
         return decision
 
 
-def asked(tokens: int) -> Reservation:
+def asked(tokens: int, scope: Scope = SCOPE) -> Reservation:
     return Reservation(
         id=f"r{next(numbers)}",
         organisation="o",
-        scopes=(SCOPE,),
+        scopes=(scope,),
         cost=Cost(prompt_tokens=tokens, cached_tokens=None),
         model="m",
     )
@@ -118,9 +119,48 @@ async def played(script) -> None:
     assert await left(store) == (TOKENS - used, RUNNING)
 
 
+FEW = 12
+
+
+async def used_at(limit: Limit, script) -> list[float]:
+    """When requests had one of `limit`, whoever reserved it and when."""
+    clock, scope, uses = FakeClock(), Scope(name="t", limits=(limit,)), []
+    store = Yielding(clock, clock)
+    stores = [Escrow(store, clock=clock) for _ in range(2)]
+    for which, many, pause in script:
+        for _ in range(many):
+            decision = await stores[which].reserve(asked(1, scope))
+            if isinstance(decision, Lease):
+                uses.append(clock())
+                stores[which].settle(decision, Cost(prompt_tokens=1))
+            await asyncio.sleep(0)
+        clock.advance(pause)
+    for one in stores:
+        await one.close()
+    return uses
+
+
+bursts = st.lists(
+    # Pauses that add up without a rounding, so that it is clear in which second a use was.
+    st.tuples(
+        st.integers(0, 1), st.integers(1, 2 * FEW), st.sampled_from([1 / 1024, 1 / 64, 1 / 8, 3 / 8, 7 / 8])
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=200)
+@given(script=bursts)
+def test_a_window_of_the_calendar_has_what_was_used_in_it(script):
+    limit = Limit(unit="requests", amount=FEW, window=Window.of("second", "calendar"))
+    with mock.patch.multiple(escrow, LEFT_MIN=1):
+        uses = asyncio.run(used_at(limit, script))
+    assert all(count <= FEW for count in Counter(map(int, uses)).values())
+
+
 @settings(max_examples=200)
 @given(script=steps)
 def test_nothing_is_sold_twice_and_everything_comes_back(script):
-    near = {"LEFT_MIN": 2, "LEFT_OF_LONG_MIN": 2, "LEFT_CONCURRENT_SHARE": 0.0}
+    near = {"LEFT_MIN": 2, "LEFT_OF_LONG_MIN": 2, "LEFT_CONCURRENT_SHARE": 0.0, "CONCURRENT_EACH": 1}
     with mock.patch.multiple(escrow, **near, SWEEP_SECONDS=0):
         asyncio.run(played(script))

@@ -16,7 +16,8 @@ from policies.windows import Window
 
 REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))
 TOKENS = Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=60, reset="rolling"))
-PLAN = Scope(name="tenant:t", limits=(REQUESTS, TOKENS, concurrency(100)))
+PLACES = 4 * escrow.CONCURRENT_EACH
+PLAN = Scope(name="tenant:t", limits=(REQUESTS, TOKENS, concurrency(PLACES)))
 
 
 numbers = itertools.count()
@@ -88,7 +89,7 @@ async def running(store):
     """Requests that hold a place now, as the store has it."""
     probe = await LocalQuotaStore.reserve(store, asked(f"probe-{next(numbers)}"))
     store.release(probe)
-    return 100 - probe.standings[2].remaining - 1
+    return PLACES - probe.standings[2].remaining - 1
 
 
 async def test_who_comes_to_a_busy_account_finds_a_lease_and_asks_nobody(ahead, store, clock):
@@ -141,6 +142,7 @@ async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypat
         await asyncio.sleep(0.001)
     while ahead._accounts:
         await asyncio.sleep(0.001)
+    assert not ahead._of
     sweeping.cancel()
 
 
@@ -211,6 +213,100 @@ async def test_limits_that_were_changed_hold_for_the_next_request(ahead, store, 
     assert await running(store) == 0
 
 
+async def test_a_request_from_before_a_change_asks_for_nothing_by_the_old_limits(ahead, store, clock):
+    await busy(ahead, clock)
+    old = await ahead.reserve(asked("before the change"))
+    higher = replace(PLAN, limits=(replace(REQUESTS, amount=20_000),))
+    await busy(ahead, clock, higher)
+    ahead.settle(old, Cost(prompt_tokens=1))
+    assert isinstance(await ahead.reserve(asked("next", higher)), Lease)
+    assert "next" not in store.asked
+
+
+async def test_after_a_long_request_what_is_ahead_is_as_short_as_requests_are_again(ahead, store, clock):
+    await busy(ahead, clock, prompt=1000)
+    for _ in range(4):
+        lease = await ahead.reserve(asked("short"))
+        clock.now += 0.1
+        ahead.settle(lease, Cost(prompt_tokens=100))
+        await asyncio.sleep(0)
+    assert lease.reservation.cost.prompt_tokens == 128
+    assert "short" not in store.asked
+
+
+async def test_nothing_is_ahead_of_who_has_stopped_asking_while_its_requests_still_end(ahead, store, clock):
+    await busy(ahead, clock, times=1)
+    leases = [await ahead.reserve(asked(f"streams-{at}")) for at in range(3)]
+    clock.now += escrow.BUSY_SECONDS + 0.1
+    for lease in leases:
+        ahead.settle(lease, Cost(prompt_tokens=100))
+    await asyncio.sleep(0)
+    assert await running(store) == 0
+
+
+@pytest.mark.parametrize(("amount", "held"), [(63, 0), (64, 1), (191, 2), (10_000, escrow.AHEAD_MAX)])
+async def test_of_few_places_few_are_held_that_requests_elsewhere_are_refused_for(
+    ahead, store, clock, amount, held
+):
+    scope = Scope(name="tenant:t", limits=(concurrency(10**6), concurrency(amount, ("m",))))
+    await busy(ahead, clock, scope, gap=0.001, times=4)
+    assert sum(len(account.ahead) for account in ahead._accounts.values()) == held
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+async def test_nobody_is_refused_for_what_is_ahead_here_of_others(ahead, store, clock, repeatable):
+    scope = Scope(name="tenant:t", limits=(concurrency(64),))
+    await busy(ahead, clock, scope)
+    for at in range(63):
+        assert isinstance(await LocalQuotaStore.reserve(store, asked(f"elsewhere-{at}", scope)), Lease)
+    once = Once(name="n", fingerprint="f") if repeatable else None
+    last = msgspec.structs.replace(asked("the last", scope, once=once), model="another")
+    assert isinstance(await ahead.reserve(last), Lease)
+    too_many = msgspec.structs.replace(asked("too many", scope), model="another")
+    assert isinstance(await ahead.reserve(too_many), Refusal)
+    assert store.asked.count("too many") == 1
+
+
+async def test_who_comes_near_a_limit_gives_back_what_is_ahead(ahead, store, clock):
+    await busy(ahead, clock, gap=0.001, times=4)
+    assert await running(store) == escrow.AHEAD_MAX
+    await LocalQuotaStore.reserve(store, asked("another gateway's", prompt=990_000))
+    lease = await ahead.reserve(asked("the next"))
+    ahead.settle(lease, Cost(prompt_tokens=100))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await running(store) == len(["another gateway's"])
+
+
+async def test_what_is_too_small_is_given_back_before_its_request_asks(ahead, store, clock):
+    few = Scope(name="tenant:t", limits=(concurrency(PLACES),))
+    await busy(ahead, clock, few, gap=0.001, times=4)
+    longer = [ahead.reserve(asked(f"longer-{at}", few, prompt=1000)) for at in range(PLACES)]
+    assert {type(decision) for decision in await asyncio.gather(*longer)} == {Lease}
+
+
+async def test_a_short_window_that_refills_is_charged_hardly_before_its_use(ahead, store, clock):
+    scope = Scope(name="tenant:t", limits=(replace(REQUESTS, window=Window(seconds=1)),))
+    await busy(ahead, clock, scope, gap=0.01)
+    clock.now += 0.01
+    assert isinstance(await ahead.reserve(asked("soon", scope)), Lease)
+    assert "soon" not in store.asked
+    await busy(ahead, clock, scope, gap=0.01)
+    clock.now += 0.02
+    assert isinstance(await ahead.reserve(asked("late", scope)), Lease)
+    assert "late" in store.asked
+
+
+async def test_an_end_without_an_answer_of_the_store_is_bounded(store, clock, monkeypatch):
+    monkeypatch.setattr(escrow, "CLOSE_SECONDS_MAX", 0.01)
+    never = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(store, "release", lambda lease: never)
+    ahead = Escrow(store, clock=clock)
+    await busy(ahead, clock)
+    await asyncio.wait_for(ahead.close(), 5)
+    never.cancel()
+
+
 async def test_a_lease_that_is_not_there_yet_is_waited_for_and_given_back_if_its_request_leaves(
     ahead, store, clock
 ):
@@ -279,6 +375,7 @@ async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, c
         await busy(ahead, clock, Scope(name=f"tenant:{name}", limits=PLAN.limits))
     await asyncio.sleep(0)
     assert len(ahead._accounts) == 3
+    assert ahead._of == {"o": set(ahead._accounts)}
     assert sum(len(account.ahead) for account in ahead._accounts.values()) == 3
 
 

@@ -1,0 +1,25 @@
+"""How long a test may take: a hanging one fails by its name, whichever way it says how long it may."""
+
+import pytest
+
+from tests.conftest import seconds_max
+
+
+@pytest.mark.parametrize(
+    ("marker", "seconds"),
+    [
+        (pytest.mark.timeout(7), 7),
+        (pytest.mark.timeout(timeout=7), 7),
+        (pytest.mark.timeout(0), 0),
+    ],
+    ids=["told", "named", "for ever"],
+)
+def test_a_test_says_how_long_it_may_take(request, marker, seconds):
+    request.node.add_marker(marker)
+    assert seconds_max(request.node) == seconds
+
+
+def test_who_says_nothing_has_the_bound_of_all(request):
+    told = request.config.getoption("timeout")
+    expected = told if told is not None else request.config.getini("timeout")
+    assert seconds_max(request.node) == float(expected)
