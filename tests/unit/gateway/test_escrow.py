@@ -95,7 +95,7 @@ async def running(store):
 async def test_who_comes_to_a_busy_account_finds_a_lease_and_asks_nobody(ahead, store, clock):
     await busy(ahead, clock)
     store.may.clear()
-    lease = await asyncio.wait_for(ahead.reserve(asked("next")), 1)
+    lease = await asyncio.wait_for(ahead.reserve(asked("next")), 20)
     assert isinstance(lease, Lease)
     assert "next" not in store.asked
     assert ahead.taken == 1

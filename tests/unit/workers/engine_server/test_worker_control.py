@@ -131,7 +131,7 @@ async def test_a_worker_that_shuts_down_is_neither_and_takes_nobody_in(client: C
 async def test_draining_ends_at_its_bound(client: Client) -> None:
     running = asyncio.create_task(client.post(TEXT, LONG))
     await client.until(num_running_reqs=1)
-    await asyncio.wait_for(client.worker.live.drain(0.05), 1)
+    await asyncio.wait_for(client.worker.live.drain(0.05), 20)
     assert not running.done()
     await leave([running])
 
