@@ -19,10 +19,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.quotas.headroom import AHEAD_MAX, aged, fits, is_far, is_over, most_ahead, rounded_up
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
-from gateway.quotas.limit import CONCURRENCY, Limit
 from gateway.quotas.quota import (
-    UNIT_INDEX,
     Cost,
     Lease,
     QuotaStore,
@@ -30,25 +29,15 @@ from gateway.quotas.quota import (
     Refusal,
     Reservation,
     Standing,
-    Units,
 )
-from gateway.quotas.restoring import is_long
 
 BUSY_SECONDS = 0.5
 """Two requests within so long are a reason to expect a third."""
-AHEAD_SECONDS, AHEAD_MAX = 0.01, 4
+AHEAD_SECONDS = 0.01
 """As many leases as requests come in so long, at least one, are ahead of one account."""
-CONCURRENT_EACH = 64
-"""One lease ahead for so much concurrency: each takes a place that requests at other gateways are refused for."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
-LEFT_MIN, LEFT_OF_LONG_MIN = 256, 4096
-"""So many times a lease's cost is left of every limit. More of long windows: a lease that nobody has used when its
-gateway dies stays charged."""
-LEFT_CONCURRENT_SHARE = 0.5
-EARLY_SHARE = 1 / 60
-"""A smooth window is charged that part of its length before the use, at most: meanwhile it has refilled."""
 
 AccountKey = tuple[str, ...]
 
@@ -76,7 +65,7 @@ class Account:
 
     def __init__(self, first: Reservation) -> None:
         self.last = first
-        self.most = min([AHEAD_MAX, *(_most(limit) for _, limit in first.limits())])
+        self.most = min([AHEAD_MAX, *(most_ahead(limit) for _, limit in first.limits())])
         self.ahead: deque[Ahead] = deque()
         self.asked_at, self.gap_seconds = float("-inf"), float("inf")
         self.standings: tuple[Standing, ...] = ()
@@ -214,7 +203,7 @@ class Escrow:
 
     async def _taken(self, account: Account, cost: Cost) -> Lease | None:
         """The oldest lease ahead that is large enough, if its windows have not ended."""
-        ahead = next((each for each in account.ahead if _fits(cost, each.reservation.cost)), None)
+        ahead = next((each for each in account.ahead if fits(cost, each.reservation.cost)), None)
         if ahead is None:
             # Requests have become longer, and so will what is ahead.
             self._give_back(account.ahead.popleft())
@@ -229,12 +218,12 @@ class Escrow:
         lease, now = ahead.decided.result(), self._clock()
         if lease is None:
             return None
-        if now - ahead.asked_at > IDLE_SECONDS or _is_over(lease, now - ahead.asked_at):
+        if now - ahead.asked_at > IDLE_SECONDS or is_over(lease, now - ahead.asked_at):
             self._give_back(ahead)
             return None
         # What is left is told as of the last decision, which may be of another lease ahead.
         age = now - account.seen_at
-        return msgspec.structs.replace(lease, standings=tuple(_aged(each, age) for each in account.standings))
+        return msgspec.structs.replace(lease, standings=tuple(aged(each, age) for each in account.standings))
 
     def _expect(self, ended: Reservation) -> None:
         """One request has ended, so others may come: like the last one, and within the limits that hold now."""
@@ -290,56 +279,3 @@ class Escrow:
 def _key(reservation: Reservation) -> AccountKey:
     names = [scope.name for scope in reservation.scopes]
     return (reservation.organisation, reservation.tenant, reservation.model, *names)
-
-
-def rounded_up(cost: Cost) -> Cost:
-    """To powers of two: the next request may be somewhat longer. Any of its tokens may be cached."""
-    return Cost(
-        prompt_tokens=_power(cost.prompt_tokens),
-        cached_tokens=None,
-        output_tokens=_power(cost.output_tokens),
-        requests=cost.requests,
-        spend=_power(cost.spend),
-    )
-
-
-def is_far(lease: Lease) -> bool:
-    """Is so much left of every limit that a few more leases like this are nothing?"""
-    units = rounded_up(lease.reservation.cost).units
-    return not lease.shadowed and all(_is_far(standing, units) for standing in lease.standings)
-
-
-def _most(limit: Limit) -> int:
-    return limit.amount // CONCURRENT_EACH if limit.unit == CONCURRENCY else AHEAD_MAX
-
-
-def _is_far(standing: Standing, units: Units) -> bool:
-    limit = standing.limit
-    if limit.unit == CONCURRENCY:
-        return standing.remaining >= max(2 * AHEAD_MAX, LEFT_CONCURRENT_SHARE * limit.amount)
-    times = LEFT_OF_LONG_MIN if is_long(limit) else LEFT_MIN
-    return standing.remaining >= times * max(1, units[UNIT_INDEX[limit.unit]])
-
-
-def _is_over(lease: Lease, seconds: float) -> bool:
-    """Has a window that it was charged to ended since, or a smooth one been charged too early?"""
-    return any(_is_late(standing, seconds) for standing in lease.standings)
-
-
-def _is_late(standing: Standing, seconds: float) -> bool:
-    limit = standing.limit
-    if limit.unit == CONCURRENCY:
-        return False
-    return seconds >= (standing.reset_seconds if limit.is_budget else EARLY_SHARE * limit.window.seconds)
-
-
-def _aged(standing: Standing, seconds: float) -> Standing:
-    return msgspec.structs.replace(standing, reset_seconds=max(0.0, standing.reset_seconds - seconds))
-
-
-def _fits(cost: Cost, held: Cost) -> bool:
-    return all(needed <= there for needed, there in zip(cost.units, held.units, strict=True))
-
-
-def _power(number: int) -> int:
-    return 1 << (number - 1).bit_length() if number > 1 else number

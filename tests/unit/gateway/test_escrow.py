@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from gateway.quotas import escrow
-from gateway.quotas.escrow import Escrow, rounded_up
+from gateway.quotas.escrow import Escrow
+from gateway.quotas.headroom import AHEAD_MAX, CONCURRENT_EACH, rounded_up
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, Reservation
@@ -16,7 +17,7 @@ from policies.windows import Window
 
 REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))
 TOKENS = Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=60, reset="rolling"))
-PLACES = 4 * escrow.CONCURRENT_EACH
+PLACES = 4 * CONCURRENT_EACH
 PLAN = Scope(name="tenant:t", limits=(REQUESTS, TOKENS, concurrency(PLACES)))
 
 
@@ -127,7 +128,7 @@ async def test_as_many_are_ahead_as_come_in_a_hundredth_of_a_second_and_no_more_
     await busy(ahead, clock, gap=0.005, times=5)
     assert await running(store) == 3
     await busy(ahead, clock, gap=0.0001, times=9)
-    assert await running(store) == escrow.AHEAD_MAX
+    assert await running(store) == AHEAD_MAX
 
 
 async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypatch):
@@ -244,7 +245,7 @@ async def test_nothing_is_ahead_of_who_has_stopped_asking_while_its_requests_sti
     assert await running(store) == 0
 
 
-@pytest.mark.parametrize(("amount", "held"), [(63, 0), (64, 1), (191, 2), (10_000, escrow.AHEAD_MAX)])
+@pytest.mark.parametrize(("amount", "held"), [(63, 0), (64, 1), (191, 2), (10_000, AHEAD_MAX)])
 async def test_of_few_places_few_are_held_that_requests_elsewhere_are_refused_for(
     ahead, store, clock, amount, held
 ):
@@ -269,7 +270,7 @@ async def test_nobody_is_refused_for_what_is_ahead_here_of_others(ahead, store, 
 
 async def test_who_comes_near_a_limit_gives_back_what_is_ahead(ahead, store, clock):
     await busy(ahead, clock, gap=0.001, times=4)
-    assert await running(store) == escrow.AHEAD_MAX
+    assert await running(store) == AHEAD_MAX
     await LocalQuotaStore.reserve(store, asked("another gateway's", prompt=990_000))
     lease = await ahead.reserve(asked("the next"))
     ahead.settle(lease, Cost(prompt_tokens=100))
