@@ -18,42 +18,42 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.sources import sources_of
-from gateway.dispatch.catalogue import Catalogue
-from gateway.dispatch.choices import Choices
-from gateway.dispatch.encoder_processes import EncoderProcesses
-from gateway.dispatch.feeds import Feeds
-from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.load_feeds import LoadFeeds
-from gateway.dispatch.media_fetch import MediaFetcher
-from gateway.dispatch.media_rules import MediaRules
-from gateway.dispatch.prefixes import Prefixes
-from gateway.dispatch.queue_report import AllQueues
-from gateway.dispatch.service_classes import ServiceClasses
-from gateway.dispatch.spaces import Salts, Spaces
-from gateway.dispatch.worker_tokens import TokensOfWorkers
-from gateway.doors import Doors
-from gateway.embedded_valkey import EmbeddedValkey
-from gateway.entrance import Entrance
-from gateway.errors import ShuttingDown
-from gateway.gauges import gauges
-from gateway.lifecycle import Supervisor
-from gateway.parts.dispatch import reservations_of, worker_of
-from gateway.parts.identity import operator_issuers, tokens
-from gateway.parts.quotas import Quotas
-from gateway.parts.records import Records
+from gateway.domain.errors import ShuttingDown
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.load_feeds import LoadFeeds
+from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.namespace_resolver import Salts, Spaces
+from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.media.media_fetch import MediaFetcher
+from gateway.media.media_policy import MediaRules
+from gateway.models.catalogue import Catalogue
+from gateway.models.model_selection import Choices
+from gateway.models.service_classes import ServiceClasses
 from gateway.pipeline import Services
-from gateway.queue.keys import QueueKeys
-from gateway.queue.turns import TurnReader
-from gateway.secret_store import deployment_secret
+from gateway.process.drain_state import Doors
+from gateway.process.embedded_valkey import EmbeddedValkey
+from gateway.process.lifecycle import Supervisor
+from gateway.process.secrets import deployment_secret
+from gateway.queueing.queue_report import AllQueues
+from gateway.queueing.shared.keys import QueueKeys
+from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.tokens import OperatorIssuer, TokenIssuer
 from gateway.settings.tree import Settings
-from gateway.shared_index import SharedIndexParts
 from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.state import StateCollector
 from gateway.telemetry.tracing import Tracing, batching
-from gateway.tenants.penalties import Penalties
+from gateway.tenants.auth_throttle import Penalties
+from gateway.tenants.authentication import Entrance
+from gateway.tokenization.encoder_processes import EncoderProcesses
+from gateway.tokenization.prefixes import Prefixes
+from gateway.tokenization.worker_tokens import TokensOfWorkers
+from gateway.wiring.dispatch import reservations_of, worker_of
+from gateway.wiring.gauges import gauges
+from gateway.wiring.identity import operator_issuers, tokens
+from gateway.wiring.quotas import Quotas
+from gateway.wiring.records import Records
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller

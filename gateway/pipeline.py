@@ -15,22 +15,13 @@ from functools import partial
 
 import msgspec
 
-from gateway.context import RequestContext
 from gateway.database.usage_query import UsageReader
-from gateway.dispatch.assembly import has_faithful_stream
-from gateway.dispatch.catalogue import Catalogue
-from gateway.dispatch.choices import Choices
-from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.media_rules import MediaRules
-from gateway.dispatch.placed import Placed
+from gateway.dispatch.idempotency import repeatable
+from gateway.dispatch.placement import Placed
 from gateway.dispatch.preemption import Preempted
-from gateway.dispatch.prefixes import Prefixes, PromptBlocks
-from gateway.dispatch.relay import relay
-from gateway.dispatch.repeats import repeatable
 from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.service_classes import ServiceClasses
-from gateway.entrance import Entrance
-from gateway.errors import (
+from gateway.domain.context import RequestContext
+from gateway.domain.errors import (
     Forbidden,
     GatewayError,
     InternalError,
@@ -40,12 +31,21 @@ from gateway.errors import (
     PromptTooLong,
     WorkerError,
 )
-from gateway.exchange import Exchange
+from gateway.domain.exchange import Exchange
+from gateway.domain.request import Surface
+from gateway.domain.tenant import Tenant
+from gateway.fleet.fleet import Fleet
 from gateway.ledger.attribution import attribution
-from gateway.request import Surface
+from gateway.media.media_policy import MediaRules
+from gateway.models.catalogue import Catalogue
+from gateway.models.model_selection import Choices
+from gateway.models.service_classes import ServiceClasses
+from gateway.relay.relay import relay
+from gateway.relay.stream_aggregator import has_faithful_stream
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
-from gateway.tenants.tenant import Tenant
+from gateway.tenants.authentication import Entrance
+from gateway.tokenization.prefixes import Prefixes, PromptBlocks
 from workers.adapter import WorkerCall, WorkerUnreachable
 
 log = logging.getLogger(__name__)

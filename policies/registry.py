@@ -22,12 +22,12 @@ from policies.queueing.within.edf import Edf
 from policies.queueing.within.fcfs import Fcfs
 from policies.queueing.within.hrrn import Hrrn
 from policies.queueing.within.longest_prefix import LongestPrefix
+from policies.routing.checked_policy import held
 from policies.routing.chwbl import Chwbl
 from policies.routing.cost import Cost
-from policies.routing.held import held
 from policies.routing.least_work import LeastWork
+from policies.routing.lmetric import Product
 from policies.routing.p2c import PowerOfTwo
-from policies.routing.product import Product
 from policies.routing.protocol import PolicyOptions, RoutingPolicy
 from policies.routing.round_robin import RoundRobin
 from policies.routing.session import Session

@@ -21,8 +21,8 @@ import hypothesis  # its plugin would load it in the summary, where CPython 3.11
 import pytest
 import uvloop
 
-from gateway.request import GENERATING
-from gateway.server import Serving, serving
+from gateway.domain.request import GENERATING
+from gateway.runtime.server import Serving, serving
 from gateway.settings.sources import load
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import RedisCluster

@@ -22,9 +22,9 @@ import msgspec
 
 from radix_cache.blocks import Tokens
 from radix_cache.match import WorkerId
-from workers.engine_loads import EngineLoad
 from workers.kv_events.source import EventSource
-from workers.load_feed import LoadSource
+from workers.probing.engine_loads import EngineLoad
+from workers.probing.load_feed import LoadSource
 from workers.worker import Role
 
 

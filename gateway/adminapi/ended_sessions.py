@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from gateway.within import within
+from gateway.concurrency.bounded_wait import within
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 

@@ -6,7 +6,7 @@ from typing import Any
 import jwt
 from jwt.exceptions import PyJWTError
 
-from gateway.adminapi.gate import Asker
+from gateway.adminapi.authorization import Asker
 from gateway.database.operators import ROLES
 from gateway.settings.tokens import OperatorIssuer, Role
 from gateway.tenants.issuer import Issuer

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.call import Answer, Call, Operation, limit_of
+from gateway.adminapi.operation import Answer, Call, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import LISTING, Page
 from gateway.database.rows import KeyState, StoredKey, guarded, key_of, no_key

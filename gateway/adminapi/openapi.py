@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.call import Operation
+from gateway.adminapi.operation import Operation
 from gateway.adminapi.problems import TITLES
 from gateway.settings.types import Moment, Network, Secret
 

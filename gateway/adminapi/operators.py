@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.call import Answer, Call, Operation
+from gateway.adminapi.operation import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
 from gateway.database.operators import Operator

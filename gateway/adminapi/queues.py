@@ -4,8 +4,8 @@ The operators' listener answers it itself (gateway/web/admin.py), also where the
 away; here it stands for the document.
 """
 
-from gateway.adminapi.call import Answer, Call, Operation
-from gateway.dispatch.queue_report import AllQueues, QueueReport
+from gateway.adminapi.operation import Answer, Call, Operation
+from gateway.queueing.queue_report import AllQueues, QueueReport
 
 
 def operations(queues: AllQueues) -> list[Operation]:

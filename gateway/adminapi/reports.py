@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.call import Answer, Call, Operation, limit_of
+from gateway.adminapi.operation import Answer, Call, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
 from gateway.database.audit_log import AuditEntry, AuditLog
 from gateway.database.usage_query import ROW_COLUMNS, UsageReader
-from gateway.ledger.query import QueryProblem, moment_text, query_of, shown
+from gateway.ledger.usage_query_text import QueryProblem, moment_text, query_of, shown
 
 USAGE_PARAMETERS = {
     "since": "A day (its beginning) or a moment.",

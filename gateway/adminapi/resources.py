@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.call import Answer, Call, Handle, Operation, limit_of
+from gateway.adminapi.operation import Answer, Call, Handle, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.database.rows import organisation_of, plan_of, tenant_of
 from gateway.database.tenant_store import Change

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.adminapi.ended_sessions import EndedSessions
-from gateway.adminapi.seals import Seals
+from gateway.adminapi.signed_cookies import Seals
 from gateway.settings.tokens import OperatorIssuer, Role
 
 SECURE_COOKIE = "__Host-radixgate_session"

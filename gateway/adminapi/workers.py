@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.call import Answer, Call, Operation
+from gateway.adminapi.operation import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
 from gateway.discovery import sleeping
@@ -14,8 +14,8 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.file import worker_from
 from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
-from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.fleet_worker import Worker
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.worker import Worker
 from gateway.settings.types import HttpUrl, Name
 from radix_cache.match import WorkerId
 from workers.adapter import Sleeps, WorkerUnreachable

@@ -12,10 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from gateway.bench.callers import Caller, caller_of, players
 from gateway.bench.client import Endpoint, ask
 from gateway.bench.prompts import Prompts
 from gateway.bench.results import Result
+from gateway.bench.trace_tenants import Caller, caller_of, players
 from policies.simulation.trace import TraceRequest
 
 PREPARED_SECONDS = 1.0

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.commands import Commands
-from gateway.cli.failure import Failure
+from gateway.cli.registered_commands import Commands
+from gateway.cli.support.failure import Failure
 from gateway.settings.types import SettingsProblem
 
 UsageError: Any = typer.BadParameter.__bases__[0]

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from gateway.database.sqlite_connection import SqliteConnection
-from gateway.database_address import sqlite_file
+from gateway.settings.database_address import sqlite_file
 
 CONNECT_SECONDS_MAX = 3.0
 STATEMENT_SECONDS_MAX = 10.0

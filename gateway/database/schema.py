@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect, text
 
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tables import REVISION
-from gateway.locks import locked
+from gateway.process.file_locks import locked
 
 LOCK_SECONDS_MAX = 60.0
 LOCK_NUMBER = 7_264_197_001

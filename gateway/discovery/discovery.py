@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from gateway.discovery.registry import LOOK_SECONDS, RedisSource, WorkerRegistry
 from gateway.discovery.source import Source, SourceAway
-from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.fleet_worker import Worker
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.worker import Worker
 from gateway.settings.workers import Worker as WorkerSettings
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown

@@ -1,6 +1,6 @@
 """What a request costs: at most, when quota is reserved for it; and what it did cost, when that is settled."""
 
-from gateway.context import RequestContext
+from gateway.domain.context import RequestContext
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Cost, Units
 from gateway.telemetry.record import Progress, Used

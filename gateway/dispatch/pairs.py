@@ -10,11 +10,11 @@ Both are counted when it is sent: the next decision must see a prefill that has 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from gateway.context import RequestContext
-from gateway.dispatch.fleet_worker import Worker
-from gateway.dispatch.loads import Place, WorkerLoad
+from gateway.domain.context import RequestContext
+from gateway.fleet.loads import Place, WorkerLoad
+from gateway.fleet.worker import Worker
 from workers.adapter import WorkerAnswer, WorkerCall
-from workers.disaggregation import Leg, Pair
+from workers.adapters.disaggregation import Leg, Pair
 
 
 class Through(Protocol):

@@ -2,16 +2,16 @@
 
 A worker that is hung up on stops; the batch request waits for another turn, and its charge is taken back. Of a pair
 the room is the prefill worker's, and both are hung up on. Whoever needs the room may wait at another gateway; see
-gateway/queue/favours.py.
+gateway/queueing/shared/preemption_requests.py.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.dispatch.placed import Placed
-from gateway.queue.favours import Need
-from policies.admission import has_window
+from gateway.dispatch.placement import Placed
+from gateway.queueing.shared.preemption_requests import Need
+from policies.admission.admission import has_window
 
 TIMES_MAX = 3
 """Of one request: then it keeps its place."""

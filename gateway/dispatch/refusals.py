@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from gateway.errors import (
+from gateway.domain.errors import (
     BudgetExhausted,
     GatewayError,
     Overloaded,

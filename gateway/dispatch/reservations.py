@@ -12,35 +12,35 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
-from gateway.context import RequestContext
 from gateway.dispatch import costs
-from gateway.dispatch.allowances import Allowances
-from gateway.dispatch.cache_shares import CacheShares
-from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.feedback import Feedback
-from gateway.dispatch.fleet import Fleet
+from gateway.dispatch.attempts import Held
 from gateway.dispatch.hedging import Hedging
-from gateway.dispatch.held import Held
-from gateway.dispatch.placed import Bounds, Placed
+from gateway.dispatch.output_estimates import OutputEstimates
+from gateway.dispatch.placement import Bounds, Placed
 from gateway.dispatch.preemption import Preemptible
-from gateway.dispatch.prefixes import PromptBlocks
-from gateway.dispatch.ranks import Ranks
+from gateway.dispatch.provider_quota import Allowances
 from gateway.dispatch.refusals import refused
-from gateway.dispatch.rooms import Rooms
-from gateway.dispatch.router import Router
 from gateway.dispatch.seats import computes_at, is_there
-from gateway.dispatch.waiting_room import RoomRules, WaitingRoom
-from gateway.errors import QuotasUnavailable, RepeatRefused, RepeatRunning, WorkerError
-from gateway.queue.favours import Favours, Need
-from gateway.queue.rests import Rests
-from gateway.queue.shared import SharedQueue
-from gateway.queue.store import ROUTES_MAX
+from gateway.domain.context import RequestContext
+from gateway.domain.errors import QuotasUnavailable, RepeatRefused, RepeatRunning, WorkerError
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.ranks import Ranks
+from gateway.kv_index.feedback import Feedback
+from gateway.kv_index.index_quota import CacheShares
+from gateway.queueing.shared.preemption_requests import Favours, Need
+from gateway.queueing.shared.provider_backoff import Rests
+from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.shared.store import ROUTES_MAX
+from gateway.queueing.waiting_room import RoomRules, WaitingRoom
+from gateway.queueing.waiting_rooms import Rooms
 from gateway.quotas import quota
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
 from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.routing.router import Router
 from gateway.telemetry.record import Progress
-from policies.retry_budget import RetryBudget
+from gateway.tokenization.prefixes import PromptBlocks
+from policies.admission.retry_budget import RetryBudget
 from policies.routing.protocol import Ranking, Route
 from radix_cache.index import PrefixIndex
 

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.context import RequestContext
-from gateway.dispatch.allowances import Allowances
-from gateway.dispatch.choices import session_of
-from gateway.dispatch.fleet import Fleet
-from gateway.dispatch.loads import Place
 from gateway.dispatch.pairs import PairPlace, pair
-from gateway.dispatch.placed import Bounds, Placed
-from gateway.dispatch.prefixes import PromptBlocks
-from gateway.dispatch.ranks import Ranks
-from gateway.dispatch.router import Router
-from gateway.dispatch.waiting_room import WaitingRoom
-from gateway.queue.places import Placed as SharedPlaced
-from gateway.queue.shared import SharedQueue
-from gateway.queue.store import SharedTicket
+from gateway.dispatch.placement import Bounds, Placed
+from gateway.dispatch.provider_quota import Allowances
+from gateway.domain.context import RequestContext
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.loads import Place
+from gateway.fleet.ranks import Ranks
+from gateway.models.model_selection import session_of
+from gateway.queueing.shared.local_placements import Placed as SharedPlaced
+from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.shared.store import SharedTicket
+from gateway.queueing.waiting_room import WaitingRoom
+from gateway.routing.router import Router
+from gateway.tokenization.prefixes import PromptBlocks
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId

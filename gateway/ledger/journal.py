@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gateway.ledger.entry import Entry
 from gateway.ledger.segment import SUFFIX, Segment, line_of
-from gateway.locks import locked, locked_from_the_start
+from gateway.process.file_locks import locked, locked_from_the_start
 
 log = logging.getLogger(__name__)
 

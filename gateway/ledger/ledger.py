@@ -12,11 +12,11 @@ from gateway.database.outbox import Outbox
 from gateway.database.usage_query import UsageReader
 from gateway.database.usage_spent import SpentHours
 from gateway.database.usage_store import UsageStore
+from gateway.ledger.account_usage import LedgerSpent
 from gateway.ledger.entry import Alert, entry_of
 from gateway.ledger.journal import DIRECTORY, Journal
-from gateway.ledger.keeper import USAGE_HOUR, Keeper
 from gateway.ledger.shipper import Shipper
-from gateway.ledger.spent import LedgerSpent
+from gateway.ledger.usage_maintenance import USAGE_HOUR, Keeper
 from gateway.ledger.webhooks import Webhooks
 from gateway.quotas.events import Alert as QuotaAlert
 from gateway.settings.tree import Settings

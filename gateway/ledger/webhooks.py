@@ -21,7 +21,7 @@ import orjson
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.outbox import Outbox
-from gateway.ledger.query import moment_text
+from gateway.ledger.usage_query_text import moment_text
 from gateway.settings.usage import Webhook, webhook_secret
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ model_list:
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.litellm.moved import Moved, NotLitellm, Row, identifier
+from gateway.litellm.import_result import Moved, NotLitellm, Row, identifier
 
 KINDS = {"hosted_vllm": "vllm", "vllm": "vllm", "openai": "openai", "text-completion-openai": "openai"}
 """Worker kind by LiteLLM's provider: those that speak OpenAI's API at an address of one's own."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.database.rows import StoredKey
-from gateway.litellm.moved import Moved, NotLitellm, Row, identifier, rows
+from gateway.litellm.import_result import Moved, NotLitellm, Row, identifier, rows
 from gateway.settings.tenants import ApiKey, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
 from gateway.settings.types import Moment, Network
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.quotas.headroom import AHEAD_MAX, aged, fits, is_far, is_over, most_ahead, rounded_up
+from gateway.quotas.escrow_policy import AHEAD_MAX, aged, fits, is_far, is_over, most_ahead, rounded_up
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
 from gateway.quotas.quota import (
     Cost,

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from gateway.concurrency.bounded_wait import within
+from gateway.quotas.counter_recovery import Restorer, is_long
 from gateway.quotas.events import Alert, Events
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
 from gateway.quotas.quota import (
@@ -33,9 +35,7 @@ from gateway.quotas.quota import (
     Units,
     WhyNot,
 )
-from gateway.quotas.restoring import Restorer, is_long
-from gateway.within import within
-from policies.windows import Meter
+from policies.admission.windows import Meter
 from radix_cache.redis.call import Answer, RedisDown, Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 

@@ -7,20 +7,20 @@ from os import fsencode
 from pathlib import Path
 from typing import Any
 
-from gateway.database_address import NONE, database_url_problem, sqlite_file
-from gateway.redis_address import redis_url_problem
+from gateway.settings.database_address import NONE, database_url_problem, sqlite_file
 from gateway.settings.listeners import is_loopback
 from gateway.settings.messages import explained, names
 from gateway.settings.models import WORDS_FOR_TOKENIZERS
+from gateway.settings.redis_address import redis_url_problem
 from gateway.settings.tokens import IssuerRules
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
+from gateway.settings.urls import url_problem
 from gateway.settings.usage import webhook_secret
 from gateway.settings.workers import KvEventsAt, Worker, WorkerTls
-from gateway.urls import url_problem
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
+from workers.adapters.disaggregation import WAYS
 from workers.adapters.registry import adapters
-from workers.disaggregation import WAYS
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
 PORT_MAX = 65535

@@ -10,7 +10,7 @@ from gateway.settings.types import (
 
 
 class ShadowPolicy(Branch, frozen=True, kw_only=True):
-    """A second policy that ranks every request too; see gateway/dispatch/shadow.py."""
+    """A second policy that ranks every request too; see gateway/routing/shadow_policy.py."""
 
     policy: Annotated[str, Meta(description="Name of the second policy.")]
     options: Annotated[dict[str, Any], Meta(description="Options of the second policy.")] = field(

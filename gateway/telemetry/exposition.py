@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from radix_cache.turns import Turns
+from radix_cache.loop_yield import Turns
 
 SAMPLES_PER_SLICE = 256
 EOF = b"# EOF\n"

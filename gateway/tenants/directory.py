@@ -9,8 +9,8 @@ Every implementation passes tests/conformance/test_tenant_directory.py.
 from collections.abc import Sequence
 from typing import Protocol
 
+from gateway.domain.tenant import Tenant
 from gateway.settings.tenants import ApiKey
-from gateway.tenants.tenant import Tenant
 
 
 class UnknownKey(Exception):

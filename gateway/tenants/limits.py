@@ -5,7 +5,7 @@ from math import inf
 
 from gateway.quotas.limit import AT_ONE_TIME, CONCURRENCY, Limit, concurrency
 from gateway.settings.tenants import Limit as LimitSettings
-from policies.windows import Window
+from policies.admission.windows import Window
 
 
 def limits_at(

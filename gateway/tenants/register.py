@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.tenant import Access, ContextBounds, Plan, Tenant
 from gateway.quotas.limit import Scope
 from gateway.settings.tenants import (
     ApiKey,
@@ -28,7 +29,6 @@ from gateway.settings.tenants import Plan as PlanSettings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.limits import in_place_of, limits_at, next_end
-from gateway.tenants.tenant import Access, ContextBounds, Plan, Tenant
 
 Names = dict[str, set[str]]
 """Of organisations, plans, tenants and keys, by these words."""

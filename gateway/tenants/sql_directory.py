@@ -20,11 +20,11 @@ from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
+from gateway.domain.tenant import Tenant
 from gateway.settings.tenants import ApiKey
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.register import Entry, Names, Register, apart
-from gateway.tenants.tenant import Tenant
-from radix_cache.turns import Turns
+from radix_cache.loop_yield import Turns
 
 log = logging.getLogger(__name__)
 

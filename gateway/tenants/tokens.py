@@ -18,12 +18,12 @@ import aiohttp
 import jwt
 from jwt.exceptions import PyJWTError
 
+from gateway.domain.tenant import SUBJECT_PREFIX
 from gateway.settings.tenants import ApiKey, KeyScope
 from gateway.settings.tokens import TokenIssuer
 from gateway.settings.types import IDENTIFIER
 from gateway.tenants.issuer import Issuer
 from gateway.tenants.keys import PLAIN_HASH_PREFIX
-from gateway.tenants.tenant import SUBJECT_PREFIX
 from gateway.tenants.token_failures import NoTenantNamed
 
 TOKENS_MAX = 10_000

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.domain.tenant import Plan, Tenant
 from gateway.settings.tenants import ApiKey
 from gateway.settings.tree import Settings
 from gateway.tenants.directory import TenantDirectory, UnknownKey
 from gateway.tenants.register import Register
-from gateway.tenants.tenant import Plan, Tenant
 
 OPEN_GROUP = "tenant:default"
 

@@ -15,19 +15,19 @@ import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from gateway.adminapi.gate import PAGE_COOKIE, Gate
+from gateway.adminapi.authorization import PAGE_COOKIE, Gate
 from gateway.adminapi.problems import Problem, no_database
-from gateway.adminapi.records import office_of
-from gateway.adminapi.routes import mount
+from gateway.adminapi.services import office_of
+from gateway.adminapi.urls import mount
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
-from gateway.dispatch.fleet_worker import Worker
-from gateway.errors import GatewayError
-from gateway.several import OneOf
+from gateway.domain.errors import GatewayError
+from gateway.fleet.worker import Worker
+from gateway.process.multiprocess import OneOf
 from gateway.telemetry.exposition import exposition
 from gateway.web import openai
-from gateway.web.boundary import Handler, boundary
-from gateway.web.siblings import merged, texts_of_others
+from gateway.web.metrics_merge import merged, texts_of_others
+from gateway.web.middleware.error_middleware import Handler, boundary
 
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
 ISSUER_STATES = ("none", "known", "away", "not read", "stale")

@@ -12,12 +12,12 @@ from aiohttp import web
 from gateway.database import batch_store
 from gateway.database.batch_store import CANCELLING, VALIDATING, BatchStore, StoredBatch
 from gateway.database.pages import NoSuchPlace
-from gateway.errors import BadRequest, FilesUnavailable, NotFound, TooManyBatches
-from gateway.request import Surface
-from gateway.web import json_bodies
-from gateway.web.boundary import Handler
+from gateway.domain.errors import BadRequest, FilesUnavailable, NotFound, TooManyBatches
+from gateway.domain.request import Surface
+from gateway.web.bodies import json_bodies
 from gateway.web.files import kept_seconds, listed
-from gateway.web.kept import Kept, TenantOf, answering, page_of, small_body
+from gateway.web.middleware.error_middleware import Handler
+from gateway.web.stored_objects import Kept, TenantOf, answering, page_of, small_body
 
 BODY_BYTES_MAX = 64 * 1024
 BATCHES, BATCHES_MAX = 20, 100

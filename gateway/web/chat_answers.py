@@ -6,7 +6,7 @@ Reasoning is `reasoning_content` at SGLang and `reasoning` at vLLM; the stop str
 
 import msgspec
 
-from gateway.errors import WorkerError
+from gateway.domain.errors import WorkerError
 from gateway.telemetry.record import Usage, read_usage
 
 

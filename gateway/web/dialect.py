@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
-from gateway.errors import GatewayError
-from gateway.request import InferenceRequest, Surface
-from gateway.tenants.tenant import Tenant
+from gateway.domain.errors import GatewayError
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Tenant
 from gateway.web import openai
-from gateway.web.reading import unhurried
+from gateway.web.bodies.body_decoding import unhurried
 
 
 class Dialect(Protocol):

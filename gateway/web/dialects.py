@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.database.response_store import ResponseStore
-from gateway.request import Surface
+from gateway.domain.request import Surface
 from gateway.web.anthropic.dialect import AnthropicDialect
 from gateway.web.dialect import Dialect, OpenAIDialect
 from gateway.web.responses.dialect import ResponsesDialect

@@ -9,7 +9,7 @@ from contextlib import suppress
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from gateway.errors import (
+from gateway.domain.errors import (
     BadRequest,
     BodyTimeout,
     GatewayError,
@@ -17,13 +17,13 @@ from gateway.errors import (
     UnsupportedEncoding,
     WorkerError,
 )
-from gateway.request import InferenceRequest, Surface, Wishes
+from gateway.domain.request import InferenceRequest, Surface, Wishes
+from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
-from gateway.tenants.tenant import Tenant
-from gateway.web.bodies import Bodies
-from gateway.web.client_address import FindAddress
+from gateway.web.bodies.body_reader import Bodies
 from gateway.web.dialect import Dialect
-from gateway.web.wishes import wishes_in
+from gateway.web.middleware.client_address import FindAddress
+from gateway.web.queue_headers import wishes_in
 
 SERVER = "radixgate"
 REPEAT_KEY_MAX = 255

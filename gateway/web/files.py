@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gateway.database.file_store import MESSAGE_BATCH, NoRoom, StoredFile
 from gateway.database.pages import NoSuchPlace
-from gateway.errors import (
+from gateway.domain.errors import (
     BadRequest,
     FileInUse,
     FilesUnavailable,
@@ -16,11 +16,11 @@ from gateway.errors import (
     PayloadTooLarge,
     StorageExceeded,
 )
-from gateway.files.shelf import Label, Shelf, TooLarge
-from gateway.web.boundary import Handler
-from gateway.web.contents import content
-from gateway.web.kept import TenantOf, answering, page_of
-from gateway.web.uploads import Upload
+from gateway.files.tenant_files import Label, Shelf, TooLarge
+from gateway.web.bodies.multipart import Upload
+from gateway.web.file_contents import content
+from gateway.web.middleware.error_middleware import Handler
+from gateway.web.stored_objects import TenantOf, answering, page_of
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 FILES_MAX = 10_000

@@ -9,37 +9,33 @@ from typing import Any
 import msgspec
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 
-from gateway.doors import Doors
-from gateway.errors import (
-    GatewayError,
-    MethodNotAllowed,
-    NotFound,
-    ShuttingDown,
-)
+from gateway.domain.errors import GatewayError, MethodNotAllowed, NotFound, ShuttingDown
+from gateway.domain.request import FORMS, Surface
+from gateway.domain.tenant import INFERENCE, USAGE, Tenant
 from gateway.pipeline import Services, serve
-from gateway.request import FORMS, Surface
+from gateway.process.drain_state import Doors
 from gateway.telemetry.access_log import AccessLog
-from gateway.tenants.tenant import INFERENCE, USAGE, Tenant
-from gateway.web import dialects, openapi
-from gateway.web.access import access
+from gateway.web import dialects
 from gateway.web.anthropic.batches import MessageBatches
 from gateway.web.anthropic.dialect import CountingDialect
 from gateway.web.batches import BatchHandlers
-from gateway.web.bodies import Bodies
-from gateway.web.boundary import Handler, boundary, expectations
-from gateway.web.browsers import Browsers
-from gateway.web.client_address import FindAddress
-from gateway.web.counting import count
+from gateway.web.bodies.audio_forms import FormExchange
+from gateway.web.bodies.body_reader import Bodies
 from gateway.web.dialect import Dialect
+from gateway.web.error_response import failure
 from gateway.web.exchange import SERVER, HttpExchange, known_as, new_request_id, presented_key
-from gateway.web.failure import failure
 from gateway.web.files import FileHandlers
-from gateway.web.forms import FormExchange
-from gateway.web.kept import Kept
+from gateway.web.middleware.access_middleware import access
+from gateway.web.middleware.client_address import FindAddress
+from gateway.web.middleware.cors import Browsers
+from gateway.web.middleware.error_middleware import Handler, boundary, expectations
 from gateway.web.models import Models
+from gateway.web.openapi import document
 from gateway.web.responses.dialect import InputTokensDialect
 from gateway.web.responses.exchange import ResponsesExchange, parting
 from gateway.web.responses.stored import StoredResponses
+from gateway.web.stored_objects import Kept
+from gateway.web.token_count import count
 from gateway.web.usage import own_usage
 
 PREFIXES = ("/v1", "")
@@ -177,7 +173,7 @@ def tenant_app(
     known[COHERE_RERANK] = "POST"
 
     async def describe(http: web.Request) -> web.Response:
-        body = msgspec.json.encode(openapi.document(version("radixgate")))
+        body = msgspec.json.encode(document.document(version("radixgate")))
         return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
 
     app.router.add_get("/openapi.json", describe, expect_handler=expectations)

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.dispatch.catalogue import Catalogue
-from gateway.errors import GatewayError, ModelNotFound
-from gateway.model import Model
-from gateway.tenants.tenant import Tenant
+from gateway.domain.errors import GatewayError, ModelNotFound
+from gateway.domain.model import Model
+from gateway.domain.tenant import Tenant
+from gateway.models.catalogue import Catalogue
+from gateway.web.error_response import failure, speaks_anthropic
 from gateway.web.exchange import SERVER, new_request_id
-from gateway.web.failure import failure, speaks_anthropic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

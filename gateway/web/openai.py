@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import BadRequest
-from gateway.request import GENERATING, InferenceRequest, Surface
-from gateway.web import passed_media
-from gateway.web.long_strings import put_back, taken_out
-from gateway.web.reading import LONG_BYTES, TokenId, between, check_text, fields_of, token_ids
-from gateway.web.shape import check_depth, check_size
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import GENERATING, InferenceRequest, Surface
+from gateway.web.bodies import passed_media
+from gateway.web.bodies.body_decoding import LONG_BYTES, TokenId, between, check_text, fields_of, token_ids
+from gateway.web.bodies.body_limits import check_depth, check_size
+from gateway.web.bodies.long_strings import put_back, taken_out
 
 CHOICES_MAX = 128
 MODEL_NAME_MAX = 200

@@ -9,9 +9,9 @@ import msgspec
 
 from gateway.database.database import DatabaseDown
 from gateway.database.usage_query import UsageReader
-from gateway.errors import BadRequest, NotFound, UsageUnavailable
-from gateway.ledger.query import FOR_TENANTS, QueryProblem, query_of, shown
-from gateway.tenants.tenant import Tenant
+from gateway.domain.errors import BadRequest, NotFound, UsageUnavailable
+from gateway.domain.tenant import Tenant
+from gateway.ledger.usage_query_text import FOR_TENANTS, QueryProblem, query_of, shown
 
 GROUPS_MAX = 1000
 SECONDS_MAX = 10.0

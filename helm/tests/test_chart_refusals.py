@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.cli.worker import worker as worker_command
+from gateway.cli.commands.worker import worker as worker_command
 from helm.tests.rendering import CHART, SCHEMA, helm
 
 HOOK = {"id": "a", "url": "https://a.example.com", "secret": {"existingSecret": "hook"}}

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gateway.server import serving
+from gateway.runtime.server import serving
 from gateway.settings.sources import load
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import new_key, pepper

@@ -12,7 +12,7 @@ turn. A tenant that comes back is lifted to v: idleness is not banked. For two t
 Goyal, Vin, Cheng: Start-time fair queuing (SIGCOMM 1996); Jin, Chase, Kaur: Interposed proportional sharing for a
 storage service utility (SIGMETRICS 2004), SFQ(D).
 
-gateway/queue/lua/queue.lua repeats this arithmetic in Redis; a property test holds both to the same turns.
+gateway/queueing/shared/lua/queue.lua repeats this arithmetic in Redis; a property test holds both to the same turns.
 """
 
 from collections.abc import Sequence

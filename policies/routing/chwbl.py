@@ -17,8 +17,8 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from policies.routing.estimate import matched_tokens
-from policies.routing.lots import affinity
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+from policies.routing.stable_random import affinity
 
 
 class ChwblOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

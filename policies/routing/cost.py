@@ -47,8 +47,8 @@ from typing import Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from policies.routing.estimate import kv_wait_ms, matched_tokens, own_ms, uncached_tokens, wait_ms
-from policies.routing.lots import two_of
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+from policies.routing.stable_random import two_of
 
 DECODE_SLOWDOWN_MS = 54.0
 """Milliseconds a step gains between empty and full KV (8B-class model on one GPU; only the ranking matters)."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from policies.routing.estimate import matched_tokens
-from policies.routing.lots import two_of
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+from policies.routing.stable_random import two_of
 
 
 class PowerOfTwo:

@@ -10,7 +10,7 @@ from random import Random
 
 from xxhash import xxh3_64_intdigest
 
-from policies.admission import has_window, worth_going
+from policies.admission.admission import has_window, worth_going
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.order import Order
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
@@ -124,7 +124,7 @@ class SimulatedGateway:
         places: Mapping[WorkerId, int],
         closed: set[WorkerId],
     ) -> Route | None:
-        """The best that has room, as in gateway/dispatch/turn.py."""
+        """The best that has room, as in gateway/dispatch/worker_acquisition.py."""
         assert self._window_tokens is not None
         waited_for = []
         for route in ranking:

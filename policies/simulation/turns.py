@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.admission import PASSED_MAX, PASSED_OF_FLOW_MAX
 from policies.queueing.cost import CostWeights
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 from policies.registry import queue_policy, tenant_order

@@ -20,9 +20,9 @@ from itertools import count
 import hiredis
 
 from radix_cache.redis.call import UNKNOWN, Argument, Call, RedisDown
-from radix_cache.redis.line import Address, LineLost, Reply
+from radix_cache.redis.connection import Address, LineLost, Reply
 from radix_cache.redis.server import Server
-from radix_cache.redis.survey import REFRESH_SECONDS_MIN, Primary, Survey
+from radix_cache.redis.slot_map import REFRESH_SECONDS_MIN, Primary, Survey
 from radix_cache.redis.topology import Redirect, redirect, slot_of
 
 RETRY_SECONDS_MAX = 2.0

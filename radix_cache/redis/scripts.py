@@ -12,7 +12,7 @@ from typing import Any
 
 from radix_cache.redis.call import Answer, Argument, Call, RedisDown, Script
 from radix_cache.redis.cluster import Cluster
-from radix_cache.redis.line import Address, Line, LineLost
+from radix_cache.redis.connection import Address, Line, LineLost
 from radix_cache.redis.server import Server
 from radix_cache.redis.topology import is_cluster, seeds
 

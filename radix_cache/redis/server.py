@@ -9,7 +9,7 @@ from collections import deque
 import hiredis
 
 from radix_cache.redis.call import UNKNOWN, Call, Script
-from radix_cache.redis.line import Address, Line, LineLost, Reply
+from radix_cache.redis.connection import Address, Line, LineLost, Reply
 
 LOADED = "already exists"
 """What a server says that has been given a library by somebody else."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from radix_cache.redis.line import Address
+from radix_cache.redis.connection import Address
 
 SLOTS = 16384
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}

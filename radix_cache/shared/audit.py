@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import namespace_id
 from radix_cache.shared.records import Head
-from radix_cache.shared.stored import StoredNode, StoredTree, Tenures
 from radix_cache.shared.table import HOPS_MAX
+from radix_cache.shared.tree_dump import StoredNode, StoredTree, Tenures
 from radix_cache.tiers import TierBlocks, unpacked
 
 NOTHING = TierBlocks()

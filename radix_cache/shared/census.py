@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from radix_cache.namespace import Namespace
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import Node
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.tiers import TierBlocks
 
 Spaces = Mapping[NamespaceId, Namespace]

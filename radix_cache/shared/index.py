@@ -26,9 +26,9 @@ from radix_cache.local_index import LocalIndex
 from radix_cache.match import LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import Answer
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
 from radix_cache.shared.node import Node
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 from radix_cache.tiers import Tier
 

@@ -19,17 +19,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
+from radix_cache.loop_yield import Turns
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.ears import Ears
-from radix_cache.redis.line import LineLost
+from radix_cache.redis.connection import LineLost
+from radix_cache.redis.pubsub import Ears
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 from radix_cache.shared.records import Entry, decode_tenure
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.shared.snapshot import Gap, Snapshot
-from radix_cache.shared.stored import pairs
-from radix_cache.turns import Turns
+from radix_cache.shared.tree_dump import pairs
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from radix_cache.shared.audit import Family, Violation, holders, violations
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import Node
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
-from radix_cache.shared.stored import StoredTree, Tenures, TreeReading
+from radix_cache.shared.tree_dump import StoredTree, Tenures, TreeReading
 
 ROUNDS_MAX = 3
 WHENEVER_USED = 2**32 - 1

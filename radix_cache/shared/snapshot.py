@@ -16,7 +16,7 @@ from radix_cache.shared.records import (
     PredictionOver,
     decode_prediction,
 )
-from radix_cache.shared.stored import StoredTree
+from radix_cache.shared.tree_dump import StoredTree
 
 
 class Gap(Exception):

@@ -28,7 +28,7 @@ from rich.table import Table
 from gateway.bench.client import ask
 from gateway.bench.machine import machine, versions
 from gateway.bench.results import percentile
-from gateway.processes import ChildFailed
+from gateway.process.children import ChildFailed
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.stage.processes import EmbeddedProcess, GatewayProcess, Process
 from workers.engine import tiny_checkpoint

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.processes import ChildFailed
+from gateway.process.children import ChildFailed
 from tests.benchmarks import latency, stall, throughput
 from tests.benchmarks.report import ratios, tables
 from tests.benchmarks.subjects import SMG, SMG_VERSION, SUBJECTS, Field, running

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
-from gateway.demo.stage import free_port
-from gateway.processes import Child, ChildFailed
-from gateway.secret_store import deployment_secret
+from gateway.demo.demo_processes import free_port
+from gateway.process.children import Child, ChildFailed
+from gateway.process.secrets import deployment_secret
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 

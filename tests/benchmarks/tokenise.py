@@ -28,10 +28,10 @@ from rich.console import Console
 
 from gateway.bench.machine import machine, versions
 from gateway.bench.results import percentile
-from gateway.dispatch.encoder_threads import EncoderThreads
-from gateway.dispatch.prompts import TokenizerEncoder, read_tokenizer
-from gateway.request import InferenceRequest, Surface
-from gateway.tenants.tenant import Plan, Tenant
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Plan, Tenant
+from gateway.tokenization.encoder_threads import EncoderThreads
+from gateway.tokenization.prompts import TokenizerEncoder, read_tokenizer
 from gateway.web.openai import decode
 from radix_cache.namespace import Namespace, hasher_for
 from tests.benchmarks.report import new_table, number

@@ -56,7 +56,7 @@ def answers(checkpoint: Path, **settings: object) -> list[list[int]]:
     from workers.engine.config import EngineConfig
     from workers.engine.engine import Engine
     from workers.engine.request import Request
-    from workers.engine.sample.params import SamplingParams
+    from workers.engine.sampling.params import SamplingParams
 
     prompts = [[5, 9, 200, 31] * 6, [8], [40, 41, 42] * 9]
     params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)

@@ -8,8 +8,8 @@ from math import isclose
 
 import pytest
 
-from gateway.dispatch.assembly import Assembly
-from gateway.request import Surface
+from gateway.domain.request import Surface
+from gateway.relay.stream_aggregator import Assembly
 from tests.engines.processes import MODEL
 
 EACH_TIME = {"id", "created"}

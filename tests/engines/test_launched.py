@@ -16,7 +16,7 @@ from tests.engines.test_caches import foretold
 from tests.engines.test_losses import health
 from tests.integration.test_kv_events import feed_of, held
 from tests.integration.test_whole import conversation
-from workers.engine_flags import PAGE_SIZE
+from workers.launching.engine_flags import PAGE_SIZE
 
 LOST_SECONDS_MAX = 90
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import PrefixTree
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.plan import Item, Sampled, StepPlan
-from workers.engine.sched.policy import SchedulingPolicy
-from workers.engine.sched.scheduler import Scheduler
-from workers.engine.sched.sequence import Sequence
-from workers.engine.sched.speculation import Speculation
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.plan import Item, Sampled, StepPlan
+from workers.engine.scheduler.policy import SchedulingPolicy
+from workers.engine.scheduler.scheduler import Scheduler
+from workers.engine.scheduler.sequence import Sequence
+from workers.engine.scheduler.speculation import Speculation
 
 
 def next_token(tokens: list[int]) -> int:

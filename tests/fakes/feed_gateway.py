@@ -6,9 +6,9 @@ python -m tests.fakes.feed_gateway REDIS_URL PREFIX ENDPOINT REPLAY      prints 
 import asyncio
 import sys
 
-from gateway.dispatch.feeds import Feeds
+from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import Index
-from gateway.shared_index import SharedIndexParts
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import Namespace, Space
 from workers.kv_events.source import EventSource

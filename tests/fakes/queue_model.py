@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gateway.queue.keys import BATCH
-from gateway.queue.store import SharedPlace, SharedRoute, SharedTicket
-from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, has_window, worth_going
+from gateway.queueing.shared.keys import BATCH
+from gateway.queueing.shared.store import SharedPlace, SharedRoute, SharedTicket
+from policies.admission.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, has_window, worth_going
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import redis
 
-from gateway.embedded_valkey import find_server
-from workers.child_process import die_with_parent
+from gateway.process.embedded_valkey import find_server
+from workers.launching.child_process import die_with_parent
 
 SLOTS = 16384
 READY_SECONDS_MAX = 30.0

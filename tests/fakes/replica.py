@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.index import SharedIndex
-from radix_cache.shared.keeper import Keeper
+from radix_cache.shared.index_maintenance import Keeper
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.shared.store import LIBRARY, TreeStore
 
 CROWDED = LIBRARY.replace("HOPS_MAX = 32, 10, 512, 4096", "HOPS_MAX = 2, 10, 3, 4096")

@@ -12,10 +12,10 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from gateway import errors
-from gateway.gauges import gauges
+from gateway.domain import errors
 from gateway.settings.tree import Settings
 from gateway.telemetry.metrics import RequestMetrics
+from gateway.wiring.gauges import gauges
 from policies.registry import BUILT_IN_QUEUEING, BUILT_IN_ROUTING
 
 ROOT = Path(__file__).parents[2]

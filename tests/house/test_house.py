@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import errors
+from gateway.domain import errors
 from tests.house.generated import errors_table, with_generated_parts
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ENTRIES = {
     "gateway.__main__",
     "gateway.database.migrations.env",
     "workers.engine.grammar.trial",
-    "workers.engine.ladder.__main__",
+    "workers.engine.ablation.__main__",
     "workers.engine.tiny_checkpoint",
     "workers.engine_server.__main__",
 }
@@ -30,15 +30,15 @@ MIGRATIONS = "gateway.database.migrations.versions."
 
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
-    "gateway/web/boundary.py": "the border for what is not inference: else aiohttp answers in its own shape",
-    "gateway/lifecycle.py": "the supervisor of loops",
-    "gateway/dispatch/fleet.py": "a probe may fail in any way, and the others are probed on",
-    "gateway/dispatch/feed.py": "whatever a publisher of KV events sends costs its own feed only",
-    "gateway/dispatch/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
-    "gateway/queue/shared.py": "so too, where the stream or the fleet has it ranked anew",
-    "gateway/dispatch/encoder_child.py": "tokenizers raises nothing more precise",
+    "gateway/web/middleware/error_middleware.py": "the border for what is not inference: else aiohttp answers in its own shape",
+    "gateway/process/lifecycle.py": "the supervisor of loops",
+    "gateway/fleet/fleet.py": "a probe may fail in any way, and the others are probed on",
+    "gateway/kv_index/feed.py": "whatever a publisher of KV events sends costs its own feed only",
+    "gateway/queueing/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
+    "gateway/queueing/shared/shared_queue.py": "so too, where the stream or the fleet has it ranked anew",
+    "gateway/tokenization/encoder_child.py": "tokenizers raises nothing more precise",
     "policies/registry.py": "a package that is broken is a matter of those who ask for its policy",
-    "policies/routing/held.py": "the border to policies of packages, which may raise anything",
+    "policies/routing/checked_policy.py": "the border to policies of packages, which may raise anything",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",
 }
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.adminapi import openapi
 from gateway.discovery.registry import WorkerRegistry
+from policies.routing.checked_policy import PromiseBroken
 from policies.routing.cost import Cost
-from policies.routing.held import PromiseBroken
 from tests.fakes.scripted_worker import ScriptedWorker
 
 TOKEN = "an-operators-token"

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.web_protocol import RequestPayloadError
 from prometheus_client.registry import Collector
 
-from gateway.web.bodies import Body
+from gateway.web.bodies.body_reader import Body
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.engine import tiny_checkpoint
 
@@ -253,7 +253,7 @@ async def unfinished(running, size):
 
 
 async def test_uploads_together_have_a_bound_and_always_give_back_what_they_held(gateway, monkeypatch):
-    monkeypatch.setattr("gateway.web.bodies.BODIES_BYTES_MAX", 1000)
+    monkeypatch.setattr("gateway.web.bodies.body_reader.BODIES_BYTES_MAX", 1000)
     async with ScriptedWorker() as worker, gateway(worker) as running:
         overview = running.here.gateway.overview
         for turn in range(3):

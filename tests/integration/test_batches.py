@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.batches import patience
+from gateway.batches import retry_schedule
 from gateway.database.batch_store import BatchStore, LeaseLost, RowResult
 from gateway.database.database import Database
-from gateway.files.shelf import Label
+from gateway.files.tenant_files import Label
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.test_files_api import called, upload, with_database
 
@@ -209,7 +209,7 @@ async def test_rows_that_no_limit_will_ever_let_through_fail(gateway):
 
 
 async def test_a_workers_failures_are_tried_again_and_then_told(gateway, monkeypatch):
-    monkeypatch.setattr(patience, "WAIT_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(retry_schedule, "WAIT_SECONDS", (0.01, 0.02))
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         worker.then(break_after=0)
         batch = await create(running, line("a"))

@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.bench.callers import Caller
 from gateway.bench.client import Endpoint, ask
 from gateway.bench.prompts import Prompts
 from gateway.bench.replay import Target, replay
+from gateway.bench.trace_tenants import Caller
 from policies.simulation.trial import Source
 from policies.simulation.workloads import Load
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gateway.cli.failure import Failure
 from gateway.cli.main import app
+from gateway.cli.support.failure import Failure
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.conftest import MODEL
 

@@ -14,20 +14,20 @@ from gateway.database.database import Database
 from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_spent import SpentHours
 from gateway.database.usage_store import UsageStore
+from gateway.ledger.account_usage import LedgerSpent
 from gateway.ledger.entry import UsageEntry
 from gateway.ledger.journal import Journal
 from gateway.ledger.shipper import Shipper
-from gateway.ledger.spent import LedgerSpent
-from gateway.quotas import restoring
-from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.quotas import counter_recovery
+from gateway.quotas.counter_recovery import Restorer, SpentUnknown
+from gateway.quotas.failover_store import GuardedQuotaStore
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.quotas.restoring import Restorer, SpentUnknown
 from gateway.settings.tenants import TenantSettings
 from gateway.tenants.key_life import KeyLife
-from policies.windows import Meter, Window
+from policies.admission.windows import Meter, Window
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -115,7 +115,7 @@ class House:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Requests wait for the ledger on a busy machine too."""
-    monkeypatch.setattr(restoring, "WAIT_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(counter_recovery, "WAIT_SECONDS_MAX", 60.0)
 
 
 @pytest.fixture

@@ -396,7 +396,7 @@ async def test_what_tenants_have_used_survives_a_restart(settings_file):
 def test_a_gateway_starts_without_torch(tmp_path):
     """Nothing on the way to serving imports torch, numpy or transformers."""
     program = (
-        "import sys, gateway.cli.main, gateway.server, gateway.web.admin\n"
+        "import sys, gateway.cli.main, gateway.runtime.server, gateway.web.admin\n"
         "print(sorted(name for name in ('torch', 'numpy', 'transformers', 'safetensors') if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

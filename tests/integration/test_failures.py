@@ -452,7 +452,7 @@ async def test_limits_hold_while_valkey_is_away(gateway, own_valkey):
 async def test_a_bug_in_the_gateway_is_an_error_with_its_request_id_and_no_traceback(
     gateway, monkeypatch, caplog
 ):
-    from gateway.dispatch.router import Router
+    from gateway.routing.router import Router
 
     def broken(*_args, **_more):
         raise RuntimeError("a bug with a rg-7Kq3-" + "A" * 49)

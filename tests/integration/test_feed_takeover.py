@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.dispatch.feed_leases import LEASE_SECONDS
-from gateway.dispatch.feeds import Feeds
+from gateway.kv_index.feed_leases import LEASE_SECONDS
+from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import Index
-from gateway.shared_index import SharedIndexParts
 from radix_cache.shared.feed_leases import Known
 from tests.fakes.feed_gateway import SPACE
 from tests.integration.test_event_subscriber import free_pair, published, source_of

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.dispatch.feed_telling import Telling
+from gateway.kv_index.index_reconciler import Telling
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored
 from radix_cache.follower import Follower, Gone, Held, Room

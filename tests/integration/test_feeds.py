@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 import redis.asyncio as redis
 
-from gateway.dispatch.feeds import Feeds
+from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import Index
-from gateway.shared_index import SharedIndexParts
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import Namespace, Space
 from radix_cache.shared.reader import CHECK_SECONDS

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.server import serving
+from gateway.runtime.server import serving
 from gateway.settings.sources import load
 from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker

@@ -64,7 +64,7 @@ async def test_predictions_of_a_gateway_that_died_go_though_nobody_saw_them_whil
 
 
 async def test_predictions_that_lapsed_while_nobody_kept_go_when_somebody_does(valkey, monkeypatch):
-    monkeypatch.setattr("radix_cache.shared.keeper.ROUND_SECONDS", 0.02)
+    monkeypatch.setattr("radix_cache.shared.index_maintenance.ROUND_SECONDS", 0.02)
     keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
     one, other = [await replica(valkey.url, keys, time.monotonic, **BRIEFLY) for _ in range(2)]
     one.index.enrol(W, "first")

@@ -6,7 +6,7 @@ import ssl
 import aiohttp
 import pytest
 
-from gateway.certificates import ServerTls
+from gateway.runtime.certificates import ServerTls
 from gateway.settings.listeners import Tls
 from gateway.settings.types import SettingsProblem
 from tests.fakes.scripted_worker import ScriptedWorker

@@ -4,10 +4,10 @@ import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from gateway.cli.free_ports import free_ports
-from gateway.dispatch import load_feeds as feeds_module
-from gateway.dispatch import loads as loads_module
-from gateway.dispatch.prefill_rate import TOKENS_ENOUGH
+from gateway.cli.support.free_ports import free_ports
+from gateway.fleet import load_feeds as feeds_module
+from gateway.fleet import loads as loads_module
+from gateway.fleet.prefill_rate import TOKENS_ENOUGH
 from tests.fakes.load_publisher import LoadPublisher, stat
 from tests.fakes.scripted_worker import ScriptedWorker
 

@@ -7,8 +7,8 @@ from base64 import b64encode
 import pytest
 from aiohttp import web
 
-from gateway.dispatch import media_fetch
-from gateway.dispatch.media_fetch import CannotFetch, MediaFetcher
+from gateway.media import media_fetch
+from gateway.media.media_fetch import CannotFetch, MediaFetcher
 from gateway.settings.types import MediaHost
 from tests.fakes.scripted_worker import ScriptedWorker
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gateway.batches.lines import KEY_ENDED
+from gateway.batches.output_lines import KEY_ENDED
 from gateway.web.anthropic.batches import message_batch
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration import test_batches

@@ -5,7 +5,7 @@ import json
 from contextlib import asynccontextmanager
 
 from gateway import pipeline
-from gateway.dispatch.held import Held
+from gateway.dispatch.attempts import Held
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.test_service_classes import WINDOW, ask, left, metric
 from tests.integration.test_shared_turns import nothing_is_left, queue_of, together

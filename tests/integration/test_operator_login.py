@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 
-from gateway.adminapi.seals import Seals
 from gateway.adminapi.sessions import COOKIE, SECURE_COOKIE, Session
+from gateway.adminapi.signed_cookies import Seals
 from gateway.settings.sources import load
 from gateway.settings.types import SettingsProblem
 from tests.conftest import SECRET

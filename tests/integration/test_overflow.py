@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gateway.adminapi.route import RouteAsked, explained
+from gateway.adminapi.route_explanation import RouteAsked, explained
 from gateway.web.openai import decode
 from tests.fakes.scripted_worker import Script, ScriptedWorker
 from tests.integration.test_garbage import left_by

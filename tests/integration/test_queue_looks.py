@@ -5,9 +5,9 @@ import itertools
 import pytest
 import redis.asyncio as redis
 
-from gateway.queue.keys import QueueKeys
-from gateway.queue.store import QueueStore, SharedRoute, SharedTicket
-from policies.admission import PASSED_MAX, PASSED_OF_FLOW_MAX
+from gateway.queueing.shared.keys import QueueKeys
+from gateway.queueing.shared.store import QueueStore, SharedRoute, SharedTicket
+from policies.admission.admission import PASSED_MAX, PASSED_OF_FLOW_MAX
 from radix_cache.redis.scripts import ScriptCaller
 
 WINDOW = 100

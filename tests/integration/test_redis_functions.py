@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
+from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.quotas.quota import Cost, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.stores import Index
-from gateway.shared_index import SharedIndexParts
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown, Script

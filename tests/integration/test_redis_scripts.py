@@ -9,7 +9,7 @@ import redis.asyncio as redis
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, RepeatRefused, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.windows import Window
+from policies.admission.windows import Window
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -181,7 +181,7 @@ async def test_scripts_that_were_flushed_are_loaded_again(scripts, own_valkey):
 
 
 async def test_a_server_that_falls_silent_fails_the_calls(scripts, own_valkey, monkeypatch):
-    monkeypatch.setattr("radix_cache.redis.line.SILENCE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("radix_cache.redis.connection.SILENCE_SECONDS_MAX", 0.2)
     assert await scripts.call(ECHO, [], [1]) == 1
     own_valkey.process.send_signal(signal.SIGSTOP)
     try:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from redis import from_url as valkey_at
 
-from gateway.quotas import restoring
-from gateway.reload import Reloader, differences, found_by_pid, tell
+from gateway.quotas import counter_recovery
+from gateway.runtime.reload import Reloader, differences, found_by_pid, tell
 from gateway.settings.models import Model
 from gateway.settings.tenants import ApiKey, Limit
 from gateway.settings.types import SettingsProblem
@@ -115,7 +115,7 @@ async def test_after_a_flush_a_key_that_was_rotated_in_the_file_has_what_was_use
     gateway, monkeypatch, tmp_path
 ):
     """Both are in the file for a while, and count as one: also where only the ledger knows what they used."""
-    monkeypatch.setattr(restoring, "WAIT_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(counter_recovery, "WAIT_SECONDS_MAX", 60.0)
     at = {"database.url": f"sqlite:///{tmp_path}/tenants.db"}
     async with ScriptedWorker() as worker, gateway(worker, **at) as running:
         before, tenants = running.keys["acme"], running.here.gateway.settings.tenants
@@ -286,7 +286,7 @@ async def test_a_tokenizer_that_cannot_be_read_keeps_all_else_from_being_swapped
 
 def test_gateways_are_found_by_their_state_directory(tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr("gateway.reload.os.kill", lambda pid, number: told.append(pid))
+    monkeypatch.setattr("gateway.runtime.reload.os.kill", lambda pid, number: told.append(pid))
     assert tell(tmp_path) == []
     with found_by_pid(tmp_path):
         (tmp_path / "gateways" / "99999999").touch()  # of one that was killed

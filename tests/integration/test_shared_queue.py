@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import redis.asyncio as redis
 
-from gateway.queue.keys import QueueKeys
-from gateway.queue.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
-from gateway.queue.shared import AskAnew, NoRoute, SharedQueue
-from gateway.queue.store import QueueStore, SharedRoute
-from gateway.queue.turns import COUNT, TurnReader
+from gateway.queueing.shared.keys import QueueKeys
+from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
+from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
+from gateway.queueing.shared.store import QueueStore, SharedRoute
+from gateway.queueing.shared.turn_stream import COUNT, TurnReader
 from policies.queueing.protocol import Ticket
 from policies.registry import tenant_order
 from radix_cache.redis.scripts import ScriptCaller

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 import redis.asyncio as redis
 
-from gateway.queue.keys import QueueKeys
-from gateway.queue.store import QueueStore, SharedRoute, SharedTicket
+from gateway.queueing.shared.keys import QueueKeys
+from gateway.queueing.shared.store import QueueStore, SharedRoute, SharedTicket
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 

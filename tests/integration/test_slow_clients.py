@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import server
+from gateway.runtime import server
 from gateway.settings.types import Network, address_of
-from gateway.web.connections import Connections
+from gateway.web.middleware.connection_limits import Connections
 from tests.fakes.scripted_worker import ScriptedWorker
 
 

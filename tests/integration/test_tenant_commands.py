@@ -7,7 +7,7 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.database.tables import REVISION
-from gateway.secret_store import FILE_NAME
+from gateway.process.secrets import FILE_NAME
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.outbox import Outbox
 from gateway.database.usage_store import HOUR_MS, UsageStore
-from gateway.ledger.keeper import Keeper
+from gateway.ledger.usage_maintenance import Keeper
 from gateway.ledger.webhooks import Webhooks, signed
 from gateway.settings.types import Secret
 from gateway.settings.usage import UsageLedger, Webhook, webhook_secret

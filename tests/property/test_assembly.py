@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.assembly import Assembly, has_faithful_stream
-from gateway.dispatch.relay import relay
-from gateway.errors import RefusedByWorker, StreamInterrupted
-from gateway.request import Surface
+from gateway.domain.errors import RefusedByWorker, StreamInterrupted
+from gateway.domain.request import Surface
+from gateway.relay.relay import relay
+from gateway.relay.stream_aggregator import Assembly, has_faithful_stream
 from gateway.telemetry.record import Progress
 from gateway.web.openai import decode
 from workers.adapter import StreamBroken, WorkerUnreachable

@@ -9,12 +9,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.quotas import escrow, headroom
+from gateway.quotas import escrow, escrow_policy
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
-from policies.windows import Window
+from policies.admission.windows import Window
 from tests.fakes.clock import FakeClock
 
 TOKENS, RUNNING = 400, 30
@@ -153,7 +153,7 @@ bursts = st.lists(
 @given(script=bursts)
 def test_a_window_of_the_calendar_has_what_was_used_in_it(script):
     limit = Limit(unit="requests", amount=FEW, window=Window.of("second", "calendar"))
-    with mock.patch.multiple(headroom, LEFT_MIN=1):
+    with mock.patch.multiple(escrow_policy, LEFT_MIN=1):
         uses = asyncio.run(used_at(limit, script))
     assert all(count <= FEW for count in Counter(map(int, uses)).values())
 
@@ -162,5 +162,5 @@ def test_a_window_of_the_calendar_has_what_was_used_in_it(script):
 @given(script=steps)
 def test_nothing_is_sold_twice_and_everything_comes_back(script):
     near = {"LEFT_MIN": 2, "LEFT_OF_LONG_MIN": 2, "LEFT_CONCURRENT_SHARE": 0.0, "CONCURRENT_EACH": 1}
-    with mock.patch.multiple(headroom, **near), mock.patch.object(escrow, "SWEEP_SECONDS", 0):
+    with mock.patch.multiple(escrow_policy, **near), mock.patch.object(escrow, "SWEEP_SECONDS", 0):
         asyncio.run(played(script))

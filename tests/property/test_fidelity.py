@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dispatch.relay import relay
-from gateway.request import FORMS, GENERATING, Surface
+from gateway.domain.request import FORMS, GENERATING, Surface
+from gateway.relay.relay import relay
 from gateway.telemetry.record import Progress
 from gateway.web.openai import GATEWAY_OWNED, body_type, decode
 from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable

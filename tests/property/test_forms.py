@@ -11,11 +11,11 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.errors import GatewayError
-from gateway.request import Surface
+from gateway.domain.errors import GatewayError
+from gateway.domain.request import Surface
 from gateway.web import dialects
-from gateway.web.bodies import Bodies
-from gateway.web.forms import FormExchange
+from gateway.web.bodies.audio_forms import FormExchange
+from gateway.web.bodies.body_reader import Bodies
 from gateway.web.openai import GATEWAY_OWNED
 from tests.fakes.speech_worker import named, parts_of
 from tests.property.test_fidelity import ADAPTERS, MEDIA

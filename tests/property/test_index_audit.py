@@ -13,7 +13,7 @@ from radix_cache.namespace import Namespace
 from radix_cache.shared.audit import violations
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.repair import repair
-from radix_cache.shared.stored import TreeReading
+from radix_cache.shared.tree_dump import TreeReading
 from radix_cache.tiers import Tier
 from tests.fakes.replica import CROWDED, replica
 from tests.property.test_shared_tree import a_path, chained
@@ -65,7 +65,7 @@ async def test_whatever_the_scripts_make_is_sound(seed, one):
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_tree_that_changes_while_it_is_read_is_read_as_of_one_moment(seed, one, monkeypatch):
-    monkeypatch.setattr("radix_cache.shared.stored.SCAN_COUNT", 1)
+    monkeypatch.setattr("radix_cache.shared.tree_dump.SCAN_COUNT", 1)
     chance = random.Random(seed)
     for _ in range(60):
         await act(one, chance)

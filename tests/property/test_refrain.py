@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.assembly import Assembly
-from gateway.dispatch.refrain import Refrain, refrain_of
-from gateway.errors import GatewayError
-from gateway.request import Surface
+from gateway.domain.errors import GatewayError
+from gateway.domain.request import Surface
+from gateway.relay.chunk_template import Refrain, refrain_of
+from gateway.relay.stream_aggregator import Assembly
 
 texts = st.text(
     st.one_of(st.sampled_from('"\\{}:,\n é\u2028'), st.characters(exclude_categories=["Cs"])), max_size=6

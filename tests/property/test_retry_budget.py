@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from policies.retry_budget import SLOTS, RetryBudget
+from policies.admission.retry_budget import SLOTS, RetryBudget
 
 
 class AgainstAList(RuleBasedStateMachine):

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.errors import Overloaded
+from gateway.domain.errors import Overloaded
 from gateway.web import chat_answers
 from gateway.web.anthropic import answers as messages
 from gateway.web.responses import answers as responses

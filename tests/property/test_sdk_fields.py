@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.errors import BadRequest
-from gateway.request import Surface
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
 from gateway.web.anthropic.requests import read_message
 from gateway.web.openai import GATEWAY_OWNED, decode
 from gateway.web.responses import items

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.assembly import Assembly
-from gateway.dispatch.relay import relay
-from gateway.dispatch.shapes import NAMES_MAX, Shapes
-from gateway.request import Surface
+from gateway.domain.request import Surface
+from gateway.fleet.response_shape import NAMES_MAX, Shapes
+from gateway.relay.relay import relay
+from gateway.relay.stream_aggregator import Assembly
 from gateway.telemetry.record import Progress
 from gateway.web.openai import decode
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from gateway.queue.keys import BATCH, QueueKeys
-from gateway.queue.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
-from policies.admission import PASSED_MAX
+from gateway.queueing.shared.keys import BATCH, QueueKeys
+from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
+from policies.admission.admission import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.queue_model import QueueModel, Round
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch import sse
-from gateway.dispatch.sse import FrameFilter
+from gateway.relay import sse
+from gateway.relay.sse import FrameFilter
 from gateway.telemetry.record import read_usage
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}

@@ -6,8 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from gateway.demo.stage import free_port
-from workers.child_process import die_with_parent
+from gateway.demo.demo_processes import free_port
+from workers.launching.child_process import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534

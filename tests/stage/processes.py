@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
-from gateway.demo.stage import free_port
-from gateway.processes import Child
+from gateway.demo.demo_processes import free_port
+from gateway.process.children import Child
 
 READY = re.compile(r"ready at (\S+)")
 START_SECONDS_MAX = 120.0

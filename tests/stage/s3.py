@@ -9,8 +9,8 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.demo.stage import free_port
-from workers.child_process import die_with_parent
+from gateway.demo.demo_processes import free_port
+from workers.launching.child_process import die_with_parent
 
 INSTALLED = Path(__file__).parents[2] / ".tools" / "moto"
 

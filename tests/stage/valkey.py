@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.fakes.redis_cluster import server_binary
-from workers.child_process import die_with_parent
+from workers.launching.child_process import die_with_parent
 
 READY_SECONDS_MAX = 10.0
 

@@ -1,7 +1,7 @@
 """Adapter for SGLang, and for the embedded engine, which speaks as SGLang does.
 
 `/ready` is the cheap probe (`/health` generates a token); `/server_info` tells the size of the KV cache,
-`/v1/loads` how busy it is, as its load feed does unasked (workers/load_feed.py). Cached tokens are reported with
+`/v1/loads` how busy it is, as its load feed does unasked (workers/probing/load_feed.py). Cached tokens are reported with
 `--enable-cache-report`.
 """
 
@@ -15,9 +15,9 @@ from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
 from workers.adapters import tokenizing
 from workers.adapters.http import NotThere
 from workers.adapters.openai import OpenAIAdapter, raw
-from workers.engine_loads import EngineLoad, Loads, of_ranks
 from workers.kv_events.source import EventSource, reachable
-from workers.load_feed import LoadSource
+from workers.probing.engine_loads import EngineLoad, Loads, of_ranks
+from workers.probing.load_feed import LoadSource
 from workers.worker import Role
 
 

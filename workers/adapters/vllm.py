@@ -13,8 +13,8 @@ from radix_cache.blocks import Tokens
 from workers.adapter import Part, WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
 from workers.adapters import forms, tokenizing
 from workers.adapters.openai import OpenAIAdapter, raw
-from workers.engine_loads import EngineLoad, in_metrics
 from workers.kv_events.source import EventSource, reachable
+from workers.probing.engine_loads import EngineLoad, in_metrics
 
 INCLUDE_USAGE = "stream_include_usage"
 """`stream_options.include_usage` of a form."""

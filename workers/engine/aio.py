@@ -27,7 +27,7 @@ from workers.engine.loads import Loads
 from workers.engine.metrics import EngineMetrics
 from workers.engine.parts import EngineInfo
 from workers.engine.request import Output, Request
-from workers.engine.sched.limits import Limits
+from workers.engine.scheduler.limits import Limits
 from workers.engine.tokenizer import Tokenizer
 
 _log = logging.getLogger("radixgate.engine")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from workers.engine.errors import ConfigInvalid
-from workers.engine.sched.policy import Batching, PriorityFirst, SchedulingPolicy
-from workers.engine.spec.config import SpecConfig
+from workers.engine.scheduler.policy import Batching, PriorityFirst, SchedulingPolicy
+from workers.engine.speculative.config import SpecConfig
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]

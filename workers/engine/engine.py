@@ -22,13 +22,13 @@ from workers.engine.loads import LoadMeter, Loads
 from workers.engine.metrics import EngineMetrics
 from workers.engine.parts import Parts, load_parts
 from workers.engine.request import Bootstrap, Output, Request
-from workers.engine.sched.limits import Limits, check_turn
-from workers.engine.sched.opening import table_opener
-from workers.engine.sched.plan import Sampled
-from workers.engine.sched.scheduler import Scheduler
-from workers.engine.sched.sequence import FinishReason, Handoff, Sequence
-from workers.engine.sched.speculation import Speculation
-from workers.engine.spec.counters import SpecCounters
+from workers.engine.scheduler.limits import Limits, check_turn
+from workers.engine.scheduler.opening import table_opener
+from workers.engine.scheduler.plan import Sampled
+from workers.engine.scheduler.scheduler import Scheduler
+from workers.engine.scheduler.sequence import FinishReason, Handoff, Sequence
+from workers.engine.scheduler.speculation import Speculation
+from workers.engine.speculative.counters import SpecCounters
 from workers.engine.transcript import Transcript
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workers.engine.kv.prefix import PrefixTree
-from workers.engine.sched.plan import StepPlan
-from workers.engine.sched.scheduler import Scheduler
+from workers.engine.scheduler.plan import StepPlan
+from workers.engine.scheduler.scheduler import Scheduler
 
 WINDOW_SECONDS = 5.0
 

@@ -16,15 +16,15 @@ from workers.engine.attention.sdpa import SdpaBackend
 from workers.engine.config import EngineConfig
 from workers.engine.embedding import Embedder
 from workers.engine.errors import ConfigInvalid
-from workers.engine.exec.runner import Runner
+from workers.engine.execution.runner import Runner
 from workers.engine.kv.codec import kv_codec
 from workers.engine.kv.sizing import pool_blocks
 from workers.engine.kv.store import KVStore
 from workers.engine.model.spec import ModelSpec
 from workers.engine.model.weights import load_decoder
-from workers.engine.sched.plan import Sampled, StepPlan
-from workers.engine.spec.drafter import Drafter
-from workers.engine.spec.loading import Target, draft_bytes_per_token, draft_spec, load_drafter
+from workers.engine.scheduler.plan import Sampled, StepPlan
+from workers.engine.speculative.drafter import Drafter
+from workers.engine.speculative.loading import Target, draft_bytes_per_token, draft_spec, load_drafter
 from workers.engine.tokenizer import Tokenizer
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from workers.engine.grammar.matcher import Matcher
-from workers.engine.sample.logprobs import TokenLogprob
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.limits import Limits
-from workers.engine.sched.sequence import FinishReason
+from workers.engine.sampling.logprobs import TokenLogprob
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.limits import Limits
+from workers.engine.scheduler.sequence import FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

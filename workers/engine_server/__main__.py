@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import get_args
 
 from workers.engine.config import Device, Dtype, KvDtype, KvLayout, Quantization
+from workers.engine.disaggregation.manifest import Backend
 from workers.engine.errors import ConfigInvalid
-from workers.engine.pd.manifest import Backend
-from workers.engine.sched.policy import Batching, PriorityFirst
-from workers.engine.spec.config import Method
+from workers.engine.scheduler.policy import Batching, PriorityFirst
+from workers.engine.speculative.config import Method
 from workers.engine_server.main import run
 from workers.engine_server.options import DisaggregationMode, WorkerOptions
 from workers.engine_server.tools.formats import FORMATS

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from workers.engine.pieces import PieceTable
 from workers.engine.request import Output
 from workers.engine_server import likelihoods
-from workers.engine_server.said import Choice, Said, Whole
+from workers.engine_server.output_state import Choice, Said, Whole
 from workers.engine_server.tools.call_parser import CallPiece
 
 Json = dict[str, Any]

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from workers.engine.aio import AsyncEngine
+from workers.engine.disaggregation.decode import DecodeSide
+from workers.engine.disaggregation.handoff import Leases
+from workers.engine.disaggregation.manifest import fingerprint
+from workers.engine.disaggregation.prefill import PrefillServer, PrefillSide
 from workers.engine.engine import Engine
-from workers.engine.pd.decode import DecodeSide
-from workers.engine.pd.handoff import Leases
-from workers.engine.pd.manifest import fingerprint
-from workers.engine.pd.prefill import PrefillServer, PrefillSide
 from workers.engine_server.options import WorkerOptions
 
 

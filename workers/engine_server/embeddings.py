@@ -14,7 +14,7 @@ import orjson
 from aiohttp import web
 
 from workers.engine.errors import RequestRefused
-from workers.engine.sched.limits import Limits
+from workers.engine.scheduler.limits import Limits
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.requests import read
 from workers.engine_server.worker import WORKER, Worker, request_name

@@ -16,12 +16,12 @@ from workers.engine.aio import OutputStream
 from workers.engine.errors import RequestRefused
 from workers.engine.grammar.matcher import Matcher
 from workers.engine.request import Output, Request
-from workers.engine.sched.sequence import FinishReason
+from workers.engine.scheduler.sequence import FinishReason
 from workers.engine_server.answers import Answer, ChatAnswer, Head, TextAnswer
 from workers.engine_server.bootstrap import bootstraps
 from workers.engine_server.errors import ApiError, bad_request
+from workers.engine_server.output_state import Choice
 from workers.engine_server.requests import ChatBody, CompletionBody, Sampling, read_generation
-from workers.engine_server.said import Choice
 from workers.engine_server.sampling import sampling_params
 from workers.engine_server.sending import Outputs, as_they_come, send_stream, send_whole
 from workers.engine_server.structured import Asked, grammar_of

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workers.engine.pieces import PieceTable
-from workers.engine.sample.logprobs import TokenLogprob
+from workers.engine.sampling.logprobs import TokenLogprob
 
 Json = dict[str, Any]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from workers.engine.config import Device, Dtype, EngineConfig, KvDtype, KvLayout, Quantization
+from workers.engine.disaggregation.manifest import Backend
 from workers.engine.errors import ConfigInvalid
-from workers.engine.pd.manifest import Backend
-from workers.engine.sched.policy import Batching, PriorityFirst
-from workers.engine.spec.config import Method, SpecConfig
+from workers.engine.scheduler.policy import Batching, PriorityFirst
+from workers.engine.speculative.config import Method, SpecConfig
 from workers.engine_server.tools.formats import FORMATS
 
 DisaggregationMode = Literal["null", "prefill", "decode"]

@@ -1,7 +1,7 @@
 """From a request's fields to the engine's sampling settings; ApiError or RequestRefused name the field."""
 
 from workers.engine.errors import RequestRefused
-from workers.engine.sample.params import TOP_LOGPROBS_MAX, SamplingParams
+from workers.engine.sampling.params import TOP_LOGPROBS_MAX, SamplingParams
 from workers.engine_server.errors import bad_request
 from workers.engine_server.requests import ChatBody, CompletionBody
 

@@ -12,10 +12,10 @@ from aiohttp import web
 
 from workers.engine.aio import OutputStream
 from workers.engine.request import Output
-from workers.engine.sched.sequence import FinishReason
+from workers.engine.scheduler.sequence import FinishReason
 from workers.engine_server.answers import Answer, Head, Json
 from workers.engine_server.errors import ApiError, translate
-from workers.engine_server.said import Choice, Whole
+from workers.engine_server.output_state import Choice, Whole
 
 _DONE = b"data: [DONE]\n\n"
 _STREAM_HEADERS = {

@@ -22,7 +22,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from radix_cache.events import EventBatch
-from radix_cache.turns import Turns
+from radix_cache.loop_yield import Turns
 from workers.kv_events.source import EventSource
 from workers.kv_events.wire import EventsUnreadable, decode_batch
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from gateway.errors import GatewayError, PromptTooLong, WorkerError
+from gateway.domain.errors import GatewayError, PromptTooLong, WorkerError
 from gateway.telemetry.record import Usage
 from gateway.web.chat_answers import Chat, ToolCall
 

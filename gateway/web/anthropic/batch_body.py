@@ -18,10 +18,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from gateway.errors import BadRequest, BodyTimeout, UnsupportedEncoding
-from gateway.web import json_bodies
-from gateway.web.bodies import Body
-from radix_cache.turns import Turns
+from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
+from gateway.web.bodies import json_bodies
+from gateway.web.bodies.body_reader import Body
+from radix_cache.loop_yield import Turns
 
 ENDPOINT = "/v1/messages"
 """What the rows of such a batch ask."""

@@ -30,7 +30,7 @@ from gateway.database.batch_store import (
 )
 from gateway.database.file_store import MESSAGE_BATCH, NoRoom, StoredFile
 from gateway.database.pages import NoSuchPlace, Page
-from gateway.errors import (
+from gateway.domain.errors import (
     BadRequest,
     FilesUnavailable,
     GatewayError,
@@ -39,13 +39,13 @@ from gateway.errors import (
     StorageExceeded,
     TooManyBatches,
 )
-from gateway.files.shelf import Label, Shelf, TooLarge
+from gateway.files.tenant_files import Label, Shelf, TooLarge
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.batch_body import ENDPOINT, LINE_BYTES_MORE, BatchBody
-from gateway.web.bodies import Bodies
-from gateway.web.boundary import Handler
-from gateway.web.contents import content
-from gateway.web.kept import Kept, TenantOf, answering, limit_of
+from gateway.web.bodies.body_reader import Bodies
+from gateway.web.file_contents import content
+from gateway.web.middleware.error_middleware import Handler
+from gateway.web.stored_objects import Kept, TenantOf, answering, limit_of
 
 BATCHES, BATCHES_MAX = 20, 1000
 SECONDS_MAX = 86400.0

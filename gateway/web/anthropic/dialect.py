@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gateway.errors import GatewayError
-from gateway.request import InferenceRequest, Surface
-from gateway.tenants.tenant import Tenant
+from gateway.domain.errors import GatewayError
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Tenant
 from gateway.web import chat_answers
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents, error_event
 from gateway.web.anthropic.requests import read_counted, read_message
-from gateway.web.reading import unhurried
+from gateway.web.bodies.body_decoding import unhurried
 
 
 class AnthropicDialect:

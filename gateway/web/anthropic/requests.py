@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import BadRequest
-from gateway.request import InferenceRequest, Surface
-from gateway.web import json_bodies, openai
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.web import openai
 from gateway.web.anthropic import wire
+from gateway.web.bodies import json_bodies
 
 BILLING = "x-anthropic-billing-header"
 """Claude Code begins its system prompt with this, other in each request: nothing after it could ever be cached."""

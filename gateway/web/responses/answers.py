@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import GatewayError, WorkerError
+from gateway.domain.errors import GatewayError, WorkerError
 from gateway.telemetry.record import Usage
 from gateway.web.chat_answers import Chat, Choice
 from gateway.web.responses import wire

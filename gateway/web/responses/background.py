@@ -12,7 +12,7 @@ from contextlib import suppress
 from gateway.database.background_store import LEASE_SECONDS, BackgroundStore, Events
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.response_store import ResponseStore, StoredResponse
-from gateway.errors import Overloaded, ResponsesUnavailable
+from gateway.domain.errors import Overloaded, ResponsesUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ import msgspec
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.response_store import BYTES_MAX, ResponseStore, StoredResponse
-from gateway.errors import BadRequest, GatewayError, PreviousResponseNotFound, ResponsesUnavailable
-from gateway.request import InferenceRequest, Surface
+from gateway.domain.errors import BadRequest, GatewayError, PreviousResponseNotFound, ResponsesUnavailable
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Tenant
 from gateway.telemetry.record import Usage
-from gateway.tenants.tenant import Tenant
 from gateway.web import chat_answers
-from gateway.web.reading import unhurried
+from gateway.web.bodies.body_decoding import unhurried
 from gateway.web.responses import answers, references
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.items import whole

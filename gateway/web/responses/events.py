@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.dispatch.sse_payloads import Payloads
-from gateway.errors import StreamInterrupted
+from gateway.domain.errors import StreamInterrupted
+from gateway.relay.sse_payloads import Payloads
 from gateway.telemetry.record import Usage
 from gateway.web import chat_answers
 from gateway.web.responses import answers

@@ -7,9 +7,9 @@ from typing import Any
 from aiohttp import web
 
 from gateway.database.response_store import ResponseStore
-from gateway.errors import BadRequest, GatewayError
-from gateway.request import InferenceRequest, Wishes
-from gateway.tenants.tenant import Tenant
+from gateway.domain.errors import BadRequest, GatewayError
+from gateway.domain.request import InferenceRequest, Wishes
+from gateway.domain.tenant import Tenant
 from gateway.web.exchange import HttpExchange
 from gateway.web.responses.background import Run, Runs
 from gateway.web.responses.dialect import ResponsesDialect

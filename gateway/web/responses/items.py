@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import BadRequest
+from gateway.domain.errors import BadRequest
 from gateway.web.responses import wire
 from gateway.web.responses.tools import arguments_of, function_name
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gateway.database.response_store import StoredResponse
-from gateway.errors import BadRequest, NotFound
+from gateway.domain.errors import BadRequest, NotFound
 from gateway.web.responses.items import REFERENCE, response_of
 
 Json = dict[str, Any]

@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import BadRequest
-from gateway.request import InferenceRequest, Surface
-from gateway.web import json_bodies, openai
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.web import openai
+from gateway.web.bodies import json_bodies
 from gateway.web.responses import items, wire
 from gateway.web.responses.tools import Tools
 

@@ -9,13 +9,13 @@ from aiohttp import web
 
 from gateway.database.database import DatabaseDown
 from gateway.database.response_store import ResponseStore, StoredResponse
-from gateway.errors import BadRequest, GatewayError, NotFound, ResponsesUnavailable
-from gateway.web.boundary import Handler
+from gateway.domain.errors import BadRequest, GatewayError, NotFound, ResponsesUnavailable
+from gateway.web.error_response import failure
 from gateway.web.exchange import SERVER, STREAM_HEADERS, new_request_id
-from gateway.web.failure import failure
-from gateway.web.kept import TenantOf, answering, page_of
+from gateway.web.middleware.error_middleware import Handler
 from gateway.web.responses import items as conversation
 from gateway.web.responses.background import Runs
+from gateway.web.stored_objects import TenantOf, answering, page_of
 
 ITEMS_MAX = 100
 ITEMS = 20

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import BadRequest
+from gateway.domain.errors import BadRequest
 from gateway.web.responses import wire
 
 Json = dict[str, Any]

@@ -8,12 +8,12 @@ import numpy as np
 from tests.benchmarks.engine.models import Model
 from tests.benchmarks.engine.speed import prompts, submit
 from tests.benchmarks.engine.stopwatch import Times
+from workers.engine.ablation.climb import climb
+from workers.engine.ablation.traffic import Arrival
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.ladder.climb import climb
-from workers.engine.ladder.traffic import Arrival
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 
 Figures = dict[str, float]
 STREAMS = 8

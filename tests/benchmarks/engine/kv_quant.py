@@ -31,7 +31,7 @@ from workers.engine.kv.store import KVStore
 from workers.engine.model.spec import ModelSpec
 from workers.engine.model.weights import load_decoder
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.tiny_checkpoint import build
 
 KINDS: tuple[KvDtype, ...] = ("auto", "int8", "k8v4", "int4")

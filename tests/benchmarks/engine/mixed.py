@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from tests.benchmarks.engine.generate import Generate
+from workers.engine.ablation.climb import climb
+from workers.engine.ablation.traffic import Arrival, Shape, traffic
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.ladder.climb import climb
-from workers.engine.ladder.traffic import Arrival, Shape, traffic
 
 Figures = dict[str, float]
 

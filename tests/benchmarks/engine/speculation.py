@@ -25,10 +25,10 @@ from tests.benchmarks.engine.stopwatch import Times
 from tests.benchmarks.report import new_table, number
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.spec.config import Method, SpecConfig
-from workers.engine.spec.counters import SpecCounters
-from workers.engine.spec.fit_medusa import fit_heads, save_heads
-from workers.engine.spec.pace import expected_tokens
+from workers.engine.speculative.config import Method, SpecConfig
+from workers.engine.speculative.counters import SpecCounters
+from workers.engine.speculative.fit_medusa import fit_heads, save_heads
+from workers.engine.speculative.pace import expected_tokens
 
 DRAFT_LAYERS = 2
 DRAFTS = 4

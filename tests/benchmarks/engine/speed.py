@@ -12,7 +12,7 @@ from tests.benchmarks.engine.stopwatch import Times, by_turns
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 
 Figures = dict[str, float]
 BATCHES = (1, 8, 32)

@@ -19,7 +19,7 @@ import aiohttp
 from gateway.bench.client import ask
 from gateway.bench.results import Result
 from gateway.tenants.keys import new_key, pepper
-from policies.queueing.received import jain
+from policies.queueing.fairness_account import jain
 from tests.benchmarks.subjects import run_to_its_end
 from tests.stage.processes import EmbeddedProcess, GatewayProcess
 from tests.stage.valkey import ValkeyServer

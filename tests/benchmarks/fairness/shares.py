@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from policies.queueing.cost import CostWeights
-from policies.queueing.received import jain
+from policies.queueing.fairness_account import jain
 from policies.simulation.outcome import Outcome
 
 COSTS = CostWeights()

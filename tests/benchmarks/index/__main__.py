@@ -20,9 +20,9 @@ import uvloop
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.processes import ChildFailed
+from gateway.process.children import ChildFailed
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.line import LineLost
+from radix_cache.redis.connection import LineLost
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.store import TreeStore

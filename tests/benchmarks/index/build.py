@@ -8,9 +8,9 @@ from itertools import count
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.records import Head, Holders
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.shared.store import TreeStore
 from radix_cache.tree import RadixTree
 from tests.benchmarks.index.corpus import Session, holds

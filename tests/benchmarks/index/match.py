@@ -13,12 +13,12 @@ from pathlib import Path
 
 import orjson
 
-from gateway.processes import ChildFailed
+from gateway.process.children import ChildFailed
 from radix_cache.blocks import Hashes
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keys import Keys
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.shared.store import TreeStore
 from radix_cache.tree import RadixTree
 from tests.benchmarks.index import build, timing

@@ -13,11 +13,11 @@ from pathlib import Path
 import orjson
 import uvloop
 
-from gateway.processes import ChildFailed
+from gateway.process.children import ChildFailed
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.shared.store import TreeStore
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import Shape, corpus, holds

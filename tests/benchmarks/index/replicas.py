@@ -16,7 +16,7 @@ from random import Random
 import orjson
 import uvloop
 
-from gateway.processes import ChildFailed
+from gateway.process.children import ChildFailed
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import Keys
 from tests.benchmarks.index import timing

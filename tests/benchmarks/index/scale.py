@@ -18,9 +18,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.processes import ChildFailed
+from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.process.children import ChildFailed
 from gateway.settings.stores import Index
-from gateway.shared_index import SharedIndexParts
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.store import TreeStore

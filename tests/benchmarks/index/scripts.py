@@ -13,10 +13,10 @@ from typing import Any
 from radix_cache.blocks import Hashes
 from radix_cache.redis.call import Script
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import Shard, TreeCopy
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.reader import Reader
 from radix_cache.shared.records import Entry
+from radix_cache.shared.replica import Shard, TreeCopy
 from radix_cache.shared.store import TreeStore
 from radix_cache.tiers import Tier
 from tests.benchmarks.index import build, timing

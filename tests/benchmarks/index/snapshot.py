@@ -5,9 +5,9 @@ import gc
 import time
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.reader import Reader
+from radix_cache.shared.replica import TreeCopy
 from tests.benchmarks.index.build import PREDICTED_SECONDS
 
 
@@ -19,7 +19,7 @@ async def measure(url: str, keys: Keys) -> dict[str, float]:
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)  # As gateway/server.py has it.
+    gc.set_threshold(20_000, 20, 50)  # As gateway/runtime/server.py has it.
     try:
         figures = {}
         for name in ("load", "reload"):

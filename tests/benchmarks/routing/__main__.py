@@ -18,7 +18,7 @@ from rich.console import Console
 from gateway.bench.machine import machine, versions
 from gateway.bench.simulated import policies_table
 from gateway.bench.trials import by_subject, cores, run_trials
-from gateway.cli.bar import bar
+from gateway.cli.support.progress_bar import bar
 from policies.simulation.trial import Source, Trial
 from tests.benchmarks.routing.settings import trials
 

@@ -28,13 +28,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from gateway.bench.callers import Caller
 from gateway.bench.client import Endpoint
 from gateway.bench.machine import machine, versions
 from gateway.bench.prompts import COMMON, Prompts
 from gateway.bench.replay import Target, replay
 from gateway.bench.results import percentile, summary
-from gateway.processes import ChildFailed
+from gateway.bench.trace_tenants import Caller
+from gateway.process.children import ChildFailed
 from policies.simulation.outcome import figures
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import TraceRequest, write_trace

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import InternalError, StreamInterrupted, TenantQueueFull, Unauthenticated, WorkerError
+from gateway.domain.errors import (
+    InternalError,
+    StreamInterrupted,
+    TenantQueueFull,
+    Unauthenticated,
+    WorkerError,
+)
 from gateway.web import chat_answers
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.errors import BadRequest
+from gateway.domain.errors import BadRequest
 from gateway.web.anthropic.requests import read_counted, read_message
 from gateway.web.openai import GATEWAY_OWNED
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest
+from gateway.domain.errors import BadRequest
 from gateway.web.anthropic.batch_body import Splitter
 
 TEXT = st.text(alphabet='ab"\\{}[],: \n\té☃\u2028😀', max_size=12)

@@ -6,10 +6,10 @@ from array import array
 
 import pytest
 
-from gateway.bench.callers import Caller, CallersInvalid, caller_of, players, read_callers
 from gateway.bench.prompts import Prompts
 from gateway.bench.report import as_csv, as_page
 from gateway.bench.results import Objectives, Result, by_tenant
+from gateway.bench.trace_tenants import Caller, CallersInvalid, caller_of, players, read_callers
 from policies.simulation.trace import TraceRequest
 from policies.simulation.workloads import Load, generated
 from workers.engine import tiny_checkpoint

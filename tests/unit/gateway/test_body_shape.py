@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest
-from gateway.request import Surface
-from gateway.web.openai import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode
-from gateway.web.shape import (
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
+from gateway.web.bodies.body_limits import (
     CONTAINERS_MAX,
     DEPTH_MAX,
     SPLIT_BYTES_MAX,
@@ -18,6 +17,7 @@ from gateway.web.shape import (
     check_size,
     value_is_deep,
 )
+from gateway.web.openai import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch import canonical
+from gateway.tokenization import canonical
 
 TEXT = st.text(st.sampled_from('ab"\\\n\u0001é漢😀'), max_size=40)
 VALUE = st.recursive(

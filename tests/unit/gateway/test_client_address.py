@@ -5,7 +5,7 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from gateway.settings.types import Network, address_of
-from gateway.web.client_address import finder
+from gateway.web.middleware.client_address import finder
 
 PROXIES = (Network("10.0.0.0/8"), Network("fd00::/8"))
 

@@ -11,9 +11,9 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
 from gateway.discovery.source import SourceAway
-from gateway.dispatch.fleet import Fleet, FleetEvents
-from gateway.dispatch.fleet_worker import Worker
-from gateway.dispatch.loads import Place
+from gateway.fleet.fleet import Fleet, FleetEvents
+from gateway.fleet.loads import Place
+from gateway.fleet.worker import Worker
 from gateway.settings.types import Secret
 from gateway.settings.workers import Discovery as Settings
 from gateway.settings.workers import Worker as WorkerSettings

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch import cutting, encoder_child, encoder_processes, prompts
-from gateway.dispatch.cutting import Cutter
-from gateway.dispatch.encoder_child import read_tokenizer
-from gateway.dispatch.encoder_processes import EncoderProcesses, NoProcess
-from gateway.dispatch.encoder_threads import EncoderThreads
-from gateway.dispatch.prompts import TokenizerEncoder
+from gateway.tokenization import encoder_child, encoder_processes, prompts, text_splitter
+from gateway.tokenization.encoder_child import read_tokenizer
+from gateway.tokenization.encoder_processes import EncoderProcesses, NoProcess
+from gateway.tokenization.encoder_threads import EncoderThreads
+from gateway.tokenization.prompts import TokenizerEncoder
+from gateway.tokenization.text_splitter import Cutter
 from tests.unit.gateway.test_prompts import ACME, chat, checkpoint, complete, said, tokens
 
 __all__ = ["checkpoint"]
@@ -258,7 +258,7 @@ def test_a_text_is_cut_at_the_same_places_in_slices(text, size):
     cutter = Cutter(SPECIAL)
     whole = list(cutter.pieces(text))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cutting, "SLICE_CHARACTERS", size)
+        patch.setattr(text_splitter, "SLICE_CHARACTERS", size)
         assert list(cutter.pieces(text)) == whole
     assert "".join(whole) == text
     assert "" not in whole
@@ -266,7 +266,7 @@ def test_a_text_is_cut_at_the_same_places_in_slices(text, size):
 
 def test_a_long_conversation_has_the_tokens_of_its_messages(elsewhere, here, monkeypatch):
     """Cut in slices, rendered in a thread, and some of it remembered."""
-    monkeypatch.setattr(cutting, "SLICE_CHARACTERS", 1000)
+    monkeypatch.setattr(text_splitter, "SLICE_CHARACTERS", 1000)
     chance = random.Random(3)
     messages = said(*(" ".join(chance.choices(["a", "word", "Ω"], k=20_000)) for _ in range(6)))
     for upto in (2, 4, 6):

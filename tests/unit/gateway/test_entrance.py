@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.entrance import Entrance
-from gateway.errors import (
+from gateway.domain.errors import (
     AccountDisabled,
     AddressNotAllowed,
     KeysUnavailable,
@@ -11,10 +10,11 @@ from gateway.errors import (
     TooManyFailures,
     Unauthenticated,
 )
+from gateway.domain.tenant import Plan, Tenant
 from gateway.settings.types import Network, address_of
+from gateway.tenants.auth_throttle import ADDRESSES_MAX, Penalties
+from gateway.tenants.authentication import Entrance
 from gateway.tenants.directory import DirectoryAway, UnknownKey
-from gateway.tenants.penalties import ADDRESSES_MAX, Penalties
-from gateway.tenants.tenant import Plan, Tenant
 
 TENANT = Tenant(id="acme", organisation="acme", key_id="k", plan=Plan(), group="")
 HERE = address_of("192.0.2.1")

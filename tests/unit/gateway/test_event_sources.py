@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.dispatch.event_sources import event_sources, load_sources
+from gateway.kv_index.event_sources import event_sources, load_sources
 from gateway.settings.sources import load
 from workers.kv_events.source import EventSource
-from workers.load_feed import LoadSource
+from workers.probing.load_feed import LoadSource
 
 
 def worker(tmp_path, more):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.feed_roles import DEAF_PATIENCE, PATIENCE_MAX, SETTLED_ROUNDS, Stand, claim, ranking
+from gateway.kv_index.feed_election import DEAF_PATIENCE, PATIENCE_MAX, SETTLED_ROUNDS, Stand, claim, ranking
 from radix_cache.shared.feed_leases import NOBODY, FeedLease, Known
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))

@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
-from gateway.dispatch import fleet as module
-from gateway.dispatch.fleet import Fleet, FleetEvents
-from gateway.dispatch.fleet_worker import Worker
-from gateway.request import Surface
+from gateway.domain.request import Surface
+from gateway.fleet import fleet as module
+from gateway.fleet.fleet import Fleet, FleetEvents
+from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerReport, WorkerUnreachable
-from workers.health import FAILURES_MAX
+from workers.probing.health import FAILURES_MAX
 from workers.worker import Health
 
 

@@ -6,13 +6,13 @@ import time
 import msgspec
 import pytest
 
-from gateway.quotas import gateways, guarded_store
-from gateway.quotas.guarded_store import GuardedQuotaStore
+from gateway.quotas import failover_store, gateway_count
+from gateway.quotas.failover_store import GuardedQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
-from policies.windows import Window
+from policies.admission.windows import Window
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -96,7 +96,7 @@ async def test_a_single_failure_is_decided_here_and_nothing_else_changes(store, 
 
 
 async def test_after_three_failures_redis_is_left_alone_until_it_answers_a_ping(store, shared, monkeypatch):
-    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
     shared.away = True
     for number in range(3):
         await store.reserve(ask(number))
@@ -113,7 +113,7 @@ async def test_after_three_failures_redis_is_left_alone_until_it_answers_a_ping(
 
 async def goes_away(store, shared):
     shared.away = True
-    for number in range(guarded_store.FAILURES_MAX):
+    for number in range(failover_store.FAILURES_MAX):
         await store.reserve(ask(number))
     assert store.away
     shared.away = False
@@ -122,7 +122,7 @@ async def goes_away(store, shared):
 async def test_a_redis_that_answers_late_stays_away_and_is_told_what_was_left_over(
     store, shared, monkeypatch
 ):
-    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
     lease = await store.reserve(ask(7))
     await goes_away(store, shared)
     shared.late = True
@@ -137,7 +137,7 @@ async def test_a_redis_that_answers_late_stays_away_and_is_told_what_was_left_ov
 
 async def test_each_time_that_it_does_not_last_coming_back_takes_twice_as_long(shared, monkeypatch):
     """Else a Redis that is about as fast as it has to be would come and go twice a second."""
-    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0)
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0)
     now, pings = 0.0, 0
 
     async def ping():
@@ -149,7 +149,7 @@ async def test_each_time_that_it_does_not_last_coming_back_takes_twice_as_long(s
     watching = asyncio.create_task(store.run())
     await until(lambda: pings == 1)
     taken = []
-    for seconds in (0, 1, 1, guarded_store.STEADY_SECONDS + 1, 1):
+    for seconds in (0, 1, 1, failover_store.STEADY_SECONDS + 1, 1):
         now += seconds
         await goes_away(store, shared)
         pings = 0
@@ -166,7 +166,7 @@ async def test_limits_hold_while_it_is_away(store, shared):
 
 
 async def test_what_could_not_be_settled_is_settled_once_when_it_is_back(store, shared, monkeypatch):
-    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
     leases = [await store.reserve(ask(number)) for number in range(3)]
     shared.away = True
     for lease in leases:
@@ -191,7 +191,7 @@ async def test_what_was_used_on_a_local_grant_is_charged_where_all_see_it(store,
 
 async def test_a_decision_that_was_made_and_never_heard_of_is_charged_once(store, shared, monkeypatch):
     """A server may die between writing it down and saying so, and have it on disk when it is back."""
-    monkeypatch.setattr(guarded_store, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
     shared.loses_answers = True
     lease = await store.reserve(ask(1))
     shared.loses_answers = False
@@ -251,9 +251,9 @@ async def test_leases_are_renewed_where_they_were_given(store, shared):
 async def test_unsettled_leases_are_bounded(store, shared, monkeypatch):
     lease = await store.reserve(ask(1, limits=()))
     shared.away = True
-    for _ in range(guarded_store.UNSETTLED_MAX + 10):
+    for _ in range(failover_store.UNSETTLED_MAX + 10):
         await store.settle(lease, Cost(prompt_tokens=1))
-    assert len(store._unsettled) == guarded_store.UNSETTLED_MAX
+    assert len(store._unsettled) == failover_store.UNSETTLED_MAX
 
 
 async def test_a_tenant_without_limits_costs_no_trip(shared):
@@ -298,7 +298,7 @@ async def test_what_fits_the_whole_limit_and_not_a_part_of_it_may_come_again(sha
     )
     shared.away = True
     tokens = Limit(unit="total_tokens", amount=100, window=Window(seconds=3600))
-    assert (await store.reserve(reserving(1, tokens, 80))).retry_after_seconds == guarded_store.AGAIN_SECONDS
+    assert (await store.reserve(reserving(1, tokens, 80))).retry_after_seconds == failover_store.AGAIN_SECONDS
     assert (await store.reserve(reserving(2, tokens, 101))).retry_after_seconds is None
 
 
@@ -330,9 +330,9 @@ def reserving(number, limit, tokens):
 
 
 async def test_gateways_know_how_many_they_are(own_valkey, monkeypatch):
-    monkeypatch.setattr(gateways, "GONE_MS", 300)
+    monkeypatch.setattr(gateway_count, "GONE_MS", 300)
     scripts = ScriptCaller(own_valkey.url)
-    one, two = gateways.Gateways(scripts), gateways.Gateways(scripts)
+    one, two = gateway_count.Gateways(scripts), gateway_count.Gateways(scripts)
     await one.say()
     assert one.count == 1
     await two.say()

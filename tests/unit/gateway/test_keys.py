@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.tenant import Access, Plan
 from gateway.settings.tenants import ApiKey, Isolation, TenantSettings
 from gateway.settings.tenants import Limit as LimitSettings
 from gateway.settings.tenants import Plan as PlanSettings
@@ -13,7 +14,6 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id, new_key, pepper
-from gateway.tenants.tenant import Access, Plan
 from gateway.tenants.yaml_directory import OpenDirectory, yaml_directory
 
 PEPPER = pepper(b"secret")

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.tenant import ContextBounds
 from gateway.quotas.headers import anthropic_headers, duration, openai_headers
 from gateway.quotas.limit import Limit, concurrency
 from gateway.quotas.prices import Prices
@@ -11,8 +12,7 @@ from gateway.quotas.quota import Refusal, Standing
 from gateway.settings.tenants import Limit as LimitSettings
 from gateway.settings.types import Moment
 from gateway.tenants.limits import in_place_of, limits_at, next_end
-from gateway.tenants.tenant import ContextBounds
-from policies.windows import Window
+from policies.admission.windows import Window
 
 NOW = 1_800_000_000.0
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest
-from gateway.request import Surface
-from gateway.web import long_strings, openai
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
+from gateway.web import openai
+from gateway.web.bodies import long_strings
 
 TEXT = st.text(st.sampled_from('a"\\\n\u0001é漢😀u0'), max_size=60)
 VALUE = st.recursive(

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gateway.dispatch.encoder_threads import EncoderThreads
-from gateway.dispatch.media import MEDIA_MAX, MEDIA_TOKENS, NO_TOKEN, stand_in
-from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
-from gateway.errors import BadRequest
-from gateway.request import Surface
-from gateway.tenants.tenant import Plan, Tenant
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
+from gateway.domain.tenant import Plan, Tenant
+from gateway.media.media_parts import MEDIA_MAX, MEDIA_TOKENS, NO_TOKEN, stand_in
+from gateway.tokenization.encoder_threads import EncoderThreads
+from gateway.tokenization.prompts import TextEncoder, TokenizerEncoder
 from gateway.web.openai import decode
 from workers.engine import tiny_checkpoint
 

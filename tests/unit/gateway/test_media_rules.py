@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from gateway.dispatch.media_fetch import is_public
-from gateway.dispatch.media_rules import MediaRules
-from gateway.errors import BadRequest
-from gateway.request import Surface
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
+from gateway.media.media_fetch import is_public
+from gateway.media.media_policy import MediaRules
 from gateway.settings.types import MediaHost, address_of
 from gateway.web.openai import decode
 

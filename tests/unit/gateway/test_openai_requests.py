@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest
-from gateway.request import Surface
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
 from gateway.web.openai import GATEWAY_OWNED, decode
 
 MESSAGES = [{"role": "user", "content": "hi"}]

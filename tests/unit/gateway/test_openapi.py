@@ -2,8 +2,8 @@
 
 from jsonschema import Draft202012Validator
 
-from gateway.request import Surface
-from gateway.web.openapi import document
+from gateway.domain.request import Surface
+from gateway.web.openapi.document import document
 from tests.fakes.scripted_worker import ScriptedWorker
 
 

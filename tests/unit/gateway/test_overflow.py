@@ -5,20 +5,20 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gateway.context import RequestContext
-from gateway.dispatch.allowances import Allowances
-from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.fleet import Fleet, FleetEvents
-from gateway.dispatch.fleet_worker import Worker
-from gateway.dispatch.overflow import Overflow
-from gateway.dispatch.provider import Provider
-from gateway.model import Model
+from gateway.dispatch.output_estimates import OutputEstimates
+from gateway.dispatch.provider_overflow import Overflow
+from gateway.dispatch.provider_quota import Allowances
+from gateway.domain.context import RequestContext
+from gateway.domain.model import Model
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Plan, Tenant
+from gateway.fleet.fleet import Fleet, FleetEvents
+from gateway.fleet.provider import Provider
+from gateway.fleet.worker import Worker
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
-from gateway.request import InferenceRequest, Surface
-from gateway.tenants.tenant import Plan, Tenant
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
 from workers.adapter import Failure, WorkerUnreachable

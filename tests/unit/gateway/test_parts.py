@@ -6,22 +6,22 @@ import sys
 
 import pytest
 
-from gateway.context import RequestContext
-from gateway.dispatch.estimates import OutputEstimates
-from gateway.dispatch.loads import Place, WorkerLoad
-from gateway.dispatch.prompts import TextEncoder
-from gateway.errors import BudgetExhausted, QuotaExceeded
-from gateway.lifecycle import Supervisor
-from gateway.model import Model
-from gateway.processes import Child, ChildFailed
+from gateway.dispatch.output_estimates import OutputEstimates
+from gateway.domain.context import RequestContext
+from gateway.domain.errors import BudgetExhausted, QuotaExceeded
+from gateway.domain.model import Model
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Plan, Tenant
+from gateway.fleet.loads import Place, WorkerLoad
+from gateway.process.children import Child, ChildFailed
+from gateway.process.lifecycle import Supervisor
+from gateway.process.secrets import deployment_secret
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota import Refusal
-from gateway.request import InferenceRequest, Surface
-from gateway.secret_store import deployment_secret
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret, SettingsProblem
-from gateway.tenants.tenant import Plan, Tenant
-from policies.windows import Window
+from gateway.tokenization.prompts import TextEncoder
+from policies.admission.windows import Window
 
 
 def context(*, limit=None, choices=1, amount=None, prompts=None):
@@ -201,7 +201,7 @@ async def test_a_child_that_never_gets_ready_is_stopped(tmp_path):
 
 
 async def test_a_loop_that_crashes_is_started_again(monkeypatch):
-    monkeypatch.setattr("gateway.lifecycle.RESTART_SECONDS", (0.0,))
+    monkeypatch.setattr("gateway.process.lifecycle.RESTART_SECONDS", (0.0,))
     runs = []
 
     async def crashes_twice():
@@ -221,7 +221,7 @@ async def test_a_loop_that_crashes_is_started_again(monkeypatch):
 
 async def test_a_loop_that_was_woken_in_the_moment_it_was_told_to_end_is_told_again(monkeypatch):
     """asyncio.wait_for of Python 3.11 loses a cancellation that comes with what it waits for."""
-    monkeypatch.setattr("gateway.lifecycle.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.process.lifecycle.AGAIN_SECONDS", 0.01)
     bell, rounds = asyncio.Event(), []
 
     async def waits_for_a_bell():

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli.failure import Failure
 from gateway.cli.main import app
-from gateway.cli.plan_explain import explanation
+from gateway.cli.support.failure import Failure
+from gateway.cli.support.plan_explain import explanation
 from tests.unit.workers.test_capacity import LLAMA_8B, LLAMA_70B
 
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.dispatch.fleet_worker import Worker
-from gateway.dispatch.loads import Place
 from gateway.dispatch.preemption import Attempt, Preemptible
-from gateway.queue.favours import Need
+from gateway.fleet.loads import Place
+from gateway.fleet.worker import Worker
+from gateway.queueing.shared.preemption_requests import Need
 from radix_cache.match import WorkerId
 
 WINDOW = 8192

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from gateway.dispatch import encoder_threads
-from gateway.dispatch.encoder_threads import EncoderThreads
-from gateway.dispatch.prompts import TextEncoder, TokenizerEncoder
-from gateway.dispatch.token_bytes import token_bytes_max
-from gateway.errors import BadRequest, PromptTooLong, TenantQueueFull
-from gateway.request import Surface
-from gateway.tenants.tenant import Plan, Tenant
+from gateway.domain.errors import BadRequest, PromptTooLong, TenantQueueFull
+from gateway.domain.request import Surface
+from gateway.domain.tenant import Plan, Tenant
+from gateway.tokenization import encoder_threads
+from gateway.tokenization.encoder_threads import EncoderThreads
+from gateway.tokenization.min_token_count import token_bytes_max
+from gateway.tokenization.prompts import TextEncoder, TokenizerEncoder
 from gateway.web.openai import decode
 from radix_cache.namespace import Namespace, hasher_for
 from workers.chat_template import ChatTemplate

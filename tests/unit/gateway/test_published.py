@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from gateway.cli import published as module
-from gateway.cli.published import address_of, is_loopback, published
-from workers.engine_source import EngineAbilities, abilities_in, abilities_of
+from gateway.cli.support import published as module
+from gateway.cli.support.published import address_of, is_loopback, published
+from workers.probing.engine_source import EngineAbilities, abilities_in, abilities_of
 
 ALL = EngineAbilities(binds=True, load_feed=True)
 SGLANG = """

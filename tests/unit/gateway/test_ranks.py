@@ -4,14 +4,14 @@ from array import array
 
 import pytest
 
-from gateway.dispatch import ranks as module
-from gateway.dispatch.prefixes import PromptBlocks
-from gateway.dispatch.ranks import Ranks
+from gateway.fleet import ranks as module
+from gateway.fleet.ranks import Ranks
+from gateway.tokenization.prefixes import PromptBlocks
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
-from workers.engine_loads import EngineLoad
-from workers.load_feed import SILENT_SECONDS
+from workers.probing.engine_loads import EngineLoad
+from workers.probing.load_feed import SILENT_SECONDS
 
 WORKER = WorkerId("w")
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest
-from gateway.request import Surface
-from gateway.web import openai, reading
-from gateway.web.reading import token_ids, unhurried
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
+from gateway.web import openai
+from gateway.web.bodies import body_decoding
+from gateway.web.bodies.body_decoding import token_ids, unhurried
 
 
 @given(
@@ -23,13 +24,13 @@ from gateway.web.reading import token_ids, unhurried
 def test_ids_are_the_same_wherever_they_are_cut(ids, size, blank):
     raw = f"{blank}[{blank}" + f"{blank},{blank}".join(map(str, ids)) + f"{blank}]{blank}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "SLICE_BYTES", size)
+        patch.setattr(body_decoding, "SLICE_BYTES", size)
         assert token_ids(raw.encode()) == array("I", ids)
 
 
 @pytest.mark.parametrize("wrong", ["-1", "4294967296", "1.5", '"a"', "null", "[2]", "[2, 3]", "{}"])
 def test_what_is_no_id_is_named_by_its_place_wherever_the_list_is_cut(wrong, monkeypatch):
-    monkeypatch.setattr(reading, "SLICE_BYTES", 2)
+    monkeypatch.setattr(body_decoding, "SLICE_BYTES", 2)
     with pytest.raises(msgspec.ValidationError, match=r"\$\[3\]"):
         token_ids(f"[10, 20, 30, {wrong}, 40]".encode())
 
@@ -64,22 +65,22 @@ async def test_other_work_goes_on_while_a_long_body_is_read():
 
 async def test_what_a_long_body_is_refused_for_is_said():
     body = json.dumps({"prompt": list(range(100_000))}).encode()
-    assert len(body) > reading.LONG_BYTES
+    assert len(body) > body_decoding.LONG_BYTES
     with pytest.raises(BadRequest, match="must name a model"):
         await unhurried(body, lambda body: openai.decode(Surface.COMPLETIONS, body))
 
 
 def in_one_piece(surface, body):
     with pytest.MonkeyPatch.context() as patch:
-        for module in (reading, openai):
+        for module in (body_decoding, openai):
             patch.setattr(module, "LONG_BYTES", 10**9)
         return told(surface, body)
 
 
 def in_slices(surface, body, size=4):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "SLICE_BYTES", size)
-        for module in (reading, openai):
+        patch.setattr(body_decoding, "SLICE_BYTES", size)
+        for module in (body_decoding, openai):
             patch.setattr(module, "LONG_BYTES", 0)
         return told(surface, body)
 
@@ -162,9 +163,9 @@ def test_what_is_no_list_of_ids_is_refused_in_slices_as_in_one_piece(surface, fi
 
 def test_a_long_list_of_ids_is_not_read_with_the_rest(monkeypatch):
     """Or none of the above would be about slices."""
-    monkeypatch.setattr(reading, "LONG_BYTES", 0)
-    monkeypatch.setattr(reading, "SLICE_BYTES", 4)
-    fields = reading.fields_of(b'{"model":"m","prompt":[1,2,no,4],"n":1}', "prompt")
+    monkeypatch.setattr(body_decoding, "LONG_BYTES", 0)
+    monkeypatch.setattr(body_decoding, "SLICE_BYTES", 4)
+    fields = body_decoding.fields_of(b'{"model":"m","prompt":[1,2,no,4],"n":1}', "prompt")
     assert {name: bytes(value) for name, value in fields.items()} == {
         "model": b'"m"',
         "prompt": b"[1,2,no,4]",
@@ -185,9 +186,9 @@ def test_what_is_no_text_is_seen_wherever_it_is_cut(text, at, wrong):
     except UnicodeDecodeError:
         right = False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "SLICE_BYTES", 1)
+        patch.setattr(body_decoding, "SLICE_BYTES", 1)
         if right:
-            reading.check_text(body)
+            body_decoding.check_text(body)
         else:
             with pytest.raises(UnicodeDecodeError):
-                reading.check_text(body)
+                body_decoding.check_text(body)

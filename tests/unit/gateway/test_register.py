@@ -17,7 +17,7 @@ from gateway.settings.types import Moment, Network, address_of
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, new_key, pepper
 from gateway.tenants.register import Register
-from policies.windows import Window
+from policies.admission.windows import Window
 
 PEPPER = pepper(b"secret")
 KEY = new_key(PEPPER)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import BadRequest, StreamInterrupted
+from gateway.domain.errors import BadRequest, StreamInterrupted
 from gateway.web import chat_answers
 from gateway.web.responses import answers, items
 from gateway.web.responses.dialect import ResponsesDialect

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from gateway.errors import BadRequest
+from gateway.domain.errors import BadRequest
 from gateway.web import chat_answers
 from gateway.web.responses import answers, items, wire
 from gateway.web.responses.requests import chat_request, read_body

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.quotas import restoring
+from gateway.quotas import counter_recovery
+from gateway.quotas.counter_recovery import Restorer, SpentHour, SpentUnknown, is_long, spent
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota import Cost, Reservation
-from gateway.quotas.restoring import Restorer, SpentHour, SpentUnknown, is_long, spent
-from policies.windows import Window
+from policies.admission.windows import Window
 from tests.fakes.clock import FakeClock
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -122,7 +122,7 @@ async def test_a_request_that_leaves_keeps_nobody_from_what_it_had_begun():
 
 
 async def test_a_ledger_that_does_not_answer_keeps_requests_waiting_for_a_bounded_time(monkeypatch):
-    monkeypatch.setattr(restoring, "WAIT_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(counter_recovery, "WAIT_SECONDS_MAX", 0.01)
     await Restorer(Books()).restore(asked("tenant:a"), put_back)
 
 
@@ -143,13 +143,13 @@ async def test_a_ledger_that_is_away_is_left_alone_for_a_moment():
     restorer = Restorer(books, clock=clock)
     await restorer.restore(asked("tenant:a"), put_back)
     assert not restorer.ready
-    clock.now += restoring.REST_SECONDS
+    clock.now += counter_recovery.REST_SECONDS
     assert restorer.ready
 
 
 async def test_others_go_on_while_a_long_history_is_counted(monkeypatch):
     # Whoever waits for it may be served sooner; here it is waited for.
-    monkeypatch.setattr(restoring, "WAIT_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(counter_recovery, "WAIT_SECONDS_MAX", 60.0)
 
     class History(Books):
         async def hours(self, scope, since):

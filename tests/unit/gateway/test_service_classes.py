@@ -5,13 +5,13 @@ import json
 import msgspec
 import pytest
 
-from gateway.dispatch.service_classes import ServiceClasses
-from gateway.errors import BadRequest, ClassNotAllowed
-from gateway.request import Surface
+from gateway.domain.errors import BadRequest, ClassNotAllowed
+from gateway.domain.request import Surface
+from gateway.domain.tenant import Plan, Tenant
+from gateway.models.service_classes import ServiceClasses
 from gateway.settings.classes import Classes
-from gateway.tenants.tenant import Plan, Tenant
 from gateway.web.openai import decode
-from gateway.web.wishes import wishes_in
+from gateway.web.queue_headers import wishes_in
 
 CLASSES = ServiceClasses(msgspec.convert({"voice": {"models": ["tts-*"], "ttft_ms": 100}}, Classes))
 

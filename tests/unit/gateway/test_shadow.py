@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.dispatch.shadow import Shadow
+from gateway.routing.shadow_policy import Shadow
 from policies.registry import routing_policy
-from policies.routing.held import PromiseBroken
+from policies.routing.checked_policy import PromiseBroken
 from policies.routing.protocol import Candidate, Route
 from workers.worker import Speed, WorkerSnapshot
 

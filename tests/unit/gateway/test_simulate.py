@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from gateway.bench.simulated import CannotDraw
 from gateway.bench.trials import by_subject, run_trials
-from gateway.cli.failure import Failure
 from gateway.cli.main import app
-from policies.routing.held import PromiseBroken
+from gateway.cli.support.failure import Failure
+from policies.routing.checked_policy import PromiseBroken
 from policies.routing.round_robin import RoundRobin
 from policies.simulation.outcome import averaged, summary
 from policies.simulation.scenario import Scenario
@@ -129,7 +129,7 @@ def test_figures_are_written_before_they_are_drawn(tmp_path, monkeypatch):
     def cannot(*_):
         raise CannotDraw("no ink")
 
-    monkeypatch.setattr("gateway.cli.simulate.plot", cannot)
+    monkeypatch.setattr("gateway.cli.commands.simulate.plot", cannot)
     given = ("--workload", "chat", "--requests", 5, "--policy", "cost", "--processes", 1)
     files = ("--json", tmp_path / "out.json", "--plot", tmp_path / "out.png")
     with pytest.raises(Failure, match="no ink"):

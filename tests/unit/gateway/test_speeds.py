@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from gateway.dispatch.speeds import FleetSpeeds, LearntSpeed
-from gateway.parts.dispatch import worker_of
+from gateway.fleet.speeds import FleetSpeeds, LearntSpeed
 from gateway.settings.types import HttpUrl
 from gateway.settings.workers import Worker as WorkerSettings
+from gateway.wiring.dispatch import worker_of
 from policies.latency_model import predicted_ttft_ms
 from policies.registry import routing_policy
 from policies.routing.protocol import Candidate, RouteQuery

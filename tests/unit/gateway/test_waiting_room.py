@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.dispatch.waiting_room import Asked, NowhereToGo, RoomRules, WaitingRoom
-from gateway.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
-from gateway.queue.shared import AskAnew
-from policies.admission import RoomBounds
+from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
+from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.waiting_room import Asked, NowhereToGo, RoomRules, WaitingRoom
+from policies.admission.admission import RoomBounds
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock

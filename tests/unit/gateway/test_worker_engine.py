@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.cli import worker_engine
-from gateway.cli.commands import Commands
-from gateway.cli.failure import Failure
-from gateway.cli.free_ports import free_ports
-from gateway.cli.worker_engine import IDLE_LOOKS, _idle
+from gateway.cli.registered_commands import Commands
+from gateway.cli.support import worker_engine
+from gateway.cli.support.failure import Failure
+from gateway.cli.support.free_ports import free_ports
+from gateway.cli.support.worker_engine import IDLE_LOOKS, _idle
 from workers.adapter import WorkerUnreachable
-from workers.engine_source import EngineAbilities
-from workers.launch import EngineLife
+from workers.launching.launch import EngineLife
+from workers.probing.engine_source import EngineAbilities
 
 
 class Saying:

@@ -6,10 +6,10 @@ from array import array
 
 import pytest
 
-from gateway.dispatch import worker_tokens as module
-from gateway.dispatch.worker_tokens import AGAIN_SECONDS, WorkerEncoder
-from gateway.request import Surface
-from gateway.tenants.tenant import Plan, Tenant
+from gateway.domain.request import Surface
+from gateway.domain.tenant import Plan, Tenant
+from gateway.tokenization import worker_tokens as module
+from gateway.tokenization.worker_tokens import AGAIN_SECONDS, WorkerEncoder
 from gateway.web.openai import decode
 from tests.fakes.clock import FakeClock
 from workers.adapter import WorkerUnreachable

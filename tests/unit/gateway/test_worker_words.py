@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dispatch.sse import FrameFilter
-from gateway.dispatch.worker_words import (
+from gateway.relay.error_redaction import (
     MESSAGE_LENGTH_MAX,
     read_error,
     with_safe_errors,
@@ -15,6 +14,7 @@ from gateway.dispatch.worker_words import (
     without_cached_tokens,
     without_transfers,
 )
+from gateway.relay.sse import FrameFilter
 
 
 @pytest.mark.parametrize(

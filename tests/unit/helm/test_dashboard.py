@@ -13,10 +13,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from gateway import errors
-from gateway.gauges import gauges
+from gateway.domain import errors
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.record import CLIENT_CLOSED, OK
+from gateway.wiring.gauges import gauges
 
 HELM = Path(__file__).parents[3] / "helm"
 DASHBOARD = json.loads((HELM / "radixgate/dashboards/radixgate.json").read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.admission import (
+from policies.admission.admission import (
     DRAIN_SECONDS,
     HOLD_MS,
     DrainRate,

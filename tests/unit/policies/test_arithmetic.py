@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.admission import has_window, retry_after_seconds
+from policies.admission.admission import has_window, retry_after_seconds
 
 
 def test_an_idle_worker_takes_any_prompt():

@@ -6,7 +6,7 @@ from policies.registry import routing_policy
 from policies.routing.pairs import ranked
 from policies.routing.protocol import Candidate, RouteQuery
 from radix_cache.match import WorkerId
-from workers.disaggregation import half_of
+from workers.adapters.disaggregation import half_of
 from workers.worker import Role, WorkerSnapshot
 
 COST = routing_policy("cost", {})

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.registry import PolicyError, routing_names, routing_policy
-from policies.routing.held import PromiseBroken
+from policies.routing.checked_policy import PromiseBroken
 from policies.routing.protocol import Candidate, RouteQuery
 from workers.worker import WorkerSnapshot
 

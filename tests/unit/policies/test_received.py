@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.queueing.received import HALF_SECONDS, TENANTS_MAX, WAITED_SECONDS, Account, jain
+from policies.queueing.fairness_account import HALF_SECONDS, TENANTS_MAX, WAITED_SECONDS, Account, jain
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from policies.registry import OptionsInvalid, PolicyError
-from policies.routing.lots import affinity, two_of
 from policies.routing.protocol import Candidate, RouteQuery, RoutingPolicy
+from policies.routing.stable_random import affinity, two_of
 from policies.simulation.contenders import contender
 from policies.simulation.trial import policy_of
 from radix_cache.match import WorkerId

@@ -5,9 +5,9 @@ from array import array
 import pytest
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.copy import TreeCopy
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.records import Head, Predicted
+from radix_cache.shared.replica import TreeCopy
 from radix_cache.tiers import TierBlocks, packed
 
 SPACE = NamespaceId(bytes(8))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.capacity import (
+from workers.planning.capacity import (
     Deployment,
     DoesNotFit,
     NoFigure,
@@ -15,8 +15,8 @@ from workers.capacity import (
     prefill_flops,
     seconds_per_token,
 )
-from workers.gpus import GPUS
-from workers.model_shape import read_shape
+from workers.planning.gpus import GPUS
+from workers.planning.model_shape import read_shape
 
 LLAMA_70B: dict[str, Any] = {
     "model_type": "llama",

@@ -8,10 +8,10 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers import disaggregation
 from workers.adapter import Failure, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapters import disaggregation
+from workers.adapters.disaggregation import Leg, Pair
 from workers.adapters.registry import BUILT_IN
-from workers.disaggregation import Leg, Pair
 
 pytestmark = pytest.mark.any_loop
 

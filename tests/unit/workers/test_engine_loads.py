@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.dispatch.loads import Place, WorkerLoad
-from workers.engine_loads import NO_LOAD, EngineLoad, RankLoad, in_metrics, of_ranks
+from gateway.fleet.loads import Place, WorkerLoad
+from workers.probing.engine_loads import NO_LOAD, EngineLoad, RankLoad, in_metrics, of_ranks
 
 METRICS = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from workers.health import FAILURES_MAX, OPEN_SECONDS, OPEN_SECONDS_MAX, HealthState
+from workers.probing.health import FAILURES_MAX, OPEN_SECONDS, OPEN_SECONDS_MAX, HealthState
 from workers.worker import Health
 
 UP = HealthState(Health.UP)

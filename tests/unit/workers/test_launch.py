@@ -10,10 +10,10 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes import scripted_engine
-from workers import engine_flags
 from workers.adapter import WorkerTarget, WorkerUnreachable
 from workers.adapters.sglang import SglangAdapter
-from workers.launch import Launch, LaunchedEngine, Patience, command_line, environment, ranks, shown
+from workers.launching import engine_flags
+from workers.launching.launch import Launch, LaunchedEngine, Patience, command_line, environment, ranks, shown
 from workers.worker import Role
 
 

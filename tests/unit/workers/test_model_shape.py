@@ -7,14 +7,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.capacity import Deployment, kv_bytes_per_token
 from workers.engine.config import EngineConfig
 from workers.engine.kv import sizing
 from workers.engine.kv.codec import kv_codec
 from workers.engine.kv.store import KVStore
 from workers.engine.model.spec import ModelSpec
-from workers.gpus import Gpu
-from workers.model_shape import DENSE, MIXTURES, ShapeUnknown, read_shape
+from workers.planning.capacity import Deployment, kv_bytes_per_token
+from workers.planning.gpus import Gpu
+from workers.planning.model_shape import DENSE, MIXTURES, ShapeUnknown, read_shape
 
 BASE: dict[str, Any] = {
     "hidden_size": 96,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.unit.workers.test_capacity import LLAMA_8B, deployment
-from workers.capacity import NoFigure
-from workers.pool_sizes import CannotMeet, Traffic, pool_sizes, transfer
+from workers.planning.capacity import NoFigure
+from workers.planning.pool_sizes import CannotMeet, Traffic, pool_sizes, transfer
 
 CHAT = Traffic(
     requests_per_second=20.0,

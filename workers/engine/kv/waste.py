@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from workers.engine.kv.baselines import ContiguousTable
 from workers.engine.kv.pool import BlockPool
-from workers.engine.sched.scheduler import Scheduler
-from workers.engine.sched.sequence import Sequence
+from workers.engine.scheduler.scheduler import Scheduler
+from workers.engine.scheduler.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

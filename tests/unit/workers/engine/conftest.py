@@ -11,7 +11,7 @@ import torch
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Output, Request
-from workers.engine.sample.params import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 from workers.engine.tiny_checkpoint import build
 
 torch.set_num_threads(1)

@@ -16,8 +16,8 @@ from workers.engine.engine import Engine
 from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
 from workers.engine.parts import EngineInfo, Parts
 from workers.engine.request import Output, Request
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.plan import Sampled, StepPlan
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.plan import Sampled, StepPlan
 from workers.engine.tokenizer import Tokenizer
 
 

@@ -20,10 +20,10 @@ from workers.engine.engine import Engine
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine.grammar.guidance import is_installed
 from workers.engine.request import Output, Request
-from workers.engine.sample.logprobs import TokenLogprob
-from workers.engine.sample.params import SamplingParams
-from workers.engine.spec.config import Method, SpecConfig
-from workers.engine.spec.medusa import FILE
+from workers.engine.sampling.logprobs import TokenLogprob
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.speculative.config import Method, SpecConfig
+from workers.engine.speculative.medusa import FILE
 
 SEEDS = 40
 SIZE_MAX = 56

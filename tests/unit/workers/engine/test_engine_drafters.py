@@ -12,12 +12,12 @@ from workers.engine.errors import ConfigInvalid
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import PrefixTree
 from workers.engine.kv.table import BlockTable
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.sequence import Sequence
-from workers.engine.spec.config import SpecConfig
-from workers.engine.spec.draft_kv import DraftKV
-from workers.engine.spec.ngram import NgramDrafter, continuation
-from workers.engine.spec.pace import (
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.sequence import Sequence
+from workers.engine.speculative.config import SpecConfig
+from workers.engine.speculative.draft_kv import DraftKV
+from workers.engine.speculative.ngram import NgramDrafter, continuation
+from workers.engine.speculative.pace import (
     PROBE_STEPS,
     PROBE_TOKENS,
     Pace,

@@ -8,8 +8,8 @@ import pytest
 from workers.engine.engine import Engine
 from workers.engine.errors import QueueFull, RequestRefused
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.sequence import FinishReason
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.sequence import FinishReason
 
 BLOCK = 16
 Finish = Callable[..., dict[str, Any]]

@@ -12,7 +12,7 @@ from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import PrefixTree
 from workers.engine.kv.table import BlockTable
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 
 SIZE = 4
 CHOICES = 5

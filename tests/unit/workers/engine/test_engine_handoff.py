@@ -17,17 +17,23 @@ import pytest
 
 from tests.unit.workers.engine.conftest import Answer, finish_all
 from workers.engine.aio import AsyncEngine
+from workers.engine.disaggregation import channel
+from workers.engine.disaggregation.decode import DecodeSide, _Pull, connect
+from workers.engine.disaggregation.handoff import HandoffFailed, Holding, Leases, LeaseState
+from workers.engine.disaggregation.manifest import (
+    Manifest,
+    fingerprint,
+    receive_as,
+    receive_frame,
+    send_frame,
+)
+from workers.engine.disaggregation.prefill import PrefillServer, PrefillSide
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineFailed, RequestRefused
-from workers.engine.pd import channel
-from workers.engine.pd.decode import DecodeSide, _Pull, connect
-from workers.engine.pd.handoff import HandoffFailed, Holding, Leases, LeaseState
-from workers.engine.pd.manifest import Manifest, fingerprint, receive_as, receive_frame, send_frame
-from workers.engine.pd.prefill import PrefillServer, PrefillSide
 from workers.engine.request import Bootstrap, Request
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.plan import Sampled
-from workers.engine.sched.sequence import Sequence
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.plan import Sampled
+from workers.engine.scheduler.sequence import Sequence
 
 LENGTHS = (1, 2, 15, 16, 17, 40, 90)
 
@@ -571,7 +577,7 @@ def test_only_ready_leases_time_out() -> None:
 
 
 def test_what_has_ended_is_forgotten_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    from workers.engine.pd import handoff
+    from workers.engine.disaggregation import handoff
 
     monkeypatch.setattr(handoff, "ENDED_MAX", 3)
     leases = Leases(lambda _: None)

@@ -20,10 +20,10 @@ from hypothesis.stateful import (
 from tests.fakes.desk import text_of, verified
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import HOLLOW, PrefixTree
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.plan import StepPlan
-from workers.engine.sched.scheduler import Scheduler
-from workers.engine.sched.sequence import FinishReason, Sequence
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.plan import StepPlan
+from workers.engine.scheduler.scheduler import Scheduler
+from workers.engine.scheduler.sequence import FinishReason, Sequence
 
 BLOCKS, SIZE, BUDGET = 8, 2, 5
 Prefix = tuple[str, tuple[int, ...]]

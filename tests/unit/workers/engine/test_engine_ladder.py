@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from workers.engine.ablation.climb import Figures, climb
+from workers.engine.ablation.command import main
+from workers.engine.ablation.rungs import CHANGES, rungs
+from workers.engine.ablation.traffic import Arrival, Shape, traffic
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.ladder.climb import Figures, climb
-from workers.engine.ladder.command import main
-from workers.engine.ladder.rungs import CHANGES, rungs
-from workers.engine.ladder.traffic import Arrival, Shape, traffic
 from workers.engine.tiny_checkpoint import build
 
 SMALL = Shape(

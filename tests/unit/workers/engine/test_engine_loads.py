@@ -7,8 +7,8 @@ import pytest
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import PrefixTree
 from workers.engine.loads import WINDOW_SECONDS, LoadMeter
-from workers.engine.sched.plan import Item, StepPlan
-from workers.engine.sched.scheduler import Scheduler
+from workers.engine.scheduler.plan import Item, StepPlan
+from workers.engine.scheduler.scheduler import Scheduler
 
 
 class Rig:

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workers.engine.attention.base import Span
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.exec import runner as runner_module
+from workers.engine.execution import runner as runner_module
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 
 NEW_TOKENS = 20
 LENGTHS = (1, 3, 15, 16, 17, 33, 48, 70)

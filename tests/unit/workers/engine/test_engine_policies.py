@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.desk import Desk, text_of
-from workers.engine.sched.policy import SchedulingPolicy
-from workers.engine.sched.sequence import FinishReason, Sequence
+from workers.engine.scheduler.policy import SchedulingPolicy
+from workers.engine.scheduler.sequence import FinishReason, Sequence
 
 STATIC = SchedulingPolicy(batching="static", chunked_prefill=False, prefix_caching=False)
 WHOLE = SchedulingPolicy(chunked_prefill=False)

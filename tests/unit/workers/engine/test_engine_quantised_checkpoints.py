@@ -21,7 +21,7 @@ from workers.engine.model.quant_spec import QuantSpec
 from workers.engine.model.quantised_checkpoint import read_groups
 from workers.engine.model.spec import ModelSpec
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
+from workers.engine.sampling.params import SamplingParams
 
 PROMPTS = [[5, 9, 200, 431, 77] * 3, [8], [400, 41, 42, 43] * 5]
 

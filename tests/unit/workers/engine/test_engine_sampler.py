@@ -19,12 +19,12 @@ from transformers import (
 )
 
 from workers.engine.errors import RequestRefused
-from workers.engine.sample.distribution import RANKED_FIRST, distribution
-from workers.engine.sample.logprobs import LogprobReader
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sample.rng import Stream, uniform
-from workers.engine.sample.row import Row
-from workers.engine.sample.sampler import pick, sample
+from workers.engine.sampling.distribution import RANKED_FIRST, distribution
+from workers.engine.sampling.logprobs import LogprobReader
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.rng import Stream, uniform
+from workers.engine.sampling.row import Row
+from workers.engine.sampling.sampler import pick, sample
 
 VOCAB = 24
 MASK_BITS = 32

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.desk import Desk, text_of
 from workers.engine.errors import QueueFull
-from workers.engine.sched.sequence import FinishReason, Sequence
+from workers.engine.scheduler.sequence import FinishReason, Sequence
 
 
 def test_a_prompt_is_computed_in_chunks_and_then_decodes() -> None:

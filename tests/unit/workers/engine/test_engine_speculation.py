@@ -17,12 +17,12 @@ from workers.engine.engine import Engine
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine.request import Request
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sched.plan import Item
-from workers.engine.sched.sequence import FinishReason, Sequence
-from workers.engine.spec.config import SpecConfig
-from workers.engine.spec.medusa import FILE
-from workers.engine.spec.model_drafter import LAG_MAX, early_exit
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.sequence import FinishReason, Sequence
+from workers.engine.speculative.config import SpecConfig
+from workers.engine.speculative.medusa import FILE
+from workers.engine.speculative.model_drafter import LAG_MAX, early_exit
 from workers.engine.tiny_checkpoint import build
 
 NOISE = 0.04

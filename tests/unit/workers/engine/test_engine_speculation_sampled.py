@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from workers.engine.attention.base import Span
 from workers.engine.attention.sdpa import SdpaBackend
-from workers.engine.exec import runner as runner_module
-from workers.engine.exec.runner import Runner
+from workers.engine.execution import runner as runner_module
+from workers.engine.execution.runner import Runner
 from workers.engine.kv.codec import kv_codec
 from workers.engine.kv.pool import BlockPool
 from workers.engine.kv.prefix import PrefixTree
@@ -24,16 +24,16 @@ from workers.engine.kv.store import KVStore
 from workers.engine.model.decoder import Decoder
 from workers.engine.model.spec import ModelSpec
 from workers.engine.model.weights import load_decoder
-from workers.engine.sample.distribution import distribution
-from workers.engine.sample.params import SamplingParams
-from workers.engine.sample.rng import Stream
-from workers.engine.sample.row import Row
-from workers.engine.sched.scheduler import Scheduler
-from workers.engine.sched.sequence import Sequence
-from workers.engine.sched.speculation import Speculation
-from workers.engine.spec.config import SpecConfig
-from workers.engine.spec.draft_kv import DraftKV
-from workers.engine.spec.model_drafter import ModelDrafter, early_exit
+from workers.engine.sampling.distribution import distribution
+from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.rng import Stream
+from workers.engine.sampling.row import Row
+from workers.engine.scheduler.scheduler import Scheduler
+from workers.engine.scheduler.sequence import Sequence
+from workers.engine.scheduler.speculation import Speculation
+from workers.engine.speculative.config import SpecConfig
+from workers.engine.speculative.draft_kv import DraftKV
+from workers.engine.speculative.model_drafter import ModelDrafter, early_exit
 
 DRAWS = 8_000
 DRAFTS = 2

@@ -1,0 +1,45 @@
+"""A gateway's keeper of batches, put together from its parts."""
+
+import asyncio
+from functools import partial
+
+from gateway.app import Gateway
+from gateway.batches.batch_claimer import Keeper
+from gateway.batches.services import LINE_BYTES_MAX, ROWS_BYTES_MAX, BatchParts, Memory
+from gateway.domain.request import Surface
+from gateway.pipeline import serve
+from gateway.settings.tree import Settings
+from gateway.web import dialects
+from gateway.web.anthropic.batch_body import ENDPOINT
+from gateway.web.batches import SURFACES
+from gateway.web.dialects import NewDialect
+
+
+def keeper_of(gateway: Gateway) -> Keeper | None:
+    """None without a database."""
+    records, settings = gateway.records, gateway.settings.batches
+    if records.batches is None or records.shelf is None:
+        return None
+
+    def dialect(endpoint: str) -> NewDialect:
+        surface = Surface.MESSAGES if endpoint == ENDPOINT else SURFACES[endpoint]
+        return dialects.of(surface, records.responses)
+
+    parts = BatchParts(
+        store=records.batches,
+        shelf=records.shelf,
+        ask=partial(serve, at=gateway.services),
+        dialects=dialect,
+        slots=asyncio.Semaphore(settings.running_rows_max),
+        memory=Memory(ROWS_BYTES_MAX),
+        rows_max=settings.rows_max,
+        batch_rows_max=settings.running_rows_max,
+        line_bytes_max=row_bytes_max(gateway.settings),
+        counts=records.batch_counts,
+    )
+    return Keeper(parts, running_max=settings.running_max, kept_seconds=settings.kept_seconds)
+
+
+def row_bytes_max(settings: Settings) -> int:
+    """The longest line of a batch's input."""
+    return min(LINE_BYTES_MAX, settings.requests.body_bytes_max)

@@ -1,0 +1,29 @@
+"""`radixgate check-config` and `radixgate explain-config`."""
+
+import sys
+from collections.abc import Sized
+
+from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.settings.sources import load
+
+
+def check_config(config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Check the settings: exit code 0 if they are right, 2 and one line with the path if not."""
+    loaded = load(config, assignments=set_ or ())
+    for warning in loaded.warnings:
+        print(f"radixgate: warning: {warning}", file=sys.stderr)
+    settings = loaded.settings
+    workers, tenants = _count(settings.workers, "worker"), _count(settings.tenants, "tenant")
+    print(f"The settings are right: {workers}, {tenants}, policy {settings.routing.policy}.")
+
+
+def explain_config(config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Print every setting with its value and where it came from. Secrets are masked."""
+    leaves = list(load(config, assignments=set_ or ()).leaves())
+    widths = [max(len(leaf[column]) for leaf in leaves) for column in (0, 1)]
+    for path, value, source in leaves:
+        print(f"{path:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}")
+
+
+def _count(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")

@@ -1,0 +1,92 @@
+"""`radixgate operators`: who may use the admin API, and as what."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.support.columns import columns
+from gateway.cli.support.failure import Failure
+from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.cli.support.store_access import AsJson, moment_of, opened_store, run, settings_of, shown
+from gateway.database.operators import ROLES, Operator
+from gateway.process.secrets import deployment_secret
+from gateway.settings.tokens import Role
+from gateway.tenants.keys import NewKey, pepper
+from gateway.tenants.operator_life import OperatorLife
+
+app = typer.Typer(help="Who may use the admin API.", rich_markup_mode=None)
+
+_ROLES: dict[str, Role] = {role: role for role in ROLES}
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who it is.", metavar="NAME")],
+    role: Annotated[
+        str,
+        typer.Option(
+            help="viewer (looks), operator (changes tenants, plans, keys) or owner (also operators)."
+        ),
+    ] = "viewer",
+    expires: Annotated[
+        str | None, typer.Option(help="Last day, or a moment with its zone.", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the token alone.")] = False,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Make a token. It is shown once."""
+    if role not in _ROLES:
+        raise Failure(f"--role {role}: there are {', '.join(ROLES)}", 2)
+    if not 1 <= len(name) <= 200:
+        raise Failure("a name has 1 to 200 characters", 2)
+    ends = moment_of(expires).seconds if expires is not None else None
+
+    async def work() -> NewKey:
+        settings = settings_of(config, set_)
+        async with opened_store(settings) as store:
+            life = OperatorLife(store, pepper(deployment_secret(settings)))
+            return await life.create(name, _ROLES[role], ends)
+
+    made = run(work())
+    print(
+        made.text if quiet else f"The token, shown only now:\n\n    {made.text}\n\nIts public id: {made.id}"
+    )
+
+
+@app.command("list")
+def list_(json: AsJson = False, config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Show operators; never their tokens."""
+
+    async def work() -> list[Operator]:
+        async with opened_store(settings_of(config, set_)) as store:
+            return await store.operators()
+
+    found = run(work())
+    if json:
+        print("\n".join(shown(_without_hash(operator)) for operator in found))
+        return
+    now = time.time()
+    rows = [(o.id, o.name, o.role, "active" if o.active(now) else "ended") for o in found]
+    print("\n".join(columns([("operator", "name", "role", "state"), *rows])))
+
+
+@app.command()
+def revoke(
+    identity: Annotated[str, typer.Argument(help="Public id of the token.", metavar="ID")],
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """End a token at once, and for ever."""
+
+    async def work() -> None:
+        settings = settings_of(config, set_)
+        async with opened_store(settings) as store:
+            await OperatorLife(store, pepper(deployment_secret(settings))).revoke(identity)
+
+    run(work())
+
+
+def _without_hash(operator: Operator) -> dict[str, Any]:
+    return {name: getattr(operator, name) for name in Operator.__struct_fields__ if name != "hash"}

@@ -1,0 +1,74 @@
+"""`radixgate queue`: who waits in the gateways that run, how long, why, and what each tenant gets."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, ask
+from gateway.cli.support.columns import columns
+from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.settings.sources import load
+
+LINES = 20
+TENANTS = ("tenant", "weight", "waiting", "units of late", "share", "due")
+REQUESTS = ("tenant", "class", "waited", "target", "uncached", "cached", "cost", "why")
+
+
+def queue(
+    lines: Annotated[int, typer.Option(help="Waiting requests to show of each queue.", min=0)] = LINES,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    url: AdminUrl = None,
+    token: AdminToken = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Show who waits in all gateways, since when and why, and what each tenant has received against its share.
+
+    Work counts in cost units and fades, half of it in 30 seconds. A share is due to who has waited in the last
+    minute; evenness is Jain's index of what those have received over their weights.
+    """
+    found = ask(load(config, assignments=set_ or (), complete=False).settings, url, token, "queue")
+    if as_json:
+        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print("\n".join(_told(found, lines)))
+
+
+def _told(found: dict[str, Any], lines: int) -> Iterator[str]:
+    kept = "all gateways together" if found["shared"] else "each gateway alone"
+    told = f"{len(found['told'])} of {found['gateways']} gateways say what follows"
+    yield f"turns are given by {kept}; {told}; {found['preemptions']} batch requests gave way"
+    for one in found["queues"]:
+        yield ""
+        yield (
+            f"{one['queue']}: {one['waiting']} waiting with {one['waiting_tokens']} tokens, "
+            f"{one['drain_units_per_second']:.0f} units/s, evenness {one['evenness']:.3f}"
+        )
+        if one["tenants"]:
+            yield from columns([TENANTS, *map(_tenant, one["tenants"])])
+        if one["requests"] and lines:
+            yield from columns([REQUESTS, *map(_request, one["requests"][:lines])])
+        if one["waiting"] > lines:
+            yield f"and {one['waiting'] - lines} more"
+
+
+def _tenant(one: dict[str, Any]) -> tuple[str, ...]:
+    due = f"{one['due']:.1%}" if one["due"] else "-"
+    units = f"{one['units']:.0f}"
+    return one["tenant"], f"{one['weight']:g}", str(one["waiting"]), units, f"{one['share']:.1%}", due
+
+
+def _request(one: dict[str, Any]) -> tuple[str, ...]:
+    target = one["target_in_seconds"]
+    return (
+        one["tenant"],
+        one["class"],
+        f"{one['waited_seconds']:.1f} s",
+        "-" if target is None else f"in {target:.1f} s" if target >= 0 else f"missed by {-target:.1f} s",
+        str(one["uncached_tokens"]),
+        str(one["cached_tokens"]),
+        f"{one['cost']:.0f}",
+        one["why"],
+    )

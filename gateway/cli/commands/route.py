@@ -1,0 +1,118 @@
+"""`radixgate route`: where a running gateway would send a request now, and why. It sends nothing."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, ask
+from gateway.cli.support.columns import columns
+from gateway.cli.support.failure import Failure
+from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.settings.sources import load
+
+PROMPT_BYTES_MAX = 200 * 1024
+
+
+def route(
+    prompt: Annotated[
+        Path,
+        typer.Argument(help="A file with a request's JSON, or with a prompt's text; - for standard input."),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model, where the file has none.", show_default=False)
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose request it is.")] = "default",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show every worker, and what its cost is made of.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    url: AdminUrl = None,
+    token: AdminToken = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Show where a request would go now: which worker, how much of the prompt it holds, and why it is best.
+
+    Asks a running gateway's admin API; the request is not sent to any worker.
+    """
+    settings = load(config, assignments=set_ or (), complete=False).settings
+    body = _body(prompt, model)
+    api = "completions" if "prompt" in body and "messages" not in body else "chat/completions"
+    asked = {"body": body, "tenant": tenant, "api": api}
+    found = ask(settings, url, token, "route", asked)
+    if as_json:
+        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print("\n".join(_told(found, explain=explain)))
+    if not any(worker["rank"] for worker in found["workers"]):
+        raise Failure(f"no worker can take a request for {found['model']}")
+
+
+def _body(path: Path, model: str | None) -> dict[str, Any]:
+    try:
+        with sys.stdin.buffer if str(path) == "-" else path.open("rb") as opened:
+            text = opened.read(PROMPT_BYTES_MAX + 1)
+    except OSError as err:
+        raise Failure(f"{path} cannot be read: {err.strerror}", 2) from err
+    if len(text) > PROMPT_BYTES_MAX:
+        raise Failure(f"{path} is larger than {PROMPT_BYTES_MAX} bytes", 2)
+    try:
+        body = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        body = None
+    if not isinstance(body, dict):
+        body = {"messages": [{"role": "user", "content": text.decode("utf-8", "replace")}]}
+    if model is not None:
+        body["model"] = model
+    if not isinstance(body.get("model"), str):
+        raise Failure("--model: the request names no model", 2)
+    return body
+
+
+def _told(found: dict[str, Any], *, explain: bool) -> list[str]:
+    exact = "" if found["exact"] else " (estimated)"
+    asked = (
+        f"{found['asked']}, answered by {found['model']}"
+        if found["asked"] != found["model"]
+        else found["model"]
+    )
+    lines = [
+        f"{asked} for {found['tenant']}: {found['prompt_tokens']} prompt tokens{exact} in {found['blocks']} full "
+        f"blocks, about {found['output_tokens']} to come; {found['waiting']} waiting; policy {found['policy']}"
+    ]
+    workers = found["workers"] if explain else found["workers"][:1]
+    head = ("", "worker", "state", "cost ms", "TTFT ms", "held", "ahead", "streams", "why")
+    rows = [
+        (
+            str(worker["rank"] or "-"),
+            worker["worker"],
+            worker["state"],
+            _number(worker["cost_ms"]),
+            _number(worker["predicted_ttft_ms"]),
+            str(worker["matched_tokens"]),
+            str(worker["tokens_queued"] - worker["tokens_computed"]),
+            str(worker["streams"]),
+            worker["reason"]
+            + ("" if worker["has_window"] or not worker["rank"] else "; full, it would wait"),
+        )
+        for worker in workers
+    ]
+    lines += columns([head, *rows])
+    if explain:
+        for worker in workers:
+            if worker["terms"]:
+                terms = ", ".join(
+                    f"{name.removesuffix('_ms').replace('_', ' ')} {_number(value)}"
+                    for name, value in worker["terms"].items()
+                )
+                lines.append(f"{worker['worker']}: {terms}")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,0 +1,252 @@
+"""`radixgate simulate`: routing policies on a trace, on a fleet of simulated engines. Nothing is served."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import orjson
+import typer
+from rich.console import Console
+
+from gateway.bench.machine import machine, versions
+from gateway.bench.simulated import CannotDraw, plot, policies_table, tenants_table
+from gateway.bench.trials import by_subject, cores, run_trials
+from gateway.cli.support.failure import Failure
+from gateway.cli.support.progress_bar import bar
+from gateway.cli.support.results import writable
+from policies.registry import PolicyError
+from policies.routing.checked_policy import PromiseBroken
+from policies.simulation.contenders import contender_names
+from policies.simulation.order import ORDERS
+from policies.simulation.scenario import Happening, Scenario
+from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
+from policies.simulation.trace import BLOCK_TOKENS, TraceInvalid
+from policies.simulation.trial import LIMITS, Source, Trial, policy_of, restarts
+from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.workloads import WORKLOADS, Load
+
+COMPARED = ("cost", "product", "session", "chwbl", "least_work", "p2c", "round_robin")
+ENDINGS = (".png", ".svg", ".pdf")
+RESTARTS_MAX = 100_000
+WIDTH = 110
+"""Of tables that go into a file or a pipe, which have no width of their own."""
+
+
+def simulate(
+    trace: Annotated[
+        Path | None, typer.Argument(help="A trace in Mooncake's format (JSON lines).", show_default=False)
+    ] = None,
+    workload: Annotated[
+        str, typer.Option(help=f"Without a trace: one that is generated ({', '.join(WORKLOADS)}).")
+    ] = "mixed",
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME or NAME:OPTION=VALUE,... May be repeated.", show_default=" ".join(COMPARED)),
+    ] = None,
+    everybody: Annotated[
+        bool, typer.Option("--all", help="Everybody, rules of other gateways included.")
+    ] = False,
+    limits: Annotated[
+        bool,
+        typer.Option("--limits", help="Also what no routing passes by much: one cache for all; see README."),
+    ] = False,
+    workers: Annotated[int, typer.Option(help="Engines.", min=1, max=100_000)] = 4,
+    kv_tokens: Annotated[
+        int, typer.Option(help="KV capacity of each.", min=BLOCK_TOKENS, max=10**9)
+    ] = 1_000_000,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="JSON or YAML: step times of the engine.", show_default="8B class, one GPU"),
+    ] = None,
+    order: Annotated[str, typer.Option(help=f"Of each engine's queue: {', '.join(ORDERS)}.")] = "fcfs",
+    speed: Annotated[float, typer.Option(help="How much faster than recorded.", min=0.001, max=10_000)] = 1.0,
+    requests: Annotated[
+        int, typer.Option(help="The first so many; 0: all of a trace, 5,000 of a workload.", min=0, max=10**7)
+    ] = 0,
+    rate: Annotated[
+        float, typer.Option(help="Of a workload: sessions a second.", min=0.001, max=100_000)
+    ] = 2.0,
+    tenants: Annotated[int, typer.Option(help="Of a workload.", min=1, max=100_000)] = 32,
+    skew: Annotated[
+        float, typer.Option(help="Zipf exponent of the tenants' shares; 0: even.", min=0, max=5)
+    ] = 1.0,
+    gateways: Annotated[
+        list[int] | None,
+        typer.Option(help="May be repeated, to compare.", show_default="1", min=1, max=100_000),
+    ] = None,
+    sync_ms: Annotated[
+        float, typer.Option(help="How late gateways hear of one another's loads; -1: never.", min=-1, max=1e6)
+    ] = 0.0,
+    events_ms: Annotated[float, typer.Option(help="How late KV events are.", min=0, max=1e6)] = 0.0,
+    event_loss: Annotated[float, typer.Option(help="Share of KV events that are lost.", min=0, max=1)] = 0.0,
+    window_tokens: Annotated[
+        int, typer.Option(help="Release window of a worker; 0: all is sent at once.", min=0, max=10**9)
+    ] = 0,
+    hold: Annotated[
+        str, typer.Option(help=f"Order of those who wait in the gateway: {', '.join(ORDERS)}.")
+    ] = "hrrn",
+    queue: Annotated[
+        bool,
+        typer.Option(
+            "--queue",
+            help="Requests wait as in the gateway by default: `sfq`, `hrrn`, hold 0, a release window of "
+            f"{RELEASE_WINDOW_TOKENS} tokens.",
+        ),
+    ] = False,
+    restart_every: Annotated[
+        float, typer.Option(help="Kill a worker every so many seconds; 0: none.", min=0, max=1e6)
+    ] = 0.0,
+    restart_seconds: Annotated[float, typer.Option(help="How long it is away then.", min=0, max=1e6)] = 30.0,
+    seeds: Annotated[int, typer.Option(help="Runs of each, averaged.", min=1, max=1000)] = 1,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0, max=2**31)] = 0,
+    processes: Annotated[int, typer.Option(help="0: one for each core.", min=0, max=1024)] = 0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file.", show_default=False)
+    ] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare routing policies on a trace, with simulated engines: hit ratio, TTFT, TPOT, goodput, imbalance."""
+    if plot_file is not None and plot_file.suffix not in ENDINGS:
+        raise Failure(f"--plot: {plot_file} must end in {', '.join(ENDINGS)}", 2)
+    writable("--json", json_file)
+    writable("--plot", plot_file, drawn=True)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    _one_of("--workload", workload, tuple(WORKLOADS))
+    source = Source(
+        path=trace,
+        workload=workload,
+        load=Load(requests=requests or 5000, rate=rate, tenants=tenants, skew=skew),
+        speed=speed,
+        requests_max=requests or None,
+    )
+    subjects = [*(contender_names() if everybody else policy or COMPARED), *(LIMITS if limits else ())]
+    try:
+        for subject in subjects:
+            if subject not in LIMITS:
+                policy_of(subject)
+        first = source.trace(seed)
+        if restart_every and first[-1].at / restart_every > RESTARTS_MAX:
+            raise Failure(f"--restart-every: {restart_every:g} s is more than {RESTARTS_MAX:,} restarts", 2)
+        scenario = Scenario(
+            workers=workers,
+            kv_tokens=kv_tokens,
+            times=read_step_time(calibration) if calibration else StepTime(),
+            order=_one_of("--order", order, tuple(ORDERS)),
+            sync_seconds=None if sync_ms < 0 else sync_ms / 1000,
+            event_seconds=events_ms / 1000,
+            event_loss=event_loss,
+            window_tokens=window_tokens or (RELEASE_WINDOW_TOKENS if queue else None),
+            turns=QueueRule() if queue else None,
+            hold=_one_of("--hold", hold, tuple(ORDERS)),
+            changes=restarts(
+                workers, every_seconds=restart_every, for_seconds=restart_seconds, until=first[-1].at
+            )
+            if restart_every
+            else (),
+        )
+        trials = _trials(subjects, source, scenario, gateways or [1], range(seed, seed + seeds))
+        results = _watched(console, trials, processes or cores(), len(first))
+    except (PolicyError, TraceInvalid, CalibrationInvalid) as err:
+        raise Failure(f"simulate: {err}", 2) from err
+    except PromiseBroken as err:
+        raise Failure(f"simulate: {err}") from err
+    groups = by_subject(trials, results)
+    for group, runs in groups.items():
+        title = f"{len(first):,} requests on {workers:,} workers of {kv_tokens:,} tokens, {group}"
+        console.print(policies_table(title, runs))
+        leading = next(iter(runs))
+        if runs[leading]["tenants"]:
+            console.print(tenants_table(leading, runs[leading]))
+    if json_file is not None:
+        _write(json_file, source, scenario, len(first), range(seed, seed + seeds), groups)
+        console.print(f"written to {json_file}", soft_wrap=True)
+    if plot_file is not None:
+        try:
+            plot(plot_file, groups)
+        except CannotDraw as err:
+            raise Failure(f"--plot: {err}") from err
+        console.print(f"drawn in {plot_file}", soft_wrap=True)
+
+
+def _trials(
+    subjects: Sequence[str], source: Source, scenario: Scenario, gateways: Sequence[int], seeds: Iterable[int]
+) -> list[Trial]:
+    """Limits have one gateway: they are run once."""
+    return [
+        Trial(
+            subject=subject,
+            source=source,
+            scenario=replace(scenario, gateways=count),
+            seed=seed,
+            group=f"{count} gateway{'s' if count > 1 else ''}",
+        )
+        for count in gateways
+        for subject in subjects
+        for seed in seeds
+        if subject not in LIMITS or count == gateways[0]
+    ]
+
+
+def _watched(
+    console: Console, trials: Sequence[Trial], processes: int, requests: int
+) -> list[dict[str, Any]]:
+    """Runs them under a progress bar, which counts requests."""
+    with bar(console) as shown:
+        task = shown.add_task("requests", total=len(trials) * requests)
+        return run_trials(trials, processes=processes, progress=lambda more: shown.advance(task, more))
+
+
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise Failure(f"{option}: {value!r} is not one of {', '.join(known)}", 2)
+    return value
+
+
+def _write(
+    file: Path,
+    source: Source,
+    scenario: Scenario,
+    requests: int,
+    seeds: range,
+    groups: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """The result file, in the one shape that all of them have; runs of several gateways by `policy @ gateways`.
+
+    Its settings are all that it takes to have the same figures again.
+    """
+    load = source.load
+    settings = {
+        "trace": source.path.name if source.path else source.workload,
+        "speed": source.speed,
+        "requests": requests,
+        **({} if source.path else {"rate": load.rate, "tenants": load.tenants, "skew": load.skew}),
+        "seed": seeds.start,
+        "seeds": len(seeds),
+        "workers": scenario.workers,
+        "kv_tokens": scenario.kv_tokens,
+        "order": scenario.order,
+        "hold": scenario.hold,
+        "window_tokens": scenario.window_tokens,
+        "queue": scenario.turns is not None,
+        "sync_seconds": scenario.sync_seconds,
+        "event_seconds": scenario.event_seconds,
+        "event_loss": scenario.event_loss,
+        "restarts": sum(change.what is Happening.KILL for change in scenario.changes),
+        "step_time": msgspec.to_builtins(scenario.times),
+    }
+    runs = {
+        name if len(groups) == 1 else f"{name} @ {group}": figures
+        for group, of in groups.items()
+        for name, figures in of.items()
+    }
+    result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
+    try:
+        file.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+    except OSError as err:
+        raise Failure(f"--json: {file} cannot be written: {err.strerror}", 2) from err

@@ -1,0 +1,290 @@
+"""`radixgate organisations`, `plans` and `tenants`: who uses the gateway, in the database."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import typer
+
+from gateway.cli.support.columns import columns
+from gateway.cli.support.failure import Failure
+from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.cli.support.store_access import (
+    Addresses,
+    Allow,
+    AsJson,
+    CacheBlocksMax,
+    Classes,
+    Clear,
+    Concurrency,
+    ContextLengthMax,
+    ContextLengths,
+    Deny,
+    Disabled,
+    Limits,
+    Overflow,
+    Weight,
+    WithoutRedis,
+    checked,
+    context_lengths_of,
+    limits_of,
+    models_of,
+    networks_of,
+    opened_store,
+    run,
+    settings_of,
+    shown,
+    without,
+)
+from gateway.database.tenant_store import TenantStore
+from gateway.settings.tenants import Isolation, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
+
+Value = TypeVar("Value")
+
+MODES: dict[str, Literal["isolated", "group", "shared"]] = {
+    "isolated": "isolated",
+    "group": "group",
+    "shared": "shared",
+}
+
+organisations = typer.Typer(help="Organisations: who pays for tenants.", rich_markup_mode=None)
+plans = typer.Typer(help="Plans: what tenants may use.", rich_markup_mode=None)
+tenants = typer.Typer(help="Tenants: projects of organisations.", rich_markup_mode=None)
+
+
+@organisations.command("set")
+def set_organisation(
+    identity: Annotated[str, typer.Argument(metavar="ID")],
+    limit: Limits = None,
+    concurrency: Concurrency = None,
+    disabled: Disabled = None,
+    clear: Clear = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Make an organisation, or change what is given."""
+
+    async def work() -> None:
+        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
+            now = await change.organisation(identity) or OrganisationSettings(id=identity)
+            now = without(now, clear, kept=("id",))
+            changed = _changed(now, limits=limit, concurrency=concurrency, disabled=disabled)
+            await change.put_organisation(changed)
+
+    run(work())
+
+
+@organisations.command("list")
+def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+    """Show organisations."""
+
+    found = _read(config, set_, TenantStore.all_organisations)
+    rows = [(o.id, _limits(o.limits), o.concurrency or "-", _state(o.disabled)) for o in found]
+    _print(found, ("organisation", "limits", "concurrency", "state"), rows, json)
+
+
+@plans.command("set")
+def set_plan(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    limit: Limits = None,
+    concurrency: Concurrency = None,
+    weight: Weight = None,
+    class_: Classes = None,
+    allow: Allow = None,
+    deny: Deny = None,
+    context_length_max: ContextLengthMax = None,
+    context_length: ContextLengths = None,
+    cache_blocks_max: CacheBlocksMax = None,
+    without_redis: WithoutRedis = None,
+    overflow: Overflow = None,
+    clear: Clear = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Make a plan, or change what is given."""
+
+    async def work() -> None:
+        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
+            now = without(await change.plan(name) or Plan(name=name), clear, kept=("name",))
+            changed = _changed(
+                now,
+                limits=limit,
+                concurrency=concurrency,
+                weight=weight,
+                classes=class_,
+                models=models_of(now.models, allow, deny),
+                context_length_max=context_length_max,
+                context_lengths=context_length,
+                cache_blocks_max=cache_blocks_max,
+                without_redis=without_redis,
+                overflow=overflow,
+            )
+            await change.put_plan(changed)
+
+    run(work())
+
+
+@plans.command("list")
+def list_plans(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+    """Show plans."""
+
+    found = _read(config, set_, TenantStore.all_plans)
+    rows = [
+        (
+            p.name,
+            _limits(p.limits),
+            p.concurrency or "-",
+            f"{p.weight:g}",
+            " ".join(p.classes) or "-",
+            _models(p.models),
+        )
+        for p in found
+    ]
+    _print(found, ("plan", "limits", "concurrency", "weight", "classes", "models"), rows, json)
+
+
+@tenants.command("set")
+def set_tenant(
+    identity: Annotated[str, typer.Argument(metavar="ID")],
+    organisation: Annotated[
+        str | None, typer.Option(help="Who pays; by default itself.", show_default=False)
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option(help="Name of a plan, here or in the settings file.", show_default=False)
+    ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option(help="isolated, shared, or group:NAME.", show_default=False),
+    ] = None,
+    allow: Allow = None,
+    deny: Deny = None,
+    address: Addresses = None,
+    disabled: Disabled = None,
+    limit: Limits = None,
+    concurrency: Concurrency = None,
+    context_length_max: ContextLengthMax = None,
+    context_length: ContextLengths = None,
+    cache_blocks_max: CacheBlocksMax = None,
+    without_redis: WithoutRedis = None,
+    overflow: Overflow = None,
+    clear: Clear = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Make a tenant, or change what is given."""
+
+    async def work() -> None:
+        settings = settings_of(config, set_)
+        of_file = {plan.name for plan in settings.plans}
+        async with opened_store(settings) as store, store.change() as change:
+            now = await change.tenant(identity) or TenantSettings(id=identity)
+            now = without(now, clear, kept=("id", "keys"))
+            changed = _changed(
+                now,
+                organisation=organisation,
+                plan=plan,
+                isolation=isolation,
+                models=models_of(now.models, allow, deny),
+                addresses=address,
+                disabled=disabled,
+                limits=limit,
+                concurrency=concurrency,
+                context_length_max=context_length_max,
+                context_lengths=context_length,
+                cache_blocks_max=cache_blocks_max,
+                without_redis=without_redis,
+                overflow=overflow,
+            )
+            if changed.plan is not None and not await change.has_plan(changed.plan, of_file):
+                raise Failure(
+                    f"there is no plan {changed.plan!r}, neither in the database nor in the settings file"
+                )
+            await change.put_tenant(changed)
+
+    run(work())
+
+
+@tenants.command("list")
+def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+    """Show tenants."""
+
+    async def every(store: TenantStore) -> list[TenantSettings]:
+        return [tenant async for tenant in store.all_tenants()]
+
+    found = _read(config, set_, every)
+    rows = [
+        (
+            t.id,
+            t.organisation or t.id,
+            t.plan or "-",
+            _limits(t.limits),
+            _models(t.models),
+            _state(t.disabled),
+        )
+        for t in found
+    ]
+    _print(found, ("tenant", "organisation", "plan", "limits", "models", "state"), rows, json)
+
+
+def _read(
+    config: ConfigFile, assignments: Assignments, read: Callable[[TenantStore], Awaitable[Value]]
+) -> Value:
+    async def work() -> Value:
+        async with opened_store(settings_of(config, assignments)) as store:
+            return await read(store)
+
+    return run(work())
+
+
+def _changed(value: Value, **given: Any) -> Value:
+    """With what was given on the command line, read where it is text. Raises Failure."""
+    read = {
+        name: READERS[name](new) if name in READERS else new for name, new in given.items() if new is not None
+    }
+    changed: Value = msgspec.structs.replace(value, **read)  # type: ignore[type-var]
+    return checked(changed)
+
+
+def _isolation(text: str) -> Isolation:
+    mode, _, group = text.partition(":")
+    if mode not in MODES or (mode == "group") != bool(group):
+        raise Failure(f"--isolation {text}: expected isolated, shared or group:NAME", 2)
+    return Isolation(mode=MODES[mode], group=group or None)
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "limits": limits_of,
+    "context_lengths": context_lengths_of,
+    "addresses": networks_of,
+    "classes": tuple,
+    "isolation": _isolation,
+}
+
+
+def _limits(limits: Sequence[Limit]) -> str:
+    return ", ".join(map(_limit, limits)) or "-"
+
+
+def _limit(limit: Limit) -> str:
+    amount = f"{limit.spend:g}" if limit.spend is not None else str(limit.amount)
+    text = f"{amount} {limit.unit.removeprefix('total_')}"
+    if limit.unit != "concurrency":
+        text += f"/{limit.per if limit.reset == 'smooth' else f'{limit.reset} {limit.per}'}"
+    for more in (" ".join(limit.models), limit.mode if limit.mode != "enforce" else ""):
+        text += f" ({more})" if more else ""
+    return text + (f" until {limit.until}" if limit.until is not None else "")
+
+
+def _models(models: ModelAccess) -> str:
+    return " ".join((*models.allow, *(f"!{pattern}" for pattern in models.deny)))
+
+
+def _state(disabled: bool) -> str:
+    return "disabled" if disabled else "enabled"
+
+
+def _print(found: Sequence[Any], head: Sequence[str], rows: Sequence[Sequence[Any]], json: bool) -> None:
+    if json:
+        print("\n".join(shown(each) for each in found))
+    else:
+        print("\n".join(columns([head, *rows])))

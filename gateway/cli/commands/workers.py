@@ -1,0 +1,183 @@
+"""`radixgate workers`: who serves; who joins, leaves, and gets no new requests, in all gateways at once."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from gateway.cli.support.columns import columns
+from gateway.cli.support.failure import Failure
+from gateway.cli.support.index_access import opened
+from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.discovery import sleeping
+from gateway.discovery.file import worker_from
+from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.source import SourceAway
+from gateway.settings.sources import load
+from gateway.settings.tree import Settings
+from gateway.settings.urls import url_problem
+from gateway.settings.workers import Worker
+from gateway.wiring.dispatch import worker_of
+from workers.adapter import Sleeps, WorkerUnreachable
+from workers.adapters.registry import adapters
+
+app = typer.Typer(
+    help="Workers of all gateways: those of the settings, and those that are registered in Redis. What is said "
+    "here takes effect in every gateway within a second or two; with `redis.url: embedded` a gateway has to run.",
+    rich_markup_mode=None,
+)
+
+T = TypeVar("T")
+Workers = Annotated[list[str], typer.Argument(help="Ids of workers.")]
+
+
+@app.command("list")
+def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Show the workers of the settings and those that are registered, and who is drained, wherever it is found."""
+    settings = _settings(config, set_)
+
+    async def look(registry: WorkerRegistry) -> tuple[list[Worker], dict[str, str], frozenset[str]]:
+        return *await registry.workers(), await registry.draining()
+
+    registered, refused, draining = _with(settings, look)
+    head = ("worker", "kind", "url", "from", "state")
+    rows = [
+        (worker.id, worker.kind, worker.url, source, "draining" if worker.id in draining else "")
+        for source, workers in (("settings", settings.workers), ("registered", registered))
+        for worker in workers
+    ]
+    named = {row[0] for row in rows}
+    rows += [
+        (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
+    ]
+    rows += [(worker, "", "", "registered", f"not understood: {why}") for worker, why in refused.items()]
+    print("\n".join(columns([head, *rows])))
+
+
+@app.command()
+def add(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    url: Annotated[str, typer.Argument(help="Its address.")],
+    kind: Annotated[str, typer.Option(help="What it speaks.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Models it serves; may be repeated.", show_default="what it reports"),
+    ] = None,
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Register a worker. Gateways with `discovery: [{kind: redis}]` take it up within a second or two."""
+    settings = _settings(config, set_)
+    if worker in {one.id for one in settings.workers}:
+        raise Failure(f"worker {worker} stands in the settings", 2)
+    if kind not in adapters():
+        raise Failure(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
+    given: dict[str, Any] = {"id": worker, "kind": kind, "url": url, "models": model or []}
+    try:
+        worker_from(given)
+    except SourceAway as err:
+        raise Failure(str(err), 2) from err
+    if problem := url_problem(url):
+        raise Failure(f"{url}: {problem}", 2)
+    _with(settings, lambda registry: registry.put(given, lease_seconds=None))
+    if not any(source.kind == "redis" for source in settings.discovery):
+        raise Failure(f"worker {worker} is registered, but nobody asks: discovery has no {{kind: redis}}")
+
+
+@app.command()
+def remove(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Take a registered worker out: its streams run to their end, and it gets no new ones."""
+    if not _with(_settings(config, set_), lambda registry: registry.remove(worker)):
+        raise Failure(f"worker {worker} is not registered")
+
+
+@app.command()
+def drain(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Send no new requests to these workers, from any gateway, until they are resumed."""
+    settings = _settings(config, set_)
+
+    async def do(registry: WorkerRegistry) -> set[str]:
+        await registry.drain(workers)
+        registered = {str(one.get("id")) for one in await registry.registered()}
+        return set(workers) - registered - {one.id for one in settings.workers}
+
+    for worker in sorted(_with(settings, do)):
+        # It may be one that gateways find elsewhere, or have in settings of their own; or a slip of the pen.
+        print(f"radixgate: {worker} stands neither in these settings nor in the registry", file=sys.stderr)
+
+
+@app.command()
+def resume(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
+    """Take draining back."""
+    _with(_settings(config, set_), lambda registry: registry.resume(workers))
+
+
+@app.command()
+def sleep(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Drain a worker and have its engine give its memory away (vLLM, SGLang), until it is woken."""
+    settings = _settings(config, set_)
+
+    async def do(registry: WorkerRegistry) -> None:
+        async with _sleeper(settings, registry, worker) as engine:
+            await sleeping.put_to_sleep(registry, worker, engine)
+
+    _with(settings, do)
+
+
+@app.command()
+def wake(
+    worker: Annotated[str, typer.Argument(help="Its id.")],
+    config: ConfigFile = None,
+    set_: Assignments = None,
+) -> None:
+    """Have a sleeping worker's engine take its memory back, and send requests there again."""
+    settings = _settings(config, set_)
+
+    async def do(registry: WorkerRegistry) -> None:
+        async with _sleeper(settings, registry, worker) as engine:
+            await sleeping.wake(registry, worker, engine)
+
+    _with(settings, do)
+
+
+@asynccontextmanager
+async def _sleeper(settings: Settings, registry: WorkerRegistry, worker: str) -> AsyncIterator[Sleeps]:
+    """The engine of a worker. Raises Failure where there is none, or it does not do as it is told."""
+    known = {one.id: one for one in (*(await registry.workers())[0], *settings.workers)}
+    if worker not in known:
+        raise Failure(f"there is no worker {worker} in the settings or in Redis")
+    adapter = worker_of(known[worker]).adapter
+    try:
+        if not isinstance(adapter, Sleeps):
+            raise Failure(f"worker {worker} is of a kind that does not sleep: {known[worker].kind}")
+        yield adapter
+    except WorkerUnreachable as err:
+        raise Failure(f"worker {worker}: {err}") from err
+    finally:
+        adapter.close()
+
+
+def _settings(config: Path | None, set_: list[str] | None) -> Settings:
+    return load(config, assignments=set_ or (), complete=False).settings
+
+
+def _with(settings: Settings, do: Callable[[WorkerRegistry], Awaitable[T]]) -> T:
+    """Raises Failure when Redis does not answer."""
+
+    async def done() -> T:
+        async with opened(settings) as access:
+            return await do(WorkerRegistry(access.redis, settings.redis.prefix))
+
+    return asyncio.run(done())

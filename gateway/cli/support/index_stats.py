@@ -1,0 +1,87 @@
+"""`radixgate index stats`: the census of the index, as tables or as JSON."""
+
+import json as json_
+
+from gateway.cli.support.columns import Row, columns
+from gateway.cli.support.index_access import IndexAccess, copied, opened
+from gateway.settings.tree import Settings
+from radix_cache.redis.call import RedisDown
+from radix_cache.shared.census import Census, Tally, census, spaces_of
+from radix_cache.shared.keys import NamespaceId
+
+
+async def counted(settings: Settings, json: bool) -> list[str]:
+    """The lines to print. Raises Failure."""
+    async with opened(settings) as access:
+        copy = await copied(access, settings)
+        foretold: dict[bytes, NamespaceId] = {}
+        for shard in {shard for shard, _, _ in copy.foretold()}:
+            foretold.update(await access.reading.foretold(shard))
+        memory = await _memory(access)
+    found = census(copy, spaces_of(copy), foretold)
+    return [_as_json(found, memory)] if json else _as_tables(found, memory)
+
+
+async def _memory(access: IndexAccess) -> int | None:
+    """Bytes that all servers of Redis together say they use, for all that is in them; None if one does not say."""
+    used = 0
+    try:
+        async with access.redis.each() as lines:
+            for line in lines:
+                reply = await line.reply(["INFO", "memory"])
+                text = reply.decode() if isinstance(reply, bytes) else ""
+                told = dict(part.partition(":")[::2] for part in text.splitlines())
+                if not told.get("used_memory", "").isdigit():
+                    return None
+                used += int(told["used_memory"])
+    except RedisDown:
+        return None
+    return used
+
+
+def _as_tables(found: Census, memory: int | None) -> list[str]:
+    head = ("namespaces", "nodes", "blocks", "tokens", "predictions")
+    groups: list[Row] = [
+        (model, group or "(shared)", *_figures(tally).values())
+        for (model, group), tally in sorted(found.groups.items())
+    ]
+    workers: list[Row] = [(worker, *_of_worker(tally).values()) for worker, tally in found.workers.items()]
+    if found.remains.nodes or found.remains.predictions:
+        workers.append(("(over, to be swept)", *_of_worker(found.remains).values()))
+    told = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB"
+    return [
+        *columns([("model", "group", *head), *groups, ("total", "", *_figures(found.total).values())]),
+        "",
+        *columns([("worker", *head, "on GPU", "or in host"), *workers]),
+        "",
+        f"Redis uses {told}, for all that is in it.",
+    ]
+
+
+def _as_json(found: Census, memory: int | None) -> str:
+    tree = {
+        "models": [
+            {"model": model, "group": group, **_figures(tally)}
+            for (model, group), tally in sorted(found.groups.items())
+        ],
+        "workers": [{"worker": worker, **_of_worker(tally)} for worker, tally in found.workers.items()],
+        "remains": _of_worker(found.remains),
+        "total": _figures(found.total),
+        "redis_memory_bytes": memory,
+    }
+    return json_.dumps(tree, indent=2)
+
+
+def _figures(tally: Tally) -> dict[str, int]:
+    return {
+        "namespaces": len(tally.spaces),
+        "nodes": tally.nodes,
+        "blocks": tally.blocks,
+        "tokens": tally.tokens,
+        "predictions": tally.predictions,
+    }
+
+
+def _of_worker(tally: Tally) -> dict[str, int]:
+    """`gpu_blocks`: of its blocks those on the GPU. `host_blocks`: those there or in host memory."""
+    return {**_figures(tally), "gpu_blocks": tally.gpu_blocks, "host_blocks": tally.host_blocks}

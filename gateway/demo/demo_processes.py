@@ -1,0 +1,186 @@
+"""The demo's processes: workers, and one gateway at a time; their files, keys and ports."""
+
+import asyncio
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import yaml
+
+from gateway.process.children import Child, ChildFailed
+from gateway.process.secrets import deployment_secret
+from gateway.settings.tree import Settings
+from gateway.tenants.keys import NewKey, new_key, pepper
+
+MODEL = "tiny-llama"
+PAGE_SIZE = 16
+TENANTS = ("acme", "globex")
+CHECKPOINT = {"hidden": 256, "layers": 4, "heads": 8, "kv_heads": 2, "intermediate": 512, "context": 4096}
+KV_TOKENS = 48_000
+WORKER_SECONDS_MAX = 120.0
+GATEWAY_SECONDS_MAX = 30.0
+
+WORKER_READY = re.compile(r"worker ready at (\S+)")
+GATEWAY_READY = re.compile(r"radixgate ready at (\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the demo keeps its files and listens."""
+
+    directory: Path
+    port: int
+    admin_port: int
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / MODEL
+
+    @property
+    def settings_file(self) -> Path:
+        return self.directory / "gateway.yaml"
+
+
+class Stage:
+    """Workers and gateway as processes of their own. `close` ends them all."""
+
+    def __init__(self, place: Place, workers: int) -> None:
+        self.place = place
+        self.keys: dict[str, NewKey] = {}
+        self._workers = [self._worker(number) for number in range(workers)]
+        self._gateway: Child | None = None
+
+    @property
+    def url(self) -> str:
+        assert self._gateway is not None
+        assert self._gateway.url is not None
+        return self._gateway.url
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.place.admin_port}"
+
+    def children(self) -> Sequence[Child]:
+        return [*self._workers, self._gateway] if self._gateway is not None else self._workers
+
+    async def build_checkpoint(self) -> None:
+        """A small Llama with random weights, made here. Its own process: a gateway has no numpy."""
+        options = [
+            part for name, value in CHECKPOINT.items() for part in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        self.place.directory.mkdir(parents=True, exist_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "workers.engine.tiny_checkpoint",
+            str(self.place.checkpoint),
+            *options,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await process.communicate()
+        if process.returncode:
+            raise ChildFailed(
+                f"the checkpoint could not be built: {errors.decode(errors='replace').strip()[-500:]}"
+            )
+
+    async def start_workers(self) -> None:
+        await asyncio.gather(*(worker.start(WORKER_SECONDS_MAX) for worker in self._workers))
+
+    async def start_gateway(self, policy: str) -> None:
+        """A gateway with this policy, in place of the one before, and all workers known to it."""
+        if self._gateway is not None:
+            await self._gateway.stop()
+        self._write_settings()
+        self._gateway = Child(
+            "gateway",
+            lambda _: [
+                *(sys.executable, "-m", "gateway", "serve", "--config", str(self.place.settings_file)),
+                *("--set", f"routing.policy={policy}"),
+            ],
+            GATEWAY_READY,
+            self.place.directory / "gateway.log",
+        )
+        await self._gateway.start(GATEWAY_SECONDS_MAX)
+        await self._all_up()
+
+    async def flush_workers(self) -> None:
+        """One request to each, so that none is cold in its first measured one; then their caches are emptied."""
+        async with aiohttp.ClientSession() as http:
+            for worker in self._workers:
+                body = {"model": MODEL, "prompt": "warm up " * 64, "max_tokens": 8}
+                async with http.post(f"{worker.url}/v1/completions", json=body) as answer:
+                    await answer.read()
+                async with http.post(f"{worker.url}/flush_cache") as answer:
+                    if answer.status != 200:
+                        raise ChildFailed(f"{worker.name} did not flush its cache (status {answer.status})")
+
+    async def close(self) -> None:
+        await asyncio.gather(*(child.stop() for child in self.children()))
+
+    def _worker(self, number: int) -> Child:
+        def command(url: str | None) -> Sequence[str]:
+            port = urlsplit(url).port if url is not None else 0
+            options = {
+                "model": self.place.checkpoint,
+                "served-model-name": MODEL,
+                "port": port,
+                "page-size": PAGE_SIZE,
+                "kv-tokens": KV_TOKENS,
+                "threads": 1,
+            }
+            given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+            return [sys.executable, "-m", "gateway", "worker", *given]
+
+        # One thread each: three workers, a gateway and a client share the machine.
+        environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        name = f"worker-{number}"
+        return Child(name, command, WORKER_READY, self.place.directory / f"{name}.log", environment)
+
+    def _write_settings(self) -> None:
+        directory = str(self.place.directory)
+        secret = deployment_secret(Settings(state_directory=directory))
+        if not self.keys:
+            self.keys = {tenant: new_key(pepper(secret)) for tenant in TENANTS}
+        limits = [{"requests": 6000, "per": "minute"}, {"total_tokens": 10_000_000, "per": "minute"}]
+        settings = {
+            "listen": {"port": self.place.port},
+            "admin": {"port": self.place.admin_port},
+            "state_directory": directory,
+            "models": [{"name": MODEL, "tokenizer": str(self.place.checkpoint), "block_size": PAGE_SIZE}],
+            "workers": [{"id": w.name, "kind": "embedded", "url": w.url} for w in self._workers],
+            "plans": [{"name": "demo", "limits": limits, "concurrency": 64}],
+            "tenants": [
+                {"id": tenant, "plan": "demo", "keys": [{"id": key.id, "hash": key.hash}]}
+                for tenant, key in self.keys.items()
+            ],
+            "drain": {"notice_seconds": 0, "seconds": 2},
+        }
+        self.place.settings_file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    async def _all_up(self) -> None:
+        async with asyncio.timeout(GATEWAY_SECONDS_MAX), aiohttp.ClientSession() as http:
+            while True:
+                async with http.get(f"{self.admin_url}/health/ready") as answer:
+                    state = await answer.json()
+                if all(health == "up" for health in state["workers"].values()):
+                    return
+                await asyncio.sleep(0.05)
+
+
+def free_port(wanted: int) -> int:
+    """The wanted port if it can be had, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(trial.getsockname()[1])
+    raise ChildFailed("there is no free port")

@@ -1,0 +1,114 @@
+"""The demo's traffic: two tenants, each with assistants whose system prompt many sessions share.
+
+    acme    assistant A: [system A][q1]  ->  [system A][q1][a1][q2]  ->  ...      one line per session,
+            assistant A: [system A][q1'] ->  ...                                  one request per arrow
+    globex  assistant C: ...                                                      nothing shared across tenants
+
+A session is a closed loop: a turn is asked when the one before it has been answered. Sessions start one after
+another. The texts are the same for the same seed, so two runs differ by the policy and by nothing else.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import aiohttp
+
+from gateway.bench.client import ask
+from gateway.bench.ideal_cache import PossibleHits
+from gateway.bench.results import Result
+from workers.engine.tiny_text import sentences
+
+ASSISTANTS = 2
+START_GAP_SECONDS = 0.15
+THINK_SECONDS_MAX = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much traffic: per tenant so many sessions of so many turns. Texts are counted in sentences."""
+
+    sessions: int = 10
+    turns: int = 6
+    system_sentences: int = 24
+    question_sentences: int = 8
+    answer_tokens: int = 24
+    seed: int = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One conversation, as it will be asked."""
+
+    tenant: str
+    number: int
+    system: str
+    questions: tuple[str, ...]
+
+
+def make_sessions(tenants: Sequence[str], scale: Scale) -> list[Session]:
+    """All sessions, in the order in which they start."""
+    made = []
+    per_session = scale.turns * scale.question_sentences
+    needed = len(tenants) * (ASSISTANTS * scale.system_sentences + scale.sessions * per_session)
+    text = iter(sentences(scale.seed, needed))
+
+    def some(count: int) -> str:
+        return " ".join(islice(text, count))
+
+    systems = {
+        (tenant, assistant): f"You are assistant {assistant} of {tenant}. {some(scale.system_sentences)}"
+        for tenant in tenants
+        for assistant in range(ASSISTANTS)
+    }
+    for number in range(scale.sessions):
+        for tenant in tenants:
+            questions = tuple(some(scale.question_sentences) for _ in range(scale.turns))
+            system = systems[tenant, number % ASSISTANTS]
+            made.append(Session(tenant=tenant, number=number, system=system, questions=questions))
+    return made
+
+
+async def run(
+    sessions: Sequence[Session],
+    *,
+    url: str,
+    model: str,
+    keys: dict[str, str],
+    scale: Scale,
+    possible: PossibleHits,
+    done: Callable[[], None],
+) -> tuple[list[Result], float]:
+    """Asks everything; gives the results and the seconds it took. `done` is called after each request."""
+    pauses = random.Random(scale.seed)
+    think = {id(s): [pauses.uniform(0, THINK_SECONDS_MAX) for _ in s.questions] for s in sessions}
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def one(at: int, session: Session) -> list[Result]:
+            await asyncio.sleep(at * START_GAP_SECONDS)
+            messages = [{"role": "system", "content": session.system}]
+            results = []
+            for question, pause in zip(session.questions, think[id(session)], strict=True):
+                messages.append({"role": "user", "content": question})
+                body = {
+                    "model": model,
+                    "messages": messages,
+                    "max_tokens": scale.answer_tokens,
+                    "temperature": 0,
+                    "ignore_eos": True,
+                }
+                could = possible.asked(session.tenant, messages)
+                result = await ask(http, url, keys[session.tenant], session.tenant, body)
+                results.append(replace(result, possible_tokens=could))
+                messages.append({"role": "assistant", "content": result.text})
+                possible.answered(session.tenant, messages)
+                done()
+                await asyncio.sleep(pause)
+            return results
+
+        finished = await asyncio.gather(*(one(at, session) for at, session in enumerate(sessions)))
+    return [result for results in finished for result in results], loop.time() - started

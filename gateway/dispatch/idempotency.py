@@ -1,0 +1,24 @@
+"""Requests that their client may repeat: `Idempotency-Key`, as SDKs send it with their retries.
+
+A request under such a key is charged once, as much as the dearest of its attempts. One that comes while another is
+being answered, one of another content, and one too many are refused, or the key would be a way round the quota.
+"""
+
+from hashlib import blake2b
+
+from gateway.domain.request import InferenceRequest
+from gateway.domain.tenant import Tenant
+from gateway.quotas.quota import Once
+
+
+def repeatable(key: str | None, tenant: Tenant, request: InferenceRequest, attempts_max: int) -> Once | None:
+    """None without a key. What is kept of key and request says nothing of either."""
+    if key is None:
+        return None
+    name = blake2b(f"{tenant.id}\0{key}".encode(), digest_size=16)
+    content = blake2b(request.surface.encode(), digest_size=16)
+    for field, value in sorted(request.fields.items()):
+        raw = bytes(value)
+        content.update(f"\0{field}\0{len(raw)}\0".encode("utf-8", "surrogatepass"))
+        content.update(raw)
+    return Once(name=name.hexdigest(), fingerprint=content.hexdigest(), attempts_max=attempts_max)

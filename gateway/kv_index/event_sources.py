@@ -1,0 +1,38 @@
+"""Where a worker publishes its KV events and its load, as the settings have it."""
+
+import re
+from urllib.parse import urlsplit
+
+from gateway.settings.workers import KvEventsAt, LoadFeedAt, Worker
+from workers.kv_events.source import EventSource, reachable
+from workers.probing.load_feed import LoadSource
+
+_PORT = re.compile(r"^(tcp://.*:)(\d+)$")
+
+
+def event_sources(worker: Worker) -> tuple[EventSource, ...] | None:
+    """One a rank; none if it is not to be followed. None: as the worker says itself."""
+    at = worker.kv_events
+    if not isinstance(at, KvEventsAt):
+        return None if at == "auto" else ()
+    return tuple(
+        EventSource(
+            endpoint=_of_rank(worker, at.endpoint, rank),
+            replay=_of_rank(worker, at.replay_endpoint, rank) if at.replay_endpoint is not None else None,
+            topic=at.topic,
+        )
+        for rank in range(at.ranks)
+    )
+
+
+def load_sources(worker: Worker) -> tuple[LoadSource, ...] | None:
+    """So too of its load."""
+    at = worker.load_feed
+    if not isinstance(at, LoadFeedAt):
+        return None if at == "auto" else ()
+    return tuple(LoadSource(endpoint=_of_rank(worker, at.endpoint, rank)) for rank in range(at.ranks))
+
+
+def _of_rank(worker: Worker, endpoint: str, rank: int) -> str:
+    host = urlsplit(worker.url).hostname or ""
+    return reachable(_PORT.sub(lambda found: f"{found[1]}{int(found[2]) + rank}", endpoint), host)

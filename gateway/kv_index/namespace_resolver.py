@@ -1,0 +1,64 @@
+"""Whose cache does an engine speak of? From the salt and the adapter of its events to a namespace of ours."""
+
+from collections.abc import Callable, Sequence
+
+from gateway.domain.errors import ModelNotFound
+from gateway.fleet.fleet import Fleet
+from gateway.models.catalogue import Catalogue
+from gateway.tokenization.prefixes import Prefixes
+from radix_cache.follower import Unfit
+from radix_cache.match import WorkerId
+from radix_cache.namespace import Space
+
+
+class Salts:
+    """Isolation groups by the salt that engines are given for them.
+
+    `groups`: all there are; it only grows, at its end. `salt`: of a group.
+    """
+
+    def __init__(self, groups: Callable[[], Sequence[str]], salt: Callable[[str], str]) -> None:
+        self._groups = groups
+        self._salt = salt
+        self._known = {salt(""): ""}
+        self._seen = 0
+
+    def group(self, salt: str) -> str | None:
+        """None if it is nobody's here."""
+        group = self._known.get(salt)
+        if group is None and self._seen < len(groups := self._groups()):
+            for new in groups[self._seen :]:
+                self._known[self._salt(new)] = new
+            self._seen = len(groups)
+            group = self._known.get(salt)
+        return group
+
+
+class Spaces:
+    """`salts`: whose cache an engine means."""
+
+    def __init__(self, fleet: Fleet, catalogue: Catalogue, prefixes: Prefixes, salts: Salts) -> None:
+        self._fleet = fleet
+        self._catalogue = catalogue
+        self._prefixes = prefixes
+        self._salts = salts
+
+    def of(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> Space | None:
+        """None if it is nobody's here.
+
+        Raises Unfit where our blocks are no multiple of its pages or not of its tokens, or where a worker has
+        several models and does not say which.
+        """
+        models, group = self._fleet[worker].models, self._salts.group(salt)
+        name = adapter if adapter in models else next(iter(models), "")
+        if group is None:
+            return None
+        if not adapter and len(models) != 1:
+            raise Unfit
+        try:
+            model = self._catalogue.find(name)
+        except ModelNotFound:
+            return None
+        if not model.encoder.exact or model.block_size % page_size:
+            raise Unfit
+        return self._prefixes.space(model, group)

@@ -1,0 +1,87 @@
+"""The parts of the shared prefix index, put together for one gateway process."""
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+from gateway.settings.stores import Index
+from radix_cache.follower import PAGE_BYTES, Room
+from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.shared.feed_leases import FeedLeaseStore
+from radix_cache.shared.index import SharedIndex
+from radix_cache.shared.index_maintenance import Keeper
+from radix_cache.shared.keys import Keys
+from radix_cache.shared.reader import Reader
+from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.store import TreeStore
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES, NODE_BYTES = 16, 1152
+"""Of the process; Redis needs less. `make bench-index`: 8.9 to 16 bytes a block of a run, 950 to 1,100 a node."""
+
+FOLLOWERS_SHARE = 2
+"""What this process keeps of the caches whose events it follows may take half of that, beside the index itself."""
+
+WHOLE_SECONDS_MAX = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedIndexParts:
+    """`index` answers and is told; `reader.follow` and `keeper.run` are its loops."""
+
+    index: SharedIndex
+    reader: Reader
+    keeper: Keeper
+    feed_leases: FeedLeaseStore
+    room: Room
+    scripts: ScriptCaller
+
+    @classmethod
+    def at(cls, redis_url: str, prefix: str, settings: Index) -> "SharedIndexParts":
+        """The index in this Redis. Nothing is connected yet."""
+        blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
+        scripts = ScriptCaller(redis_url)
+        keys = Keys(prefix=prefix)
+        store = TreeStore(scripts, keys)
+        copy = TreeCopy(time.monotonic, settings.predicted_seconds)
+        index = SharedIndex(
+            store,
+            copy,
+            time.monotonic,
+            blocks_max=blocks_max,
+            predicted_seconds=settings.predicted_seconds,
+            idle_seconds_max=settings.idle_seconds_max,
+        )
+        reader = Reader(scripts, keys, copy, changed=index.seen, checked=index.checked)
+        keeper = Keeper(
+            scripts,
+            store,
+            copy,
+            blocks_max=blocks_max,
+            node_blocks=NODE_BYTES // BLOCK_BYTES,
+            idle_seconds_max=settings.idle_seconds_max,
+            lost=lambda: reader.lost,
+        )
+        feed_leases = FeedLeaseStore(scripts, keys, os.urandom(8))
+        room = Room(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
+        return cls(
+            index=index, reader=reader, keeper=keeper, feed_leases=feed_leases, room=room, scripts=scripts
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the copy, about."""
+        return self.index.copy.blocks * BLOCK_BYTES + len(self.index.copy.nodes) * NODE_BYTES
+
+    async def whole(self) -> None:
+        """Waits until the copy shows the whole tree, or Redis turns out to be away; for a bounded time."""
+        try:
+            await asyncio.wait_for(self.reader.ready.wait(), WHOLE_SECONDS_MAX)
+        except TimeoutError:
+            log.warning("the prefix index is not loaded after %g s; serving without", WHOLE_SECONDS_MAX)
+
+    async def close(self) -> None:
+        await self.scripts.close()

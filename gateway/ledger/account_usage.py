@@ -1,0 +1,40 @@
+"""What the ledger knows of an account, for quotas: see gateway.quotas.counter_recovery."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from gateway.database.database import DatabaseConflict, DatabaseDown
+from gateway.database.usage_spent import Spent, SpentHours
+from gateway.ledger.shipper import Shipper
+from gateway.quotas.counter_recovery import INLINE_HOURS_MAX, SpentHour, SpentUnknown
+
+AWAY = (DatabaseDown, DatabaseConflict, OSError, TimeoutError)
+
+
+class LedgerSpent:
+    """SpentReader. `families`: ids of keys of the settings file, by the one that they count as."""
+
+    def __init__(
+        self, shipper: Shipper, hours: SpentHours, families: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self._shipper = shipper
+        self._hours = hours
+        self._families = families or {}
+
+    def restate(self, families: Mapping[str, Sequence[str]]) -> None:
+        """The settings file says this now."""
+        self._families = families
+
+    async def hours(self, scope: str, since: float) -> Sequence[SpentHour]:
+        kind, _, name = scope.partition(":")
+        try:
+            # What this gateway has settled a moment ago is to be counted too.
+            await self._shipper.ship()
+            found = await self._hours.of(kind, name, round(since * 1000), self._families.get(name, ()))
+        except AWAY as err:
+            raise SpentUnknown(str(err) or "the database does not answer in time") from err
+        return _hours(found) if len(found) <= INLINE_HOURS_MAX else await asyncio.to_thread(_hours, found)
+
+
+def _hours(found: Sequence[Spent]) -> list[SpentHour]:
+    return [SpentHour(start=start / 1000, model=model, units=units) for start, model, units in found]

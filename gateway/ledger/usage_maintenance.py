@@ -1,0 +1,119 @@
+"""Keeper: what is done to the ledger now and then. Any gateway does it; all of them at once do no harm.
+
+Old rows and hours go. Every tenant's hour that is over is told to webhooks, as totals: should more of it come later
+(a gateway that was away ships its journal), it is told again, with the new totals and another id.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gateway.database.database import DatabaseConflict, DatabaseDown
+from gateway.database.outbox import Outbox
+from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
+from gateway.database.usage_store import DAY_MS, HOUR_MS, UsageStore
+from gateway.ledger.usage_query_text import moment_text
+from gateway.settings.usage import UsageLedger
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+PRUNE_SECONDS = 3600.0
+PRUNES_MAX = 1000
+PAUSE_SECONDS = 0.1
+SETTLED_MS = 5 * 60_000
+"""After an hour's end, until it is told: journals are shipped by then."""
+
+TOLD_MS = 48 * HOUR_MS
+"""How far back hours are looked at."""
+
+TOLD = ("requests", "failed", "prompt_tokens", "cached_tokens", "output_tokens", "cost")
+USAGE_HOUR = "usage.hour"
+
+
+class Keeper:
+    """`hooks`: names of webhooks that want usage. `wall`: Unix time in seconds."""
+
+    def __init__(
+        self,
+        settings: UsageLedger,
+        store: UsageStore,
+        hooks: Sequence[str],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._reader = UsageReader(store.database)
+        self._outbox = Outbox(store.database)
+        self._hooks = hooks
+        self._wall = wall
+        self._pruned_at = wall() - PRUNE_SECONDS * random.random()
+
+    async def run(self) -> None:
+        """For as long as the process lives."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
+                log.debug("the ledger is not kept now: %s", err)
+
+    async def look(self) -> None:
+        """Does what is due. Raises DatabaseDown."""
+        if not self._store.database.exists:
+            return
+        if self._hooks:
+            await self.tell()
+        if self._wall() - self._pruned_at >= PRUNE_SECONDS:
+            self._pruned_at = self._wall()
+            # A bounded number: what is left is left for the next time.
+            for _ in range(PRUNES_MAX):
+                if not await self.prune():
+                    break
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def prune(self) -> int:
+        """Deletes some of what is too old; how many."""
+        now_ms, kept = round(self._wall() * 1000), self._settings
+        hours_before_ms = now_ms - kept.hours_days * DAY_MS
+        return await self._store.prune(
+            rows_before_ms=now_ms - kept.rows_days * DAY_MS,
+            hours_before_ms=hours_before_ms,
+            journals_before_ms=hours_before_ms,
+        )
+
+    async def tell(self) -> None:
+        """Hours that are over, to webhooks; those that were told already are passed over."""
+        now_ms = round(self._wall() * 1000)
+        over_ms = (now_ms - SETTLED_MS) // HOUR_MS * HOUR_MS
+        offset = 0
+        while True:
+            found = await self._reader.sums(
+                UsageQuery(
+                    since_ms=over_ms - TOLD_MS,
+                    until_ms=over_ms,
+                    by=("hour", "organisation", "tenant"),
+                    limit=GROUPS_MAX,
+                    offset=offset,
+                )
+            )
+            await self._outbox.put([event for group in found for event in self._events(group, now_ms)])
+            if len(found) < GROUPS_MAX:
+                return
+            offset += GROUPS_MAX
+
+    def _events(self, group: dict[str, Any], now_ms: int) -> list[dict[str, Any]]:
+        start = group["hour"]
+        data = {
+            "organisation": group["organisation"],
+            "tenant": group["tenant"],
+            "since": moment_text(start),
+            "until": moment_text(start + HOUR_MS),
+            **{name: group[name] for name in TOLD},
+        }
+        identity = f"usage-{start // HOUR_MS}-{group['tenant']}-{group['requests']}"
+        row = {"id": identity, "type": USAGE_HOUR, "at_ms": now_ms, "data": data}
+        return [{**row, "hook": hook, "attempts": 0, "due_ms": now_ms} for hook in self._hooks]

@@ -1,0 +1,88 @@
+"""Images, audio and video in a conversation: part of the key, though only the worker knows their tokens.
+
+    content   [ text "What is" | image_url data:... | text "this?" ]
+    text      ... What is <mark 0> this? ...                            what the template renders
+    tokens    t t t t | d0 d1 d2 d3 d0 d1 d2 d3 ... | t t               the medium's digest stands for it
+
+So everything before the first medium is matched exactly, as the engine's events tell it, and what follows is
+matched by what was answered before: equal media give equal tokens, different ones never do. How many tokens an
+engine makes of a medium depends on its size and on the model's processor; MEDIA_TOKENS is an estimate, which usage
+corrects.
+"""
+
+import re
+import secrets
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_128_digest
+
+from gateway.domain.errors import BadRequest
+from radix_cache.blocks import Tokens
+
+MEDIA_TOKENS = 768
+"""What one medium is taken for: about an image of a megapixel (LLaVA 576, Qwen2.5-VL 1,369 for 1,024 x 1,024)."""
+
+MEDIA_MAX = 256
+"""Media of one request."""
+
+MEDIA_TYPES = frozenset(
+    {"image", "image_url", "input_image", "audio", "audio_url", "input_audio", "video", "video_url"}
+)
+NO_TOKEN = 1 << 31
+"""Added to what stands for a medium: no vocabulary is so large that a text could be made of the same ids."""
+
+_json = msgspec.json.Encoder(order="sorted")
+
+
+class Media:
+    """The media of one conversation. `messages`: the conversation with a mark in each one's place."""
+
+    def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Raises BadRequest when there are more than MEDIA_MAX."""
+        self.digests: list[bytes] = []
+        # Nobody can write a mark into a text of theirs: it is drawn anew for each conversation that has media.
+        self._nonce = ""
+        self.messages = [self._marked(message) for message in messages]
+        self._marks = re.compile(f"<media {self._nonce} ([0-9]+)>") if self.digests else None
+
+    def __bool__(self) -> bool:
+        """Is there any?"""
+        return self._marks is not None
+
+    def cut(self, text: str) -> tuple[list[str], list[bytes]]:
+        """The texts around the marks (one more than there are marks), and the digest at each mark."""
+        if self._marks is None:
+            return [text], []
+        # One group in the pattern: what is split off alternates with the numbers of the marks.
+        pieces = self._marks.split(text)
+        return pieces[::2], [self.digests[int(number)] for number in pieces[1::2]]
+
+    def _marked(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        content = message.get("content")
+        if not isinstance(content, list) or not any(map(_is_medium, content)):
+            return message
+        parts = [self._mark(part) if _is_medium(part) else part for part in content]
+        return {**message, "content": parts}
+
+    def _mark(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
+        if len(self.digests) >= MEDIA_MAX:
+            raise BadRequest(
+                f"A request has at most {MEDIA_MAX} images, sounds and videos.", param="messages"
+            )
+        self._nonce = self._nonce or secrets.token_hex(16)
+        self.digests.append(xxh3_128_digest(_json.encode(part)))
+        return {"type": "text", "text": f"<media {self._nonce} {len(self.digests) - 1}>"}
+
+
+def stand_in(digest: bytes) -> Tokens:
+    """The tokens that stand for a medium."""
+    words = [NO_TOKEN | int.from_bytes(digest[at : at + 4], "little") for at in range(0, 16, 4)]
+    return array("I", words) * (MEDIA_TOKENS // len(words))
+
+
+def _is_medium(part: object) -> bool:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return isinstance(kind, str) and kind in MEDIA_TYPES  # A client may have sent anything.

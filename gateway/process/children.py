@@ -1,0 +1,131 @@
+"""Child processes that do not outlive us, and that are started again when they die."""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from workers.launching.child_process import die_with_parent
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS_MAX = 5.0
+RESTART_SECONDS = (0.2, 1.0, 5.0)
+OUTPUT_LINES_KEPT = 20
+
+
+class ChildFailed(Exception):
+    """A child did not become ready; the text has its last words."""
+
+
+class Child:
+    """One command that prints a line with its URL when it is ready. Its errors go to `log_file`; None: to ours."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[str | None], Sequence[str]],
+        ready: "re.Pattern[str]",
+        log_file: Path | None,
+        environment: Mapping[str, str] | None = None,
+        stop_seconds: float = STOP_SECONDS_MAX,
+    ) -> None:
+        """`command` makes the command line; it is given the URL of the run before, to come back at the same place.
+
+        `ready` has one group, the URL.
+        """
+        self.name = name
+        self.url: str | None = None
+        self.restarts = 0
+        self._command = command
+        self._ready = ready
+        self._log_file = log_file
+        self._environment = environment
+        self._stop_seconds = stop_seconds
+        self._process: Process | None = None
+        self._output: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def start(self, seconds_max: float) -> str:
+        """Starts it, waits until it is ready, and gives its URL. Raises ChildFailed."""
+        with self._log_file.open("ab") if self._log_file is not None else nullcontext() as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command(self.url),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=errors,
+                env={**os.environ, **(self._environment or {})},
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        try:
+            async with asyncio.timeout(seconds_max):
+                self.url = await self._until_ready(self._process)
+        except TimeoutError:
+            await self.stop()
+            raise ChildFailed(f"{self.name} is not ready after {seconds_max:g} seconds") from None
+        self._output = asyncio.create_task(self._swallow(self._process))
+        return self.url
+
+    async def keep(self, seconds_max: float) -> None:
+        """Starts it again whenever it dies, until this is cancelled."""
+        failures = 0
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            log.warning("%s has died (%s); starting it again", self.name, code)
+            await asyncio.sleep(RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)])
+            try:
+                await self.start(seconds_max)
+                self.restarts += 1
+                failures = 0
+            except ChildFailed as err:
+                failures += 1
+                log.warning("%s", err)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Passes it on, if it lives."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that does not help."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), self._stop_seconds)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        if self._output is not None:
+            self._output.cancel()
+
+    async def _until_ready(self, process: Process) -> str:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            found = self._ready.search(line.decode(errors="replace"))
+            if found is not None:
+                return found[1]
+        await process.wait()
+        raise ChildFailed(f"{self.name} ended with code {process.returncode}: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        if self._log_file is None:
+            return "it says above why"
+        lines = self._log_file.read_text(errors="replace").splitlines()[-OUTPUT_LINES_KEPT:]
+        return lines[-1] if lines else "it said nothing"
+
+    async def _swallow(self, process: Process) -> None:
+        """Reads on, so that a full pipe never stops the child."""
+        assert process.stdout is not None
+        while await process.stdout.read(65536):
+            pass

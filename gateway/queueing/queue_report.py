@@ -1,0 +1,213 @@
+"""Who waits, how long, why, and what each tenant has received against its share: for operators.
+
+Each gateway says it of its own waiting rooms (`queue_report`); of several reports one is made (`merged`): work that
+was given adds up, and shares and evenness are those of all gateways together.
+"""
+
+import os
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from gateway.dispatch.placement import Placed
+from gateway.dispatch.reservations import Reservations
+from gateway.queueing.shared.keys import BATCH, QueueKeys
+from gateway.queueing.shared.reports import Reports
+from gateway.queueing.waiting_room import WaitingRoom
+from policies.queueing.fairness_account import jain
+from policies.queueing.protocol import Ticket
+from radix_cache.redis.scripts import ScriptCaller
+
+WAITING_MAX = 200
+"""Requests of a queue that are listed, those that have waited longest first."""
+
+TENANTS_MAX = 1024
+
+
+class WaitingShown(msgspec.Struct, kw_only=True):
+    """One request. `gateway`: where it waits. `target_in_seconds`: until its class wants the first token."""
+
+    tenant: str
+    service_class: str = msgspec.field(name="class")
+    gateway: str
+    waited_seconds: float
+    target_in_seconds: float | None
+    uncached_tokens: int
+    cached_tokens: int
+    cost: float
+    why: str
+
+
+class ReceivedShown(msgspec.Struct, kw_only=True):
+    """One tenant. `units`: work of late, in cost units; `share`: of all that was given; `due`: its weight among
+    those who have waited in the last minute, 0 for who has not."""
+
+    tenant: str
+    weight: float
+    units: float
+    share: float
+    due: float
+    waiting: int
+
+
+class QueueShown(msgspec.Struct, kw_only=True):
+    """One queue. `evenness`: Jain's index of what those who waited have received over their weights."""
+
+    queue: str
+    model: str
+    waiting: int
+    waiting_tokens: int
+    drain_units_per_second: float
+    evenness: float
+    tenants: list[ReceivedShown]
+    requests: list[WaitingShown]
+
+
+class QueueReport(msgspec.Struct, kw_only=True):
+    """`shared`: all gateways give turns together. `gateways`: how many live; `told`: those whose queues these are,
+    by host and process. `preemptions`: batch requests that gave way."""
+
+    shared: bool
+    gateways: int
+    told: list[str]
+    preemptions: int
+    queues: list[QueueShown]
+
+
+class AllQueues:
+    """The queues of all gateways, for whoever looks. `heard`: see TurnReader."""
+
+    def __init__(self, reservations: Reservations, scripts: ScriptCaller, keys: QueueKeys) -> None:
+        self._reservations = reservations
+        queue = reservations.queue
+        self._reports = Reports(
+            scripts,
+            keys,
+            queue.gateway,
+            own=lambda: msgspec.json.encode(queue_report(reservations)),
+            gateways=lambda: queue.gateways,
+        )
+        self.heard = {b"look": self._reports.asked, b"told": self._reports.told}
+        self.close = self._reports.close
+
+    async def report(self) -> QueueReport:
+        """What they all say; without those that are silent."""
+        texts = await self._reports.of_others()
+        others = []
+        for text in texts:
+            with suppress(msgspec.DecodeError):  # One of another version says it in other words.
+                others.append(msgspec.json.decode(text, type=QueueReport))
+        return merged([queue_report(self._reservations), *others])
+
+
+def queue_report(reservations: Reservations) -> QueueReport:
+    """All queues of this gateway."""
+    queue, name = reservations.queue, f"{socket.gethostname()}/{os.getpid()}"
+    return QueueReport(
+        shared=queue.shared,
+        gateways=queue.gateways,
+        told=[name],
+        preemptions=reservations.preemptible.count,
+        queues=[_queue(*each, reservations, name) for each in sorted(reservations.rooms().items())],
+    )
+
+
+def merged(reports: Sequence[QueueReport]) -> QueueReport:
+    """What several gateways say. The first knows how many there are."""
+    queues = defaultdict[str, list[QueueShown]](list)
+    for report in reports:
+        for queue in report.queues:
+            queues[queue.queue].append(queue)
+    return QueueReport(
+        shared=reports[0].shared,
+        gateways=reports[0].gateways,
+        told=sorted(name for report in reports for name in report.told),
+        preemptions=sum(report.preemptions for report in reports),
+        queues=[_together(parts) for _, parts in sorted(queues.items())],
+    )
+
+
+def _together(parts: Sequence[QueueShown]) -> QueueShown:
+    requests = sorted((one for part in parts for one in part.requests), key=lambda one: -one.waited_seconds)
+    tenants = _received(one for part in parts for one in part.tenants)
+    return QueueShown(
+        queue=parts[0].queue,
+        model=parts[0].model,
+        waiting=sum(part.waiting for part in parts),
+        waiting_tokens=sum(part.waiting_tokens for part in parts),
+        drain_units_per_second=sum(part.drain_units_per_second for part in parts),
+        evenness=jain(one.units / one.weight for one in tenants if one.due),
+        tenants=tenants,
+        requests=requests[:WAITING_MAX],
+    )
+
+
+def _received(parts: Iterable[ReceivedShown]) -> list[ReceivedShown]:
+    """By tenant, most first. Who has waited at one of the gateways is owed its share of all."""
+    units, waiting, weights, owed = Counter[str](), Counter[str](), dict[str, float](), set[str]()
+    for part in parts:
+        units[part.tenant] += part.units  # type: ignore[assignment]  # a Counter counts anything that adds up
+        waiting[part.tenant] += part.waiting
+        weights[part.tenant] = part.weight
+        if part.due:
+            owed.add(part.tenant)
+    given, due = sum(units.values()), sum(weights[tenant] for tenant in owed)
+    found = [
+        ReceivedShown(
+            tenant=tenant,
+            weight=weight,
+            units=units[tenant],
+            share=units[tenant] / given if given else 0.0,
+            due=weight / due if tenant in owed else 0.0,
+            waiting=waiting[tenant],
+        )
+        for tenant, weight in weights.items()
+    ]
+    return sorted(found, key=lambda one: (-one.units, one.tenant))[:TENANTS_MAX]
+
+
+def _queue(name: str, room: WaitingRoom[Placed], by: Reservations, gateway: str) -> QueueShown:
+    now, waiting = by.clock(), sorted(room.waiting(), key=lambda ticket: ticket.arrived_at)
+    counts = Counter(ticket.tenant for ticket in waiting)
+    behind = name.endswith(BATCH) and not room.goes_first
+    return QueueShown(
+        queue=name,
+        model=room.model,
+        waiting=len(waiting),
+        waiting_tokens=room.tokens,
+        drain_units_per_second=room.drained_per_second(),
+        evenness=room.evenness(),
+        tenants=[
+            ReceivedShown(**one._asdict(), waiting=counts[one.tenant]) for one in room.account.received(now)
+        ],
+        requests=[
+            WaitingShown(
+                tenant=ticket.tenant,
+                service_class=ticket.service_class,
+                gateway=gateway,
+                waited_seconds=now - ticket.arrived_at,
+                target_in_seconds=ticket.deadline - now if ticket.deadline is not None else None,
+                uncached_tokens=ticket.uncached_tokens,
+                cached_tokens=ticket.cached_tokens,
+                cost=ticket.cost,
+                why="others go before batch work" if behind else _why(ticket, waiting, by, room.model),
+            )
+            for ticket in waiting[:WAITING_MAX]
+        ],
+    )
+
+
+def _why(ticket: Ticket, waiting: Sequence[Ticket], by: Reservations, model: str) -> str:
+    able = by.fleet.serving(model)
+    if not able:
+        return "no worker serves the model now"
+    window = by.queue.share_of(by.bounds.release_window_tokens)
+    if all(worker.load.all_tokens_queued + ticket.uncached_tokens > window for worker in able):
+        return "no worker has room for its prompt"
+    before = sum(other.number < ticket.number for other in waiting)
+    if not before:
+        return "others go before it" if by.queue.shared else "its turn is being given"
+    return f"{before} came before it" + (" at its gateway" if by.queue.shared else "")

@@ -1,0 +1,151 @@
+"""Restoring: what long windows had used before Redis lost it, counted anew from the usage ledger.
+
+    reserve --lost--> hours of the ledger --replayed--> meters --restore.lua--> reserve again
+                          |                                         |
+                          +-- cannot be read: decided without       +-- whoever comes first; the larger counts
+
+The ledger knows what was settled, by hours: a window of the calendar comes back as it was, a smooth or rolling one
+as if each hour's use had come at once. What was under way at the loss is in no ledger yet. Windows up to an hour
+begin again; so does everything where there is no database.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from gateway.quotas.limit import CONCURRENCY, Limit, Scope
+from gateway.quotas.quota import UNIT_INDEX, Reservation, Units
+from policies.admission.windows import Meter
+from radix_cache.redis.call import RedisDown
+
+log = logging.getLogger(__name__)
+
+HOUR_SECONDS = 3600.0
+LOOK_BACK_WINDOWS = 3
+LOOK_BACK_SECONDS_MAX = 100 * 86_400.0
+WAIT_SECONDS_MAX = 1.0
+REST_SECONDS = 5.0
+AT_ONCE_MAX = 4
+RESTORING_MAX = 10_000
+INLINE_HOURS_MAX = 250
+"""Of so many the use is counted at once: a few milliseconds. Of more, in a thread."""
+
+PutBack = Callable[[str, str, Sequence[tuple[Limit, Meter]]], Awaitable[bool]]
+"""Organisation, scope, and what is used of each of its limits; did Redis know of less?"""
+
+
+class SpentUnknown(Exception):
+    """The ledger cannot be read now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentHour:
+    """What was settled in the hour from `start` (Unix time) with one model."""
+
+    start: float
+    model: str
+    units: Units
+
+
+class SpentReader(Protocol):
+    async def hours(self, scope: str, since: float) -> Sequence[SpentHour]:
+        """Of an account, by its name in Scope, since the hour of that Unix time, the oldest first.
+
+        Raises SpentUnknown.
+        """
+        ...
+
+
+class Restorer:
+    """Each account once at a time, a few together. `wall`: Unix time in seconds; `clock`: never backwards."""
+
+    def __init__(
+        self,
+        ledger: SpentReader,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._wall = wall
+        self._clock = clock
+        self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE_MAX)
+        self._rest_until = float("-inf")
+        self._failing = False
+
+    @property
+    def ready(self) -> bool:
+        """Not while the ledger could not be read just now: requests go on, and are not kept waiting for it."""
+        return self._clock() >= self._rest_until
+
+    async def restore(self, reservation: Reservation, put_back: PutBack) -> None:
+        """All accounts of a reservation that have long windows, or as many as can be read soon."""
+        wanted = [scope for scope in reservation.scopes if any(map(is_long, scope.limits))]
+        tasks = [self._task(reservation.organisation, scope, put_back) for scope in wanted]
+        waited = [task for task in tasks if task is not None]
+        if waited:
+            await asyncio.wait(waited, timeout=WAIT_SECONDS_MAX)
+
+    def _task(self, organisation: str, scope: Scope, put_back: PutBack) -> "asyncio.Task[None] | None":
+        key = (organisation, scope.name)
+        task = self._running.get(key)
+        if task is None and len(self._running) < RESTORING_MAX:
+            task = asyncio.ensure_future(self._restored(organisation, scope, put_back))
+            self._running[key] = task
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return task
+
+    async def _restored(self, organisation: str, scope: Scope, put_back: PutBack) -> None:
+        limits = [limit for limit in scope.limits if is_long(limit)]
+        try:
+            async with self._turns:
+                now = self._wall()
+                hours = await self._ledger.hours(scope.name, now - max(map(_look_back, limits)))
+                count = partial(_counted, limits, hours, now)
+                found = count() if len(hours) <= INLINE_HOURS_MAX else await asyncio.to_thread(count)
+                if await put_back(organisation, scope.name, found):
+                    log.warning(
+                        "Redis knew of less than %s has used: it is as in the usage ledger", scope.name
+                    )
+                self._failing = False
+        except (SpentUnknown, RedisDown) as err:
+            self._rest_until = self._clock() + REST_SECONDS
+            # Once: an outage is long, and requests come all the time.
+            level = logging.DEBUG if self._failing else logging.WARNING
+            log.log(level, "what %s has used before cannot be put back yet: %s", scope.name, err)
+            self._failing = True
+
+
+def is_long(limit: Limit) -> bool:
+    """What it loses in a flush is more than an hour's."""
+    return limit.unit != CONCURRENCY and limit.window.seconds > HOUR_SECONDS
+
+
+def spent(limit: Limit, hours: Iterable[SpentHour], now: float) -> Meter:
+    """What these hours, the oldest first, have used of a limit. Times are Unix times.
+
+    A smooth window is charged at an hour's end, so that it has no less used than it had; a rolling one begins with
+    an hour.
+    """
+    window, meter, unit = limit.window, Meter(), UNIT_INDEX[limit.unit]
+    for hour in hours:
+        if not limit.holds_for(hour.model) or not hour.units[unit]:
+            continue
+        at = min(now, hour.start + HOUR_SECONDS) if window.reset == "smooth" else hour.start
+        meter = window.charge(window.current(meter, limit.amount, at, at), at, hour.units[unit])
+    return window.current(meter, limit.amount, now, now)
+
+
+def _counted(limits: Sequence[Limit], hours: Sequence[SpentHour], now: float) -> list[tuple[Limit, Meter]]:
+    return [(limit, spent(limit, hours, now)) for limit in limits]
+
+
+def _look_back(limit: Limit) -> float:
+    """Seconds: enough for a window of the calendar, and for others to have begun anew."""
+    if limit.window.reset == "calendar":
+        return limit.window.seconds + 86_400.0
+    return min(LOOK_BACK_WINDOWS * limit.window.seconds, LOOK_BACK_SECONDS_MAX)

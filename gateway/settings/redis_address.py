@@ -1,0 +1,42 @@
+"""Looks at an address of Redis before anything connects to it."""
+
+import re
+from urllib.parse import urlsplit
+
+from radix_cache.redis.connection import OPTIONS, Address
+from radix_cache.redis.topology import is_cluster, server_urls
+
+
+def redis_url_problem(url: str) -> str | None:
+    """What is wrong with the address, None if nothing is. Never shows what is in it."""
+    if is_cluster(url):
+        try:
+            servers = server_urls(url)
+        except ValueError:
+            return "there is no host; write redis+cluster://host:6379,host:6379"
+        return next(filter(None, map(redis_url_problem, servers)), None)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "it cannot be read as a URL"
+    if parts.scheme == "unix":
+        if not parts.path.strip("/"):
+            return "there is no path; write unix:///run/valkey.sock"
+    elif parts.scheme in ("redis", "rediss"):
+        try:
+            port = parts.port
+        except ValueError:
+            port = 0
+        if port == 0:
+            return "the port is not one of 1 to 65535 (a password's /, @, # and ? are written %2F, %40, %23, %3F)"
+        if not parts.hostname:
+            return "there is no host; write redis://host:6379/0"
+        if not re.fullmatch(r"/?\d*", parts.path):
+            return "the database is not a number; write redis://host:6379/0"
+    else:
+        return "expected redis://, rediss://, unix:// or redis+cluster://"
+    try:
+        Address(url)
+    except ValueError:
+        return f"the query has an option that is not one of {', '.join(sorted(OPTIONS))}, or a wrong value"
+    return None

@@ -1,0 +1,103 @@
+"""Entrance: from what a client presents to the tenant that it may act for, or the reason why not.
+
+A client presents an API key, or a token of an issuer that the settings name.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gateway.domain.errors import (
+    AccountDisabled,
+    AddressNotAllowed,
+    GatewayError,
+    InvalidToken,
+    KeysUnavailable,
+    ScopeNotAllowed,
+    TenantNotNamed,
+    TooManyFailures,
+    Unauthenticated,
+)
+from gateway.domain.tenant import INFERENCE, SUBJECT_PREFIX, Tenant
+from gateway.settings.tenants import ApiKey
+from gateway.settings.types import Address
+from gateway.tenants.auth_throttle import Penalties
+from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
+from gateway.tenants.keys import PLAIN_HASH_PREFIX
+from gateway.tenants.token_failures import IssuerAway, NoTenantNamed, TokenInvalid
+
+if TYPE_CHECKING:  # who takes no tokens need not have what they are verified with
+    from gateway.tenants.tokens import Tokens
+
+
+class Entrance:
+    """Who comes in, and who is kept waiting. `tokens`: None where keys only are taken."""
+
+    def __init__(
+        self, directory: TenantDirectory, penalties: Penalties, tokens: "Tokens | None" = None
+    ) -> None:
+        self.directory = directory
+        self.penalties = penalties
+        self.tokens = tokens
+
+    async def admit(
+        self, presented: str | None, address: Callable[[], Address | None], scope: str = INFERENCE
+    ) -> Tenant:
+        """The tenant of a key or token that may be used for this, from there.
+
+        `address` is asked only where it matters. Raises Unauthenticated, InvalidToken, TooManyFailures,
+        KeysUnavailable; for a key that is right all the same, TenantNotNamed, AccountDisabled, AddressNotAllowed,
+        ScopeNotAllowed. It waits only for the issuer of a token whose key is not known yet, and not for long.
+        """
+        try:
+            tenant = await self._tenant(presented)
+        except UnknownKey:
+            raise self._refusal(address(), Unauthenticated()) from None
+        except TokenInvalid as err:
+            raise self._refusal(address(), InvalidToken(str(err))) from err
+        except NoTenantNamed:
+            raise TenantNotNamed from None
+        except (DirectoryAway, IssuerAway) as err:
+            raise KeysUnavailable from err
+        if tenant.disabled:
+            raise AccountDisabled
+        if tenant.networks and not tenant.allows_from(address()):
+            raise AddressNotAllowed
+        if scope not in tenant.may:
+            raise ScopeNotAllowed(scope)
+        return tenant
+
+    def admit_again(self, tenant: str, key_id: str) -> Tenant:
+        """The tenant of somebody who was let in before, for what was asked then and is done now.
+
+        Raises Unauthenticated where the key has ended meanwhile, AccountDisabled, ScopeNotAllowed, KeysUnavailable.
+        """
+        try:
+            if self.tokens is not None and key_id.startswith(SUBJECT_PREFIX):
+                found = self.directory.by_id(tenant, ApiKey(id=key_id, hash=PLAIN_HASH_PREFIX))
+            else:
+                found = self.directory.by_key_id(tenant, key_id)
+        except UnknownKey:
+            raise Unauthenticated from None
+        except DirectoryAway as err:
+            raise KeysUnavailable from err
+        if found.disabled:
+            raise AccountDisabled
+        if INFERENCE not in found.may:
+            raise ScopeNotAllowed(INFERENCE)
+        return found
+
+    async def _tenant(self, presented: str | None) -> Tenant:
+        identity = await self.tokens.identity(presented) if self.tokens is not None else None
+        if identity is None:
+            return self.directory.by_key(presented)
+        try:
+            tenant = self.directory.by_id(identity.tenant, identity.rules)
+        except UnknownKey:
+            raise NoTenantNamed from None
+        if identity.organisation not in (None, tenant.organisation):
+            raise NoTenantNamed
+        return tenant
+
+    def _refusal(self, address: Address | None, refusal: GatewayError) -> GatewayError:
+        wait = self.penalties.failed(address)
+        return TooManyFailures(wait) if wait else refusal

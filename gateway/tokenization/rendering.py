@@ -1,0 +1,68 @@
+"""A chat request to the text that the model reads, with everything in it that a chat template may look at.
+
+    messages, tools, documents, reasoning_effort, chat_template_kwargs  -->  template  -->  text
+
+As vLLM and SGLang do it: `chat_template_kwargs` are further variables, and win over the fields of the same name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import InferenceRequest
+from workers.chat_template import ChatTemplate, NothingToContinue, TemplateFailed
+
+SHAPES: Mapping[str, tuple[type, str]] = {
+    "tools": (list, "a list"),
+    "documents": (list, "a list"),
+    "reasoning_effort": (str, "a string"),
+    "add_generation_prompt": (bool, "true or false"),
+    "continue_final_message": (bool, "true or false"),
+    "chat_template_kwargs": (dict, "an object"),
+}
+
+
+def rendered(
+    request: InferenceRequest, messages: Sequence[Mapping[str, Any]], template: ChatTemplate | None
+) -> str:
+    """The text of the request with these messages for its own. Raises BadRequest that names the field."""
+    if template is None:
+        raise BadRequest("This model has no chat template; use completions.", param="messages")
+    variables = _variables(request)
+    try:
+        return template.render(messages, **variables)
+    except NothingToContinue as err:
+        raise BadRequest("There is no last message to continue.", param="continue_final_message") from err
+    except TemplateFailed as err:
+        raise BadRequest(
+            f"The messages do not fit the model's chat template: {err}.", param="messages"
+        ) from err
+
+
+def _variables(request: InferenceRequest) -> dict[str, Any]:
+    """The fields that templates know. Null is absent."""
+    found: dict[str, Any] = {}
+    for name, (kind, shape) in SHAPES.items():
+        value = _decoded(request, name)
+        if value is not None:
+            if not isinstance(value, kind):
+                raise BadRequest(f"{name} must be {shape}.", param=name)
+            found[name] = value
+    more = found.pop("chat_template_kwargs", {})
+    for name in ("messages", "tools"):
+        if name in more:
+            raise BadRequest(f"{name} is a field of its own.", param="chat_template_kwargs")
+    return {**found, **more}
+
+
+def _decoded(request: InferenceRequest, name: str) -> Any:
+    """One field that has stayed raw until now: nobody has looked inside yet."""
+    raw = request.fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return orjson.loads(bytes(raw))
+    except ValueError as err:
+        raise BadRequest(f"{name} cannot be read: {err}.", param=name) from err

@@ -1,0 +1,94 @@
+"""Shape of a body: how many values it has and how deep it goes, before it becomes objects or goes to a worker.
+
+Thirty megabytes of `[],[],[],...` are within any bound of bytes, and half a minute for the event loop. Brackets and
+commas are counted as bytes, a slice at a time, which costs microseconds; only where a long text has very many of
+them are they counted once more without what stands in strings.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.domain.errors import BadRequest
+
+CONTAINERS_MAX = 100_000
+"""Objects and arrays of one body."""
+VALUES_MAX = 2_000_000
+"""Commas of one body: a prompt may be a million token ids."""
+DEPTH_MAX = 64
+SPLIT_BYTES_MAX = 256 * 1024
+"""Splitting at quotes is three times as fast as a pattern, and takes memory for every piece."""
+
+SLICE_BYTES = 256 * 1024
+"""Counted in one go: a call keeps the interpreter until it returns."""
+
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.S)
+
+
+def check_size(body: bytes) -> None:
+    """Refuses bodies of too many values. Raises BadRequest."""
+    if len(body) <= 2 * CONTAINERS_MAX or not _too_many(body):
+        return
+    if _too_many(_outside_strings(body)):
+        raise BadRequest(
+            f"The body has more than {CONTAINERS_MAX} objects and arrays, or more than {VALUES_MAX} values."
+        )
+
+
+def check_depth(messages: object, fields: Mapping[str, msgspec.Raw]) -> None:
+    """Refuses what is nested too deeply. `messages`: as they were decoded. Raises BadRequest."""
+    if messages is not None and _deeper(messages, DEPTH_MAX):
+        raise _too_deep("messages")
+    for name, value in fields.items():
+        if name not in ("messages", "prompt") and value_is_deep(bytes(value)):
+            raise _too_deep(name)
+
+
+def value_is_deep(value: bytes) -> bool:
+    """One value of valid JSON, as it came: fewer brackets than levels need no look.
+
+    Of what is not in strings only the brackets are left, all of one kind; each round takes the innermost level.
+    """
+    if value.count(b"[") + value.count(b"{") <= DEPTH_MAX:
+        return False
+    brackets = _outside_strings(value).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(DEPTH_MAX):
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
+            return False
+    return True
+
+
+def _outside_strings(text: bytes) -> bytes:
+    """Without what stands in strings; both ways come to the same on valid JSON."""
+    if len(text) > SPLIT_BYTES_MAX:
+        return _STRING.sub(b"", text)
+    return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+
+
+def _too_many(text: bytes) -> bool:
+    return _count(text, b"{") + _count(text, b"[") > CONTAINERS_MAX or _count(text, b",") > VALUES_MAX
+
+
+def _count(text: bytes, byte: bytes) -> int:
+    return sum(text.count(byte, at, at + SLICE_BYTES) for at in range(0, len(text), SLICE_BYTES))
+
+
+def _too_deep(name: str) -> BadRequest:
+    # A name of the client's own is quoted, and may be long.
+    return BadRequest(f"{name[:100]} is nested more than {DEPTH_MAX} levels deep.", param=name[:100])
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Has it more levels than that?"""
+    if levels == 0:
+        return True
+    for inner in value.values() if isinstance(value, dict) else value:
+        kind = type(inner)
+        if (kind is dict or kind is list) and _deeper(inner, levels - 1):
+            return True
+    return False

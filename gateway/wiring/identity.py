@@ -1,0 +1,56 @@
+"""Who verifies tokens: of tenants and of operators."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from gateway.process.lifecycle import Supervisor
+from gateway.settings.tokens import OperatorIssuer
+from gateway.settings.tree import Settings
+from gateway.settings.types import SettingsProblem
+
+if TYPE_CHECKING:
+    from gateway.tenants.issuer import Issuer
+    from gateway.tenants.tokens import Tokens
+
+
+def tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -> "Tokens | None":
+    """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
+    if not settings.authentication.tokens:
+        return None
+    try:
+        from gateway.tenants.tokens import Tokens
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.authentication.tokens: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    verifier = Tokens.of(settings.authentication.tokens, http)
+    stack.callback(verifier.close)
+    for name, loop in verifier.loops():
+        supervisor.start(name, loop)
+    return verifier
+
+
+def operator_issuers(
+    settings: Settings, stack: AsyncExitStack, supervisor: Supervisor
+) -> "Sequence[Issuer[OperatorIssuer]]":
+    """Who says what operators may do. Raises SettingsProblem."""
+    if not settings.admin.issuers:
+        return ()
+    try:
+        from gateway.tenants.issuer import Issuer
+    except ModuleNotFoundError as err:
+        raise SettingsProblem(
+            f"$.admin.issuers: {err.name} is not installed; pip install 'radixgate[oidc]'"
+        ) from err
+    http = aiohttp.ClientSession()
+    stack.push_async_callback(http.close)
+    issuers = [Issuer(rules, http) for rules in settings.admin.issuers]
+    for issuer in issuers:
+        stack.callback(issuer.close)
+        supervisor.start(f"operators' keys of {issuer.rules.issuer}", issuer.run)
+    return issuers

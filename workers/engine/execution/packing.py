@@ -1,0 +1,64 @@
+"""A plan as flat tensors.
+
+plan      a 5+1!   b 0+4   c 9+1!   d 6+3~2!
+packed    a5 | c9 | d6 d7 d8 | b0 b1 b2 b3     what goes on before what begins, and by length: attention batches
+sampled    0    1   2  3  4                    rows whose logits are wanted, in the order of the plan
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from workers.engine.attention.base import Span
+from workers.engine.ids import id_tensor
+from workers.engine.scheduler.plan import Item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """`tokens` and `positions` [tokens], `sampled` [1 + drafts of each item that samples]; one span per item."""
+
+    tokens: Tensor
+    positions: Tensor
+    sampled: Tensor
+    spans: tuple[Span, ...]
+
+
+def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = ()) -> Packed:
+    """Lay the items' tokens one after another. `padding`: rows of so many tokens that nobody reads."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    last_rows: dict[int, int] = {}
+    spans = []
+    # An empty row of a decoding batch attends to as much as the longest: nobody can leave a static batch.
+    reach = max((item.start for item in items), default=0)
+    starts = [item.start for item in items] + [reach if count == 1 else 0 for count in padding]
+    counts = [item.count for item in items] + list(padding)
+    for place in sorted(range(len(counts)), key=lambda place: (not starts[place], counts[place])):
+        if place >= len(items):
+            start, count = starts[place], counts[place]
+            tokens += [0] * count
+            positions += range(start, start + count)
+            # Block 0 is nobody's: what is written there is never read by anybody else.
+            spans.append(Span(start=start, count=count, blocks=[0] * (start + count)))
+            continue
+        item = items[place]
+        end = item.start + item.count
+        tokens += item.sequence.known(item.start, end)
+        positions += range(item.start, end)
+        last_rows[place] = len(tokens) - 1
+        spans.append(Span(start=item.start, count=item.count, blocks=item.sequence.blocks.ids))
+    sampled = [
+        row
+        for place, item in enumerate(items)
+        if item.samples
+        for row in range(last_rows[place] - item.drafts, last_rows[place] + 1)
+    ]
+    return Packed(
+        tokens=id_tensor(tokens, device),
+        positions=id_tensor(positions, device),
+        sampled=id_tensor(sampled, device),
+        spans=tuple(spans),
+    )

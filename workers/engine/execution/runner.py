@@ -1,0 +1,141 @@
+"""Runs a plan: guess, pack, forward, draw, verify. It decides nothing.
+
+items            a 5+1!    d 6+3~2!        b 0+4
+drafter.propose            d7 d8                     guesses, for who has any
+decoder          one forward pass over all tokens and guesses
+drawn            a6        d7 d8' d9                 what plain decoding would draw at each place
+verify           a6        d7 d8'                    d8 was guessed wrong: what it led to does not count
+"""
+
+from collections.abc import Sequence as Items
+from itertools import accumulate, compress
+
+import torch
+from torch import Tensor
+
+from workers.engine.attention.base import AttentionBackend
+from workers.engine.execution.packing import pack
+from workers.engine.execution.rows import chances, rows
+from workers.engine.ids import id_tensor
+from workers.engine.model.decoder import Decoder
+from workers.engine.sampling.distribution import distribution
+from workers.engine.sampling.logprobs import LogprobReader, TokenLogprob
+from workers.engine.sampling.rng import Stream
+from workers.engine.sampling.row import Row
+from workers.engine.sampling.sampler import sample
+from workers.engine.scheduler.plan import Item, Sampled, StepPlan
+from workers.engine.scheduler.sequence import Sequence
+from workers.engine.speculative.drafter import Computed, Drafter
+from workers.engine.speculative.verify import agreed, verify
+
+Tokens = tuple[int, ...]
+Logprobs = tuple[TokenLogprob, ...]
+
+
+class Runner:
+    """One decoder on one device, and whoever guesses for it."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        device: torch.device,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self._decoder = decoder
+        self._attention = attention
+        self._device = device
+        self._drafter = drafter
+
+    def run(self, plan: StepPlan) -> list[Sampled]:
+        """Compute the plan's tokens; one result for each item that samples, in the plan's order."""
+        with torch.inference_mode():
+            self._attention.copy_blocks(plan.copies)
+            guessing = [item for item in plan.items if item.drafts]
+            drawn_from = self._drafter.propose(guessing) if self._drafter and guessing else {}
+            packed = pack(plan.items, self._device, plan.padding)
+            hidden = self._decoder.forward(
+                packed.tokens, packed.positions, self._attention.begin(packed.spans)
+            )
+            hidden = hidden.index_select(0, packed.sampled)
+            sampling = [item for item in plan.items if item.samples]
+            results, logprobs = self._sample(sampling, hidden, drawn_from) if sampling else ([], [])
+            if self._drafter:
+                newest = id_tensor(_newest(sampling, results), self._device)
+                self._drafter.follow(
+                    Computed(items=plan.items, hidden=hidden.index_select(0, newest), tokens=results)
+                )
+            return [
+                Sampled(tokens=tokens, logprobs=likely)
+                for tokens, likely in zip(results, logprobs, strict=True)
+            ]
+
+    def _sample(
+        self, items: Items[Item], hidden: Tensor, drawn_from: dict[Sequence, Tensor]
+    ) -> tuple[list[Tokens], list[Logprobs]]:
+        """Tokens of each item, and their log probabilities; `hidden` [rows, hidden] of all places sampled."""
+        logits, wanted = self._decoder.logits(hidden), rows(items)
+        # Before the logits are used up.
+        reader = LogprobReader(logits, wanted)
+        tokens = (
+            self._verified(items, wanted, logits, drawn_from)
+            if drawn_from
+            else _compare(items, wanted, logits)
+        )
+        return tokens, [reader.read(first, kept) for first, kept in zip(_firsts(items), tokens, strict=True)]
+
+    def _verified(
+        self, items: Items[Item], wanted: Items[Row], logits: Tensor, drawn_from: dict[Sequence, Tensor]
+    ) -> list[Tokens]:
+        """Items of both kinds, those that are judged and those that are compared."""
+        judged = [item.sequence in drawn_from for item in items]
+        of_judged = [was for item, was in zip(items, judged, strict=True) for _ in range(1 + item.drafts)]
+        places = torch.tensor(of_judged, device=self._device)
+        first = iter(
+            _judge(
+                list(compress(items, judged)), list(compress(wanted, of_judged)), logits[places], drawn_from
+            )
+        )
+        second = iter(
+            _compare(
+                [item for item, was in zip(items, judged, strict=True) if not was],
+                [row for row, was in zip(wanted, of_judged, strict=True) if not was],
+                logits[~places],
+            )
+        )
+        return [next(first if was else second) for was in judged]
+
+
+def _compare(items: Items[Item], wanted: Items[Row], logits: Tensor) -> list[Tokens]:
+    """Items whose guesses stand where plain decoding draws the same; their rows of logits."""
+    drawn = sample(logits, wanted) if items else []
+    results = []
+    for first, item in zip(_firsts(items), items, strict=True):
+        here = drawn[first : first + 1 + item.drafts]
+        results.append(tuple(here[: agreed(item.sequence.drafts, here[:-1]) + 1]))
+    return results
+
+
+def _judge(
+    items: Items[Item], wanted: Items[Row], logits: Tensor, drawn_from: dict[Sequence, Tensor]
+) -> list[Tokens]:
+    """Items whose guesses were drawn from distributions of their own; their rows of logits."""
+    p = distribution(logits, wanted)
+    nothing = p.new_zeros(1, p.shape[-1])
+    return verify(
+        p,
+        torch.cat([part for item in items for part in (drawn_from[item.sequence], nothing)]),
+        [item.sequence.drafts[: item.drafts] for item in items],
+        [chances(item.sequence, item.drafts, Stream.ACCEPT) for item in items],
+        [chances(item.sequence, item.drafts + 1, Stream.RESAMPLE) for item in items],
+    )
+
+
+def _firsts(items: Items[Item]) -> list[int]:
+    """Of all sampled rows, the first one of each item."""
+    return list(accumulate((1 + item.drafts for item in items[:-1]), initial=0)) if items else []
+
+
+def _newest(items: Items[Item], results: Items[Tokens]) -> list[int]:
+    """Of all sampled rows, the one that each item's last token was drawn from."""
+    return [first + len(tokens) - 1 for first, tokens in zip(_firsts(items), results, strict=True)]

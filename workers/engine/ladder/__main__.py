@@ -1,6 +1,0 @@
-"""python -m workers.engine.ladder: the same requests on every rung, a table, and a plot if one is asked for."""
-
-from workers.engine.ladder.command import main
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,0 +1,50 @@
+"""Log probabilities of what was drawn, by the model's own logits: before mask, penalties, temperature, as in vLLM.
+
+They are read in two moments. The logits of rows that ask are kept before the processors change them, and looked up
+once the token is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from workers.engine.sampling.row import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """A token's natural log probability, and those of the likeliest ones, best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class LogprobReader:
+    """Raw log probabilities of the rows that ask for them."""
+
+    def __init__(self, logits: Tensor, rows: Sequence[Row]) -> None:
+        """Copies what it needs of `logits` [rows, vocab], so they may be changed afterwards."""
+        tops = {place: row.params.logprobs for place, row in enumerate(rows)}
+        self._tops = {place: top for place, top in tops.items() if top is not None}
+        self._at = {place: number for number, place in enumerate(self._tops)}
+        if self._at:
+            index = torch.tensor(list(self._at), device=logits.device)
+            self._logprobs = logits[index].log_softmax(dim=-1)
+
+    def read(self, place: int, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
+        """What became of the rows from `place` on, one for each token; nothing when they did not ask."""
+        return tuple(
+            self._of(place + offset, token) for offset, token in enumerate(tokens) if place in self._at
+        )
+
+    def _of(self, place: int, token: int) -> TokenLogprob:
+        row = self._logprobs[self._at[place]]
+        best = row.topk(min(self._tops[place], len(row)))
+        return TokenLogprob(
+            token=token,
+            logprob=float(row[token]),
+            top=tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)),
+        )

@@ -1,0 +1,37 @@
+"""Logits to tokens: process, then one draw by inverse cumulative distribution.
+
+    weights   .5   .3   .2           u = 0.65
+    cumulated .5   .8   1.0          first one above u * total: the second token
+
+A row's token depends on its logits and its own Row only, never on what else is in the batch.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from workers.engine.sampling.distribution import drawn, weights
+from workers.engine.sampling.processors import process
+from workers.engine.sampling.row import Row
+
+
+def sample(logits: Tensor, rows: Sequence[Row]) -> list[int]:
+    """One token for each row of `logits` [rows, vocab] float32, which are used up."""
+    process(logits, rows)
+    tokens = logits.argmax(dim=-1)
+    for places in drawn(rows):
+        index = torch.tensor(places, device=logits.device)
+        group = [rows[place] for place in places]
+        tokens[index] = pick(weights(logits[index], group), [row.uniform for row in group])
+    return [int(token) for token in tokens.tolist()]
+
+
+def pick(weights: Tensor, uniforms: Sequence[float]) -> Tensor:
+    """Token [rows] of the first cumulated weight above uniform * total; `weights` [rows, vocab] float64."""
+    cumulated = weights.cumsum(dim=-1)
+    chance = torch.tensor(uniforms, dtype=torch.float64, device=weights.device)[:, None]
+    # Rounding can lift the target to the total itself: then it is the last token that has any weight.
+    last = (cumulated < cumulated[:, -1:]).sum(dim=-1, keepdim=True)
+    target = chance * cumulated[:, -1:]
+    return torch.searchsorted(cumulated, target, right=True).minimum(last).squeeze(1)

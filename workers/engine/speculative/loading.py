@@ -1,0 +1,121 @@
+"""From a SpecConfig to a drafter that can guess for a given model."""
+
+from dataclasses import dataclass
+
+import torch
+
+from workers.engine.attention.base import AttentionBackend
+from workers.engine.attention.sdpa import SdpaBackend
+from workers.engine.errors import ConfigInvalid
+from workers.engine.kv.codec import kv_codec
+from workers.engine.kv.store import KVStore
+from workers.engine.model.decoder import Decoder
+from workers.engine.model.spec import ModelSpec
+from workers.engine.model.weights import load_decoder
+from workers.engine.speculative.config import SpecConfig
+from workers.engine.speculative.draft_kv import DraftKV
+from workers.engine.speculative.drafter import Drafter
+from workers.engine.speculative.medusa import MedusaDrafter, load_heads
+from workers.engine.speculative.model_drafter import ModelDrafter, early_exit
+from workers.engine.speculative.ngram import NgramDrafter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The model that is guessed for, and how it runs."""
+
+    decoder: Decoder
+    attention: AttentionBackend
+    context_length: int
+    blocks: int
+    """KV blocks, block 0 not counted."""
+    block_size: int
+    chunk_tokens: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+def draft_spec(config: SpecConfig | None, target: ModelSpec, context_length: int) -> ModelSpec | None:
+    """The shape of the draft model, if there is one; ConfigInvalid when it cannot guess for this model."""
+    if config is None or config.method != "draft_model" or config.model is None:
+        return None
+    spec = ModelSpec.from_directory(config.model)
+    if spec.vocab_size != target.vocab_size:
+        raise ConfigInvalid(
+            f"the draft model has {spec.vocab_size} tokens and the model {target.vocab_size}; they must be the same"
+        )
+    if spec.context_length < context_length:
+        raise ConfigInvalid(
+            f"the draft model's context of {spec.context_length} tokens is shorter than {context_length}"
+        )
+    if target.window is not None and (spec.window is None or spec.window > target.window):
+        raise ConfigInvalid(
+            f"the draft model reads further back than the model, whose window of {target.window} tokens is all "
+            "that is kept"
+        )
+    return spec
+
+
+def draft_bytes_per_token(draft: ModelSpec | None, dtype: torch.dtype) -> int:
+    """KV memory that a draft model needs for each token that the model keeps."""
+    return kv_codec("auto", dtype).bytes_per_token(draft) if draft else 0
+
+
+def load_drafter(config: SpecConfig, target: Target, draft: ModelSpec | None) -> Drafter:
+    """Whoever guesses, with weights read. CheckpointInvalid or ConfigInvalid say what does not fit."""
+    spec = target.decoder.spec
+    if config.method == "ngram":
+        return NgramDrafter(shortest=config.prompt_lookup_min, longest=config.prompt_lookup_max)
+    if config.method == "medusa" and config.model is not None:
+        heads = load_heads(config.model, target.decoder, dtype=target.dtype)
+        cost = (spec.hidden_size**2 + spec.vocab_size * spec.hidden_size) / _weights(spec, spec.layers)
+        return MedusaDrafter(heads, cost=cost, batch_size_max=config.batch_size_max)
+    if config.method == "early_exit" and config.exit_layer is not None:
+        if config.exit_layer >= spec.layers:
+            raise ConfigInvalid(
+                f"the exit layer {config.exit_layer} must be less than the model's {spec.layers} layers"
+            )
+        return _model_drafter(config, target, early_exit(target.decoder, config.exit_layer))
+    if draft is None or config.model is None:
+        raise ConfigInvalid(f"speculative method {config.method} needs a speculative model")
+    decoder = load_decoder(
+        config.model,
+        draft,
+        context_length=target.context_length,
+        dtype=target.dtype,
+        device=target.device,
+    )
+    return _model_drafter(config, target, decoder)
+
+
+def _model_drafter(config: SpecConfig, target: Target, decoder: Decoder) -> ModelDrafter:
+    own = config.method == "draft_model"
+    attention = target.attention
+    if own:
+        store = KVStore(
+            decoder.spec,
+            blocks=target.blocks + 1,
+            block_size=target.block_size,
+            codec=kv_codec("auto", target.dtype),
+            dtype=target.dtype,
+            device=target.device,
+        )
+        attention = SdpaBackend(store, decoder.spec)
+    model = target.decoder.spec
+    return ModelDrafter(
+        decoder,
+        attention,
+        target.device,
+        cost=_weights(decoder.spec, len(decoder.layers)) / _weights(model, model.layers),
+        draws=config.draft_sample_method == "probabilistic",
+        catch_up_tokens=target.chunk_tokens,
+        own_kv=DraftKV(target.block_size) if own else None,
+    )
+
+
+def _weights(spec: ModelSpec, layers: int) -> int:
+    """Numbers that one decoded token reads: matrices of the layers and the head."""
+    attention = spec.hidden_size * spec.head_dim * 2 * (spec.heads + spec.kv_heads)
+    return layers * (attention + 3 * spec.hidden_size * spec.intermediate_size) + (
+        spec.vocab_size * spec.hidden_size
+    )

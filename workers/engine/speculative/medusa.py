@@ -1,0 +1,113 @@
+"""Guesses of Medusa heads (Cai et al. 2024): small heads on the last hidden state, one for each place ahead.
+
+    hidden state that gave token t+1 --+-- model's head --> t+1
+                                       +-- head 0 --------> t+2        head i:  x + SiLU(W x + b), once or several
+                                       +-- head 1 --------> t+3                 times, then to the vocabulary
+
+Here each head gives its likeliest token, and the guesses form one chain; heads do not see each other's guesses. The
+files are those of the paper's authors: `medusa_lm_head.safetensors` with, for head h and its blocks 0 to n - 1,
+
+    h.0.linear.weight [hidden, hidden]   h.0.linear.bias [hidden]   ...   h.n.weight [vocab, hidden]
+
+with or without "medusa_heads." before them, and `config.json` with medusa_num_heads and medusa_num_layers. A head
+without a matrix of its own uses the model's.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from workers.engine.checkpoint import integer, read_json
+from workers.engine.errors import CheckpointInvalid
+from workers.engine.model.decoder import Decoder
+from workers.engine.model.linear import Projection, plain
+from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.sequence import Sequence
+from workers.engine.speculative.drafter import Computed
+
+FILE = "medusa_lm_head.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaHead:
+    """Residual blocks, and a matrix to the vocabulary."""
+
+    blocks: tuple[Projection, ...]
+    out: Projection
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Scores [rows, vocab] of `hidden` [rows, hidden]."""
+        for block in self.blocks:
+            hidden = hidden + F.silu(block(hidden))
+        return self.out(hidden)
+
+
+def load_heads(directory: Path, decoder: Decoder, *, dtype: torch.dtype) -> tuple[MedusaHead, ...]:
+    """All heads in `directory`, nearest place first; CheckpointInvalid names what is missing or misshapen."""
+    config = read_json(directory / "config.json")
+    path = directory / FILE
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as err:
+        raise CheckpointInvalid(f"{path} cannot be read: {err}") from err
+    weights = {name.removeprefix("medusa_heads."): tensor for name, tensor in found.items()}
+    hidden, vocab = decoder.spec.hidden_size, decoder.spec.vocab_size
+
+    def take(name: str, *shape: int) -> Tensor:
+        if name not in weights:
+            raise CheckpointInvalid(f"{path} has no tensor {name}")
+        if tuple(weights[name].shape) != shape:
+            raise CheckpointInvalid(f"{path}: {name} has shape {tuple(weights[name].shape)}, not {shape}")
+        return weights[name].to(device=decoder.embedding.device, dtype=dtype)
+
+    def head(number: int) -> MedusaHead:
+        blocks = tuple(
+            plain(
+                take(f"{number}.{block}.linear.weight", hidden, hidden),
+                take(f"{number}.{block}.linear.bias", hidden),
+            )
+            for block in range(layers)
+        )
+        own = f"{number}.{layers}.weight"
+        out = plain(take(own, vocab, hidden)) if own in weights else decoder.head
+        return MedusaHead(blocks=blocks, out=out)
+
+    layers = integer(config, "medusa_num_layers", 1)
+    return tuple(head(number) for number in range(integer(config, "medusa_num_heads")))
+
+
+class MedusaDrafter:
+    """Drafter over heads. It guesses right after a token was sampled, for the step that comes next."""
+
+    def __init__(self, heads: Items[MedusaHead], *, cost: float, batch_size_max: int) -> None:
+        self.cost = cost
+        self._heads = tuple(heads)
+        self._batch_size_max = batch_size_max
+        # Guesses, and the number of tokens that they go on from.
+        self._ahead: WeakKeyDictionary[Sequence, tuple[int, list[int]]] = WeakKeyDictionary()
+
+    def ready(self, sequence: Sequence, limit: int) -> int:
+        """As promised by Drafter."""
+        behind, guesses = self._ahead.get(sequence, (0, []))
+        sequence.drafts = guesses[:limit] if behind == len(sequence.tokens) else []
+        return len(sequence.drafts)
+
+    def propose(self, items: Items[Item]) -> dict[Sequence, Tensor]:
+        """The guesses are there."""
+        return {}
+
+    def follow(self, step: Computed) -> None:
+        """Guess on from every token that was just sampled, unless the next step is too large for guesses anyway."""
+        sampling = [item.sequence for item in step.items if item.samples]
+        if not 0 < len(sampling) <= self._batch_size_max:
+            return
+        guesses = torch.stack([head(step.hidden).argmax(dim=-1) for head in self._heads], dim=1).tolist()
+        for sequence, tokens, ahead in zip(sampling, step.tokens, guesses, strict=True):
+            self._ahead[sequence] = len(sequence.tokens) + len(tokens), ahead

@@ -1,0 +1,153 @@
+"""Prefill and decode on different GPUs: when moving KV pays, and how many of each a traffic needs.
+
+    requests/s  ->  [ prefill replicas ]  --KV over a link-->  [ decode replicas ]  ->  tokens
+                     TTFT: wait + prefill + transfer + step      TPOT: one step of the batch
+
+A prefill replica serves one prompt after another, so its queue is M/D/1 (Zhong et al. 2024, DistServe, arXiv
+2401.09670, section 3.1): mean wait = load * service / (2 * (1 - load)). A decode replica takes as many sequences as
+memory and the TPOT target allow; how many there are at one moment is Little's law, rate * output * TPOT.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from workers.planning.capacity import Deployment, must_be_positive
+
+BATCH_MAX = 4096
+"""More sequences than this in one step are not considered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Requests per second, mean lengths in tokens, targets in seconds, and the link between pools in bytes/s.
+
+    NoFigure where one of them is none.
+    """
+
+    requests_per_second: float
+    prompt: int
+    output: int
+    ttft_seconds: float
+    tpot_seconds: float
+    link_bandwidth: float
+    cached: int = 0
+
+    def __post_init__(self) -> None:
+        must_be_positive(
+            requests_per_second=self.requests_per_second,
+            prompt=self.prompt,
+            output=self.output,
+            ttft_seconds=self.ttft_seconds,
+            tpot_seconds=self.tpot_seconds,
+            link_bandwidth=self.link_bandwidth,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """The KV of one prompt: moved, or computed again."""
+
+    kv_bytes: float
+    transfer_seconds: float
+    recompute_seconds: float
+    break_even_bandwidth: float
+    """Bytes per second above which moving is the faster."""
+
+    @property
+    def pays(self) -> bool:
+        """Is moving faster than computing?"""
+        return self.transfer_seconds < self.recompute_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """Replicas for each phase, and what they reach."""
+
+    prefill_replicas: int
+    decode_replicas: int
+    batch: int
+    """Sequences in a step of a decode replica."""
+    ttft_seconds: float
+    tpot_seconds: float
+    stall_seconds: float
+    """How long one prompt would hold up the streams of a replica that did both, without chunks."""
+
+    @property
+    def ratio(self) -> float:
+        """Prefill replicas for one decode replica."""
+        return self.prefill_replicas / self.decode_replicas
+
+
+class CannotMeet(ValueError):
+    """No number of such replicas reaches the target."""
+
+
+def transfer(replica: Deployment, tokens: int, bandwidth: float) -> Transfer:
+    """What a prompt's KV costs to move over a link of `bandwidth` bytes/s, against computing it again.
+
+    Break-even: KV bytes / prefill seconds; for short prompts that is kv * FLOP/s / (2 * parameters).
+    """
+    must_be_positive(tokens=tokens, bandwidth=bandwidth)
+    kv = float(tokens * replica.kv_bytes_per_token)
+    again = replica.prefill_seconds(tokens)
+    return Transfer(
+        kv_bytes=kv,
+        transfer_seconds=kv / bandwidth,
+        recompute_seconds=again,
+        break_even_bandwidth=kv / again,
+    )
+
+
+def pool_sizes(deployment: Deployment, traffic: Traffic) -> Pools:
+    """The least replicas of the deployment's kind for each phase; CannotMeet says which target is out of reach."""
+    replica = replace(deployment, gpus=deployment.tensor_parallel)
+    uncached = max(1, traffic.prompt - traffic.cached)
+    service = replica.prefill_seconds(uncached, traffic.prompt - uncached)
+    batch = _batch(replica, traffic)
+    context = traffic.prompt + traffic.output // 2
+    step = replica.step_seconds(batch, context)
+    fixed = service + transfer(replica, traffic.prompt, traffic.link_bandwidth).transfer_seconds + step
+    slack = traffic.ttft_seconds - fixed
+    if slack <= 0:
+        raise CannotMeet(
+            f"TTFT: prefill, transfer and first step take {fixed * 1e3:.0f} ms,"
+            f" the target is {traffic.ttft_seconds * 1e3:.0f} ms"
+        )
+    # The wait of M/D/1 solved for the load at which it is just the slack.
+    load = 2 * slack / (service + 2 * slack)
+    prefill = max(1, math.ceil(traffic.requests_per_second * service / load))
+    running = traffic.requests_per_second * traffic.output * step
+    decode = max(1, math.ceil(running / batch))
+    reached = traffic.requests_per_second * service / prefill
+    return Pools(
+        prefill_replicas=prefill,
+        decode_replicas=decode,
+        batch=batch,
+        ttft_seconds=fixed + reached * service / (2 * (1 - reached)),
+        tpot_seconds=step,
+        stall_seconds=service,
+    )
+
+
+def _batch(replica: Deployment, traffic: Traffic) -> int:
+    """The largest batch whose step keeps the TPOT target and whose sequences all fit at their full length."""
+    fits = min(BATCH_MAX, replica.users_max(traffic.prompt + traffic.output))
+    if fits < 1:
+        raise CannotMeet(
+            f"one sequence of {traffic.prompt + traffic.output} tokens does not fit into a replica"
+        )
+    context = traffic.prompt + traffic.output // 2
+    if replica.step_seconds(1, context) > traffic.tpot_seconds:
+        raise CannotMeet(
+            f"TPOT: one sequence alone takes {replica.step_seconds(1, context) * 1e3:.1f} ms a token,"
+            f" the target is {traffic.tpot_seconds * 1e3:.1f} ms"
+        )
+    low, high = 1, fits
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (
+            (middle, high)
+            if replica.step_seconds(middle, context) <= traffic.tpot_seconds
+            else (low, middle - 1)
+        )
+    return low
