@@ -21,6 +21,7 @@ from gateway.discovery.sources import sources_of
 from gateway.domain.errors import ShuttingDown
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
+from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.namespace_resolver import Salts, Spaces
 from gateway.kv_index.shared_index import SharedIndexParts
@@ -30,14 +31,13 @@ from gateway.models.catalogue import Catalogue
 from gateway.models.model_selection import Choices
 from gateway.models.service_classes import ServiceClasses
 from gateway.pipeline import Services
-from gateway.process.drain_state import Doors
+from gateway.process.drain_state import DrainState
 from gateway.process.embedded_valkey import EmbeddedValkey
-from gateway.process.lifecycle import Supervisor
+from gateway.process.loop_supervisor import LoopSupervisor
 from gateway.process.secrets import deployment_secret
 from gateway.queueing.queue_report import AllQueues
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.turn_stream import TurnReader
-from gateway.settings.tokens import OperatorIssuer, TokenIssuer
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.gauge_collector import StateCollector
@@ -59,6 +59,7 @@ from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 
 if TYPE_CHECKING:
+    from gateway.settings.tokens import OperatorIssuerSettings, TenantIssuerSettings
     from gateway.tenants.issuer import Issuer
 
 SpaceOf = Callable[[WorkerId, str, str, int], Space | None]
@@ -73,7 +74,7 @@ class Gateway:
 
     settings: Settings
     services: Services
-    supervisor: Supervisor
+    supervisor: LoopSupervisor
     overview: Overview
     registry: CollectorRegistry
     scripts: ScriptCaller
@@ -85,8 +86,8 @@ class Gateway:
     discovery: Discovery
     queues: AllQueues
     access_log: AccessLog | None
-    issuers: "Sequence[Issuer[OperatorIssuer]]"
-    doors: Doors = field(default_factory=Doors)
+    issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
+    drain_state: DrainState = field(default_factory=DrainState)
     version: str = field(default_factory=lambda: version("radixgate"))
 
     @property
@@ -94,14 +95,14 @@ class Gateway:
         return self.services.reservations.fleet
 
     @property
-    def every_issuer(self) -> "Sequence[Issuer[TokenIssuer] | Issuer[OperatorIssuer]]":
+    def every_issuer(self) -> "Sequence[Issuer[TenantIssuerSettings] | Issuer[OperatorIssuerSettings]]":
         """Of tenants' tokens and of operators'."""
         tokens = self.services.entrance.tokens
         return (*(tokens.issuers if tokens is not None else ()), *self.issuers)
 
-    def close_doors(self) -> None:
+    def stop_accepting(self) -> None:
         """New requests are refused, those that wait are sent away, running ones go on."""
-        self.doors.ready = self.doors.open = False
+        self.drain_state.ready = self.drain_state.accepting = False
         reservations = self.services.reservations
         for room in reservations.rooms().values():
             room.close(ShuttingDown())
@@ -113,7 +114,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     """A gateway with all its parts open; they are closed in reverse order. Raises SettingsProblem, ValkeyFailed."""
     async with AsyncExitStack() as stack:
         secret = deployment_secret(settings)
-        supervisor = Supervisor()
+        supervisor = LoopSupervisor()
         tracing = _tracing(settings)
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         valkey = await _valkey(settings, stack)
@@ -145,14 +146,15 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         def space(worker: WorkerId, salt: str, adapter: str, page_size: int) -> Space | None:
             return spaces.of(worker, salt, adapter, page_size)
 
-        feeds = _feeds(index, space, stack)
-        loads = LoadFeeds(feeds.ranks, lambda worker, rate: reservations.fleet.told_speed(worker, rate))
+        ranks = Ranks()
+        feeds = _feeds(index, space, ranks, stack)
+        loads = LoadFeeds(ranks, lambda worker, rate: reservations.fleet.told_speed(worker, rate))
         stack.push_async_callback(loads.close)
         reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, loads, scripts)
         stack.callback(reservations.fleet.close)
         prefixes = Prefixes(secret)
         salts = Salts(records.tenants.groups, lambda group: cache_salt(group, secret))
-        spaces = Spaces(reservations.fleet, catalogue, prefixes, salts)
+        spaces = Spaces(lambda worker: reservations.fleet[worker].models, catalogue, prefixes, salts)
 
         overview = Overview(time.monotonic)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, of use to nobody
@@ -253,12 +255,13 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         start("valkey", gateway.valkey.run)
 
 
-def _feeds(index: SharedIndexParts, space: SpaceOf, stack: AsyncExitStack) -> Feeds:
+def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncExitStack) -> Feeds:
     feeds = Feeds(
         index=index.index,
         store=index.feed_leases,
         space=space,
         room=index.room,
+        ranks=ranks,
         up=lambda: index.reader.up,
     )
     stack.push_async_callback(feeds.close)

@@ -23,7 +23,7 @@ from gateway.adminapi.sessions import Sessions
 from gateway.database import schema
 from gateway.database.operators import ROLES
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.listeners import Admin, is_loopback
+from gateway.settings.listeners import AdminSettings, is_loopback
 from gateway.settings.tokens import Role
 from gateway.settings.types import address_of
 from gateway.tenants.auth_throttle import Penalties
@@ -31,7 +31,7 @@ from gateway.tenants.keys import HASH_PREFIX, OPERATOR_PREFIX, claimed_id, key_d
 from gateway.tenants.token_failures import IssuerAway
 
 if TYPE_CHECKING:  # who takes no such tokens need not have what they are verified with
-    from gateway.adminapi.issuers import OperatorTokens
+    from gateway.adminapi.issuer_tokens import OperatorTokens
 
 PAGE_COOKIE = "radixgate_admin"
 
@@ -61,7 +61,7 @@ class Gate:
 
     def __init__(
         self,
-        admin: Admin,
+        admin: AdminSettings,
         operators: Operators | None,
         penalties: Penalties,
         tokens: "OperatorTokens | None" = None,

@@ -11,7 +11,7 @@ from gateway.adminapi.operation import Answer, Call, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import LISTING, Page
 from gateway.database.rows import KeyState, StoredKey, guarded, key_of, no_key
-from gateway.settings.tenants import ApiKey
+from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier, Moment, Name
 from gateway.tenants.key_life import UNMADE
 
@@ -191,12 +191,12 @@ async def _one(call: Call) -> KeyShown:
     return _shown(guarded(key_of, no_key, row))
 
 
-def _rules(given: Mapping[str, Any]) -> ApiKey:
+def _rules(given: Mapping[str, Any]) -> ApiKeySettings:
     """Raises Problem."""
     for name in UNMADE:
         if name in given:
             raise Problem(400, f"$.rules.{name}: is made here, and nowhere else.")
-    return Call.converted({**given, **UNMADE}, ApiKey, "$.rules")
+    return Call.converted({**given, **UNMADE}, ApiKeySettings, "$.rules")
 
 
 def _shown(stored: StoredKey) -> KeyShown:

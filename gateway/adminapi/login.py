@@ -27,10 +27,10 @@ import msgspec
 from aiohttp import web
 from jwt.exceptions import PyJWTError
 
-from gateway.adminapi.issuers import name_of, role_of
+from gateway.adminapi.issuer_tokens import name_of, role_of
 from gateway.adminapi.problems import HEADERS, Problem
 from gateway.adminapi.sessions import Sessions
-from gateway.settings.tokens import OperatorIssuer
+from gateway.settings.tokens import OperatorIssuerSettings
 from gateway.tenants.issuer import Description, Issuer, bounded
 from gateway.tenants.key_set import KeysUnreadable
 from gateway.tenants.token_failures import IssuerAway, TokenInvalid
@@ -63,7 +63,7 @@ class _Answer(msgspec.Struct):
 class Login:
     """Of one provider. What its handlers raise is Problem."""
 
-    def __init__(self, issuer: Issuer[OperatorIssuer], sessions: Sessions) -> None:
+    def __init__(self, issuer: Issuer[OperatorIssuerSettings], sessions: Sessions) -> None:
         assert issuer.rules.login is not None
         self._issuer = issuer
         self._rules = issuer.rules.login

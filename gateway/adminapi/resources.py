@@ -15,7 +15,7 @@ from gateway.adminapi.operation import Answer, Call, Handle, Operation, limit_of
 from gateway.adminapi.problems import Problem
 from gateway.database.rows import organisation_of, plan_of, tenant_of
 from gateway.database.tenant_store import Change
-from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 
 LISTING = {"limit": "Entries at most, 1 to 1000; 100 by default.", "after": "The `next` of the page before."}
 
@@ -48,7 +48,7 @@ KINDS = (
         of=organisation_of,
         put=Change.put_organisation,
     ),
-    Kind(name="plans", one="plan", identity="name", type=Plan, of=plan_of, put=Change.put_plan),
+    Kind(name="plans", one="plan", identity="name", type=PlanSettings, of=plan_of, put=Change.put_plan),
     Kind(
         name="tenants", one="tenant", identity="id", type=TenantSettings, of=tenant_of, put=Change.put_tenant
     ),

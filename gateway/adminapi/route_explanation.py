@@ -19,11 +19,11 @@ from gateway.domain.tenant import Tenant
 from gateway.fleet.worker import Worker
 from gateway.pipeline import Services
 from gateway.routing.router import Decision
-from gateway.settings.tenants import ApiKey
+from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier
 from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.keys import HASH_PREFIX
-from policies.admission.admission import has_window
+from policies.admission.waiting_room import has_window
 from policies.latency_model import predicted_ttft_ms
 from policies.routing.checked_policy import PromiseBroken
 from policies.routing.protocol import Candidate, Route
@@ -31,7 +31,7 @@ from policies.routing.protocol import Candidate, Route
 Decode = Callable[[Surface, bytes], InferenceRequest]
 """A body to what it asks for. Raises GatewayError."""
 
-NOBODYS_KEY = ApiKey(id="explain", hash=HASH_PREFIX + "0" * 64)
+NOBODYS_KEY = ApiKeySettings(id="explain", hash=HASH_PREFIX + "0" * 64)
 
 
 class RouteAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -189,7 +189,7 @@ def _ranked(
         streams=worker.streams,
         kv_tokens=worker.kv_tokens,
         kv_tokens_max=worker.kv_tokens_max,
-        has_window=has_window(worker.tokens_queued, uncached, window_tokens),
+        has_window=fits_window(worker.tokens_queued, uncached, window_tokens),
         terms=route.terms._asdict() if route.terms is not None else {},
     )
 

@@ -6,7 +6,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gateway.settings.tenants import ApiKey, ModelAccess, OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import (
+    ApiKeySettings,
+    ModelAccessSettings,
+    OrganisationSettings,
+    PlanSettings,
+    TenantSettings,
+)
 from gateway.settings.types import Moment, Network
 
 log = logging.getLogger(__name__)
@@ -31,7 +37,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     """A key with what only a database knows of it. Unix times in seconds."""
 
     tenant: str
-    key: ApiKey
+    key: ApiKeySettings
     created: float
     revoked: float | None = None
 
@@ -59,8 +65,8 @@ def organisation_of(row: Row) -> OrganisationSettings:
     return _value(OrganisationSettings, row)
 
 
-def plan_of(row: Row) -> Plan:
-    return _value(Plan, row)
+def plan_of(row: Row) -> PlanSettings:
+    return _value(PlanSettings, row)
 
 
 def tenant_of(row: Row) -> TenantSettings:
@@ -69,7 +75,7 @@ def tenant_of(row: Row) -> TenantSettings:
 
 def key_of(row: Row) -> StoredKey:
     expires, revoked = row["expires_ms"], row["revoked_ms"]
-    key = _value(ApiKey, row)
+    key = _value(ApiKeySettings, row)
     if expires is not None:
         key = msgspec.structs.replace(key, expires=Moment.at(expires / 1000))
     return StoredKey(
@@ -85,8 +91,8 @@ def no_organisation(row: Row) -> OrganisationSettings:
     return OrganisationSettings(id=row["id"], disabled=True)
 
 
-def no_plan(row: Row) -> Plan:
-    return Plan(name=row["name"], models=ModelAccess(allow=()))
+def no_plan(row: Row) -> PlanSettings:
+    return PlanSettings(name=row["name"], models=ModelAccessSettings(allow=()))
 
 
 def no_tenant(row: Row) -> TenantSettings:
@@ -94,7 +100,7 @@ def no_tenant(row: Row) -> TenantSettings:
 
 
 def no_key(row: Row) -> StoredKey:
-    key = ApiKey(id=row["id"], hash=row["hash"], disabled=True)
+    key = ApiKeySettings(id=row["id"], hash=row["hash"], disabled=True)
     return StoredKey(tenant=row["tenant"], key=key, created=0.0)
 
 
@@ -105,7 +111,7 @@ def row_of(value: msgspec.Struct) -> dict[str, Any]:
 
 def key_row_of(stored: StoredKey) -> dict[str, Any]:
     expires = stored.key.expires
-    names = (name for name in ApiKey.__struct_fields__ if name not in ("expires", *_NO_COLUMN))
+    names = (name for name in ApiKeySettings.__struct_fields__ if name not in ("expires", *_NO_COLUMN))
     columns = {name: _column(stored.key, name) for name in names}
     return {
         **columns,

@@ -29,7 +29,7 @@ from gateway.database.rows import (
     row_of,
     tenant_of,
 )
-from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 
 NOBODY = "gateway"
 """Who changes something where nobody else does."""
@@ -61,7 +61,7 @@ class Change:
     async def put_organisation(self, organisation: OrganisationSettings) -> None:
         await self._put(tables.organisations, "id", row_of(organisation))
 
-    async def put_plan(self, plan: Plan) -> None:
+    async def put_plan(self, plan: PlanSettings) -> None:
         await self._put(tables.plans, "name", {**row_of(plan), "of_file": None})
 
     async def has_plan(self, name: str, of_file: Collection[str]) -> bool:
@@ -69,7 +69,7 @@ class Change:
         if await self.plan(name) is not None:
             return True
         if name in of_file:
-            await self._put(tables.plans, "name", {**row_of(Plan(name=name)), "of_file": True})
+            await self._put(tables.plans, "name", {**row_of(PlanSettings(name=name)), "of_file": True})
         return name in of_file
 
     async def put_tenant(self, tenant: TenantSettings) -> None:
@@ -111,7 +111,7 @@ class Change:
         row = await self._row(tables.organisations, "id", identity)
         return organisation_of(row) if row is not None else None
 
-    async def plan(self, name: str) -> Plan | None:
+    async def plan(self, name: str) -> PlanSettings | None:
         row = await self.row("plans", name)
         return plan_of(row) if row is not None else None
 
@@ -192,7 +192,7 @@ class TenantStore:
             async for row in self._rows(tables.organisations, "id", since)
         ]
 
-    async def all_plans(self, since: int = 0) -> list[Plan]:
+    async def all_plans(self, since: int = 0) -> list[PlanSettings]:
         return [guarded(plan_of, no_plan, row) async for row in self._rows(tables.plans, "name", since)]
 
     async def all_tenants(self, since: int = 0) -> AsyncIterator[TenantSettings]:

@@ -18,7 +18,7 @@ from gateway.discovery.registry import LOOK_SECONDS, RedisSource, WorkerRegistry
 from gateway.discovery.source import Source, SourceAway
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
-from gateway.settings.workers import Worker as WorkerSettings
+from gateway.settings.workers import WorkerSettings
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
 from workers.worker import Health

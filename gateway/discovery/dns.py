@@ -4,19 +4,19 @@ import asyncio
 import socket
 
 from gateway.discovery.source import SourceAway
-from gateway.settings.workers import Discovery, Worker
+from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 ANSWER_SECONDS_MAX = 10.0
 """A gateway that starts waits for its sources once; a resolver may try servers and domains for minutes."""
 
 
 class DnsSource:
-    def __init__(self, settings: Discovery) -> None:
+    def __init__(self, settings: DiscoverySettings) -> None:
         self.name = f"DNS name {settings.name}"
         self.seconds = settings.every_seconds
         self._settings = settings
 
-    async def find(self) -> list[Worker]:
+    async def find(self) -> list[WorkerSettings]:
         at = self._settings
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):

@@ -15,7 +15,7 @@ from gateway.settings.checks import worker_problems
 from gateway.settings.messages import explained
 from gateway.settings.sources import references, with_files
 from gateway.settings.types import Secret, SettingsProblem
-from gateway.settings.workers import Worker
+from gateway.settings.workers import WorkerSettings
 
 FILE_BYTES_MAX = 4 * 2**20
 
@@ -28,12 +28,12 @@ class FileSource:
         self.seconds = seconds
         self._path = path
         self._seen: tuple[int, int, int] | None = None
-        self._found: list[Worker] = []
+        self._found: list[WorkerSettings] = []
 
-    async def find(self) -> list[Worker]:
+    async def find(self) -> list[WorkerSettings]:
         return await asyncio.to_thread(self._read)
 
-    def _read(self) -> list[Worker]:
+    def _read(self) -> list[WorkerSettings]:
         try:
             state = self._path.stat()
             seen = (state.st_mtime_ns, state.st_size, state.st_ino)
@@ -57,19 +57,19 @@ class FileSource:
         return self._found
 
 
-def workers_of(listed: object) -> list[Worker]:
+def workers_of(listed: object) -> list[WorkerSettings]:
     """Workers as they stand in YAML or JSON. Raises SourceAway, which names the place and no value."""
     try:
-        workers = msgspec.convert(listed, list[Worker], dec_hook=_decoded)
+        workers = msgspec.convert(listed, list[WorkerSettings], dec_hook=_decoded)
     except msgspec.ValidationError as err:
-        raise SourceAway(f"it is no list of workers: {explained(str(err), Worker, {})}") from err
+        raise SourceAway(f"it is no list of workers: {explained(str(err), WorkerSettings, {})}") from err
     for at, worker in enumerate(workers):
         for problem in worker_problems(worker, f"$[{at}]"):
             raise SourceAway(problem)
     return workers
 
 
-def worker_from(given: object) -> Worker:
+def worker_from(given: object) -> WorkerSettings:
     """One of them. Raises SourceAway, whose words begin with the field."""
     try:
         (worker,) = workers_of([given])

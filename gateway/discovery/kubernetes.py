@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from gateway.discovery.source import SourceAway
-from gateway.settings.workers import Discovery, Worker
+from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 API = "https://kubernetes.default.svc"
 """Every cluster's name for it, and a name that its certificate has."""
@@ -25,14 +25,14 @@ PAGES_MAX = 40
 class KubernetesSource:
     """`api`, `account`: where the API server is, and the directory with token, ca.crt and namespace."""
 
-    def __init__(self, settings: Discovery, api: str = API, account: Path = ACCOUNT) -> None:
+    def __init__(self, settings: DiscoverySettings, api: str = API, account: Path = ACCOUNT) -> None:
         self.name = f"service {settings.name}"
         self.seconds = settings.every_seconds
         self._settings = settings
         self._api = api
         self._account = account
 
-    async def find(self) -> list[Worker]:
+    async def find(self) -> list[WorkerSettings]:
         at, found = self._settings, {}
         for endpoints in await self._slices():
             port = _port(endpoints.get("ports") or [], at)
@@ -76,7 +76,7 @@ class KubernetesSource:
         return slices
 
 
-def _port(ports: list[dict[str, Any]], at: Discovery) -> int | None:
+def _port(ports: list[dict[str, Any]], at: DiscoverySettings) -> int | None:
     """The one that is named, else the number that is wanted, else the first."""
     if at.port_name is not None:
         return next((port.get("port") for port in ports if port.get("name") == at.port_name), None)

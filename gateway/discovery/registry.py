@@ -16,7 +16,7 @@ import orjson
 
 from gateway.discovery.file import worker_from
 from gateway.discovery.source import SourceAway
-from gateway.settings.workers import Worker
+from gateway.settings.workers import WorkerSettings
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -52,9 +52,9 @@ class WorkerRegistry:
         if back := [one for one, text in zip(gone, texts, strict=True) if text is not None]:
             await self._redis.ask("SADD", f"{self._tag}:ids", *back)
 
-    async def workers(self) -> tuple[list[Worker], dict[str, str]]:
+    async def workers(self) -> tuple[list[WorkerSettings], dict[str, str]]:
         """Those that can be understood, and why others cannot: gateways of other versions may have more to say."""
-        found: list[Worker] = []
+        found: list[WorkerSettings] = []
         refused: dict[str, str] = {}
         for one in await self.registered():
             try:
@@ -96,7 +96,7 @@ class RedisSource:
         self._registry = registry
         self._refused: dict[str, str] = {}
 
-    async def find(self) -> list[Worker]:
+    async def find(self) -> list[WorkerSettings]:
         try:
             found, refused = await self._registry.workers()
         except RedisDown as err:

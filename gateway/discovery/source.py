@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from gateway.settings.workers import Worker
+from gateway.settings.workers import WorkerSettings
 
 
 class SourceAway(Exception):
@@ -15,6 +15,6 @@ class Source(Protocol):
     name: str
     seconds: float
 
-    async def find(self) -> list[Worker]:
+    async def find(self) -> list[WorkerSettings]:
         """All workers that it knows of, with checked settings. Raises SourceAway."""
         ...

@@ -8,15 +8,15 @@ from gateway.discovery.file import FileSource
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.registry import RedisSource, WorkerRegistry
 from gateway.discovery.source import Source
-from gateway.settings.workers import Discovery
+from gateway.settings.workers import DiscoverySettings
 
 
-def sources_of(settings: Iterable[Discovery], registry: WorkerRegistry) -> list[Source]:
+def sources_of(settings: Iterable[DiscoverySettings], registry: WorkerRegistry) -> list[Source]:
     """In the order of the settings."""
     return [_source(one, registry) for one in settings]
 
 
-def _source(one: Discovery, registry: WorkerRegistry) -> Source:
+def _source(one: DiscoverySettings, registry: WorkerRegistry) -> Source:
     match one.kind:
         case "file":
             return FileSource(Path(one.name), one.every_seconds)

@@ -10,7 +10,7 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store
 
 from gateway.files.content import ContentDown, ContentLost
-from gateway.settings.files import S3
+from gateway.settings.files import S3Settings
 
 PART_BYTES = 8 * 1024 * 1024
 """Of an upload; each has at most 10,000. S3 wants 5 MiB at least."""
@@ -28,7 +28,7 @@ class ObjectStore:
     their own (AbortIncompleteMultipartUpload).
     """
 
-    def __init__(self, settings: S3) -> None:
+    def __init__(self, settings: S3Settings) -> None:
         self._where = f"s3://{settings.bucket}"
         options: dict[str, Any] = {}
         for name, secret in (

@@ -3,17 +3,17 @@
 import re
 from urllib.parse import urlsplit
 
-from gateway.settings.workers import KvEventsAt, LoadFeedAt, Worker
+from gateway.settings.workers import KvEventsSettings, LoadFeedSettings, WorkerSettings
 from workers.kv_events.source import EventSource, reachable
-from workers.probing.load_feed import LoadSource
+from workers.load_reports.load_feed import LoadSource
 
 _PORT = re.compile(r"^(tcp://.*:)(\d+)$")
 
 
-def event_sources(worker: Worker) -> tuple[EventSource, ...] | None:
+def event_sources(worker: WorkerSettings) -> tuple[EventSource, ...] | None:
     """One a rank; none if it is not to be followed. None: as the worker says itself."""
     at = worker.kv_events
-    if not isinstance(at, KvEventsAt):
+    if not isinstance(at, KvEventsSettings):
         return None if at == "auto" else ()
     return tuple(
         EventSource(
@@ -25,14 +25,14 @@ def event_sources(worker: Worker) -> tuple[EventSource, ...] | None:
     )
 
 
-def load_sources(worker: Worker) -> tuple[LoadSource, ...] | None:
+def load_sources(worker: WorkerSettings) -> tuple[LoadSource, ...] | None:
     """So too of its load."""
     at = worker.load_feed
-    if not isinstance(at, LoadFeedAt):
+    if not isinstance(at, LoadFeedSettings):
         return None if at == "auto" else ()
     return tuple(LoadSource(endpoint=_of_rank(worker, at.endpoint, rank)) for rank in range(at.ranks))
 
 
-def _of_rank(worker: Worker, endpoint: str, rank: int) -> str:
+def _of_rank(worker: WorkerSettings, endpoint: str, rank: int) -> str:
     host = urlsplit(worker.url).hostname or ""
     return reachable(_PORT.sub(lambda found: f"{found[1]}{int(found[2]) + rank}", endpoint), host)

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from gateway.settings.stores import Index
+from gateway.settings.stores import IndexSettings
 from radix_cache.follower import PAGE_BYTES, Room
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.feed_leases import FeedLeaseStore
@@ -40,7 +40,7 @@ class SharedIndexParts:
     scripts: ScriptCaller
 
     @classmethod
-    def at(cls, redis_url: str, prefix: str, settings: Index) -> "SharedIndexParts":
+    def at(cls, redis_url: str, prefix: str, settings: IndexSettings) -> "SharedIndexParts":
         """The index in this Redis. Nothing is connected yet."""
         blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
         scripts = ScriptCaller(redis_url)

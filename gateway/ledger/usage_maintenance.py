@@ -16,7 +16,7 @@ from gateway.database.outbox import Outbox
 from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
 from gateway.database.usage_store import DAY_MS, HOUR_MS, UsageStore
 from gateway.ledger.usage_query_text import moment_text
-from gateway.settings.usage import UsageLedger
+from gateway.settings.usage import UsageSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Keeper:
 
     def __init__(
         self,
-        settings: UsageLedger,
+        settings: UsageSettings,
         store: UsageStore,
         hooks: Sequence[str],
         wall: Callable[[], float] = time.time,

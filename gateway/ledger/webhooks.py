@@ -22,7 +22,7 @@ import orjson
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.outbox import Outbox
 from gateway.ledger.usage_query_text import moment_text
-from gateway.settings.usage import Webhook, webhook_secret
+from gateway.settings.usage import WebhookSettings, webhook_secret
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Webhooks:
 
     def __init__(
         self,
-        hooks: Sequence[Webhook],
+        hooks: Sequence[WebhookSettings],
         outbox: Outbox,
         *,
         wall: Callable[[], float] = time.time,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.database.rows import StoredKey
-from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 
 Row = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ class Moved:
     models: list[dict[str, Any]] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
     organisations: dict[str, OrganisationSettings] = field(default_factory=dict)
-    plans: dict[str, Plan] = field(default_factory=dict)
+    plans: dict[str, PlanSettings] = field(default_factory=dict)
     tenants: dict[str, TenantSettings] = field(default_factory=dict)
     keys: list[StoredKey] = field(default_factory=list)
     addresses: tuple[str, ...] = ()

@@ -21,7 +21,14 @@ import msgspec
 
 from gateway.database.rows import StoredKey
 from gateway.litellm.import_result import Moved, NotLitellm, Row, identifier, rows
-from gateway.settings.tenants import ApiKey, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import (
+    ApiKeySettings,
+    LimitSettings,
+    ModelAccessSettings,
+    OrganisationSettings,
+    PlanSettings,
+    TenantSettings,
+)
 from gateway.settings.types import Moment, Network
 
 TABLES = (
@@ -117,7 +124,7 @@ class _Tables:
         organisation, of_organisation = self._organisations.get(row.get("organization_id"), (None, {}))
         # Its organisation's models are the plan's: plan, tenant and key all have to allow a model.
         models = self._access(of_organisation.get("models"))
-        plan = Plan(name=f"litellm-{name}", limits=limits, concurrency=concurrency, models=models)
+        plan = PlanSettings(name=f"litellm-{name}", limits=limits, concurrency=concurrency, models=models)
         moved.plans[plan.name] = plan
         moved.tenants[name] = TenantSettings(
             id=name,
@@ -141,7 +148,7 @@ class _Tables:
             return
         limits, concurrency = self._limits(where, row)
         project = self._projects.get(row.get("project_id"), {})
-        key = ApiKey(
+        key = ApiKeySettings(
             id=name,
             hash=f"sha256:{token}",
             name=str(row.get("key_alias") or row.get("key_name") or "")[:200] or None,
@@ -173,7 +180,7 @@ class _Tables:
         )
         self._moved.keys.append(msgspec.structs.replace(found, key=old))
 
-    def _keep(self, tenant: str, key: ApiKey, row: Row) -> None:
+    def _keep(self, tenant: str, key: ApiKeySettings, row: Row) -> None:
         created = _moment(row.get("created_at"))
         at = created.seconds if created is not None else self._now
         self._moved.keys.append(StoredKey(tenant=tenant, key=key, created=at))
@@ -189,7 +196,7 @@ class _Tables:
         if owner not in self._owners:
             organisation, of_organisation = self._organisations.get(owner[0], (None, {}))
             name = identifier(owner[1] or organisation, "litellm", self._moved.tenants)
-            plan = Plan(name=f"litellm-{name}", models=self._access(of_organisation.get("models")))
+            plan = PlanSettings(name=f"litellm-{name}", models=self._access(of_organisation.get("models")))
             self._moved.plans[plan.name] = plan
             self._moved.tenants[name] = TenantSettings(
                 id=name, organisation=organisation, plan=plan.name, addresses=self._addresses
@@ -197,7 +204,7 @@ class _Tables:
             self._owners[owner] = name
         return self._owners[owner]
 
-    def _limits(self, where: str, row: Row) -> tuple[tuple[Limit, ...], int | None]:
+    def _limits(self, where: str, row: Row) -> tuple[tuple[LimitSettings, ...], int | None]:
         """Its own, else those of the budget that it names."""
         budget = self._budgets.get(row.get("budget_id"), {})
 
@@ -210,15 +217,15 @@ class _Tables:
 
         limits = []
         if (requests := given("rpm_limit")) is not None:
-            limits.append(Limit(requests=requests))
+            limits.append(LimitSettings(requests=requests))
         if (tokens := given("tpm_limit")) is not None:
-            limits.append(Limit(total_tokens=tokens))
+            limits.append(LimitSettings(total_tokens=tokens))
         limits += self._budgets_of(where, row, budget)
         self._moved.leave(where, row, *LIMITED)
         self._moved.leave(where, budget, *LIMITED)
         return tuple(limits), given("max_parallel_requests")
 
-    def _budgets_of(self, where: str, row: Row, budget: Row) -> list[Limit]:
+    def _budgets_of(self, where: str, row: Row, budget: Row) -> list[LimitSettings]:
         """What may be spent; a budget that never begins anew is none that there is here."""
         found = []
         owner = row if row.get("max_budget") is not None or row.get("soft_budget") is not None else budget
@@ -229,19 +236,23 @@ class _Tables:
         for name, mode in (("max_budget", "enforce"), ("soft_budget", "soft")):
             if (amount := owner.get(name)) is not None and float(amount) > 0:
                 money: Any = {"spend": max(1e-6, float(amount)), "mode": mode}
-                found.append(Limit(**money, per=per, reset="calendar"))
+                found.append(LimitSettings(**money, per=per, reset="calendar"))
         if found and row.get("spend"):
             self._moved.left.append(f"{where}: spend of {row['spend']:g} in the period that runs")
         return found
 
-    def _access(self, *levels: Sequence[str] | None) -> ModelAccess:
+    def _access(self, *levels: Sequence[str] | None) -> ModelAccessSettings:
         """What all of these lists allow; names of clients become the models' own."""
         allowed: set[str] | None = None
         for level in levels:
             if level and not ALL_MODELS.intersection(level):
                 names = {self._models.get(name, name) for name in level if name != NO_MODELS}
                 allowed = names if allowed is None else allowed & names
-        return ModelAccess() if allowed is None else ModelAccess(allow=tuple(sorted(map(_pattern, allowed))))
+        return (
+            ModelAccessSettings()
+            if allowed is None
+            else ModelAccessSettings(allow=tuple(sorted(map(_pattern, allowed))))
+        )
 
 
 def _pattern(name: str) -> str:

@@ -13,8 +13,8 @@ from gateway.domain.errors import ModelNotFound
 from gateway.domain.model import Model, PromptEncoder
 from gateway.domain.request import Surface
 from gateway.quotas.prices import Prices
-from gateway.settings.models import Model as ModelSettings
-from gateway.settings.prices import Prices as PriceSettings
+from gateway.settings.models import ModelSettings
+from gateway.settings.prices import PriceSettings
 from gateway.settings.types import SettingsProblem
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.encoder_threads import EncoderThreads

@@ -14,7 +14,7 @@ import msgspec
 from gateway.domain.errors import BadRequest, ClassNotAllowed
 from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
-from gateway.settings.classes import Classes, ServiceClassSettings
+from gateway.settings.classes import ServiceClassesSettings, ServiceClassSettings
 from policies.service_class import BATCH, CHAT, CODE, VOICE, ServiceClass
 
 HEADER = "x-radixgate-class"
@@ -23,12 +23,12 @@ HEADER = "x-radixgate-class"
 class ServiceClasses:
     """Those of the settings."""
 
-    def __init__(self, settings: Classes | None = None) -> None:
+    def __init__(self, settings: ServiceClassesSettings | None = None) -> None:
         self.restate(settings)
 
-    def restate(self, settings: Classes | None) -> None:
+    def restate(self, settings: ServiceClassesSettings | None) -> None:
         """For whoever comes from now on."""
-        given = settings if settings is not None else Classes()
+        given = settings if settings is not None else ServiceClassesSettings()
         pairs = [(VOICE, given.voice), (CODE, given.code), (CHAT, given.chat), (BATCH, given.batch)]
         self._classes = {kind.name: _of(kind, told) for kind, told in pairs}
         self._tiers = {tier: kind.name for kind, told in pairs for tier in (kind.name, *told.service_tiers)}

@@ -9,7 +9,7 @@ import logging
 import os
 import ssl
 
-from gateway.settings.listeners import Tls
+from gateway.settings.listeners import ListenerTlsSettings
 from gateway.settings.types import SettingsProblem
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ LOOK_SECONDS = 10.0
 class ServerTls:
     """`context` is the listener's for all its life. Raises SettingsProblem that names `path`."""
 
-    def __init__(self, tls: Tls, path: str) -> None:
+    def __init__(self, tls: ListenerTlsSettings, path: str) -> None:
         self._tls = tls
         self._seen = self._state()
         try:
@@ -54,13 +54,13 @@ class ServerTls:
         return [_stamp(file) for file in files if file is not None]
 
 
-def _made(tls: Tls) -> ssl.SSLContext:
+def _made(tls: ListenerTlsSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load(context, tls)
     return context
 
 
-def _load(context: ssl.SSLContext, tls: Tls) -> None:
+def _load(context: ssl.SSLContext, tls: ListenerTlsSettings) -> None:
     # A key that needs a passphrase is refused; without this OpenSSL would ask for it at the terminal.
     context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")
     if tls.client_ca is not None:

@@ -21,20 +21,20 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gateway.app import Gateway, running
 from gateway.batches.batch_claimer import Keeper
 from gateway.batches.setup import keeper_of, row_bytes_max
-from gateway.process.multiprocess import OneOf
+from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.certificates import ServerTls
-from gateway.runtime.reload import Reloader, found_by_pid
-from gateway.settings.listeners import Admin, Listen
+from gateway.runtime.reload import Reloader, registered_for_reload
+from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.tree import Settings
-from gateway.web.admin import admin_app, admin_failure
+from gateway.web.admin_app import admin_app, admin_failure
+from gateway.web.client_address import finder
 from gateway.web.error_response import failure
-from gateway.web.handlers import tenant_app
-from gateway.web.middleware.client_address import finder
 from gateway.web.middleware.connection_limits import Connections
 from gateway.web.middleware.cors import Browsers
 from gateway.web.middleware.protocol_errors import Failure, speaking
-from gateway.web.responses.background import Runs
-from gateway.web.stored_objects import Kept
+from gateway.web.stored.background_responses import Runs
+from gateway.web.stored.object_stores import Kept
+from gateway.web.tenant_app import tenant_app
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +50,12 @@ SWITCH_SECONDS = 0.0002
 every chunk of every stream, so that Python's own 5 ms would be tens of milliseconds for one of many streams."""
 
 
-class CannotListen(Exception):
+class ListenAddressUnavailable(Exception):
     """An address is taken or not ours; one line says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class ServingGateway:
     """A gateway that answers. `tenants`, `admin`: where, as URLs (or `unix:PATH`). `certificates`: of both."""
 
     gateway: Gateway
@@ -69,15 +69,15 @@ class Serving:
 
 async def run(
     settings: Settings,
-    ready: Callable[[Serving], None] = lambda _: None,
-    one: OneOf | None = None,
+    ready: Callable[[ServingGateway], None] = lambda _: None,
+    one: GatewayProcess | None = None,
     read: Callable[[], Settings] | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, and drains; a second signal ends it at once.
 
     SIGINT comes from a person at a keyboard: no balancer is given notice, and with nothing inside it ends at once.
 
-    Raises SettingsProblem, ValkeyFailed and CannotListen before it serves, nothing afterwards.
+    Raises SettingsProblem, ValkeyFailed and ListenAddressUnavailable before it serves, nothing afterwards.
     """
     stop: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
     at_once = asyncio.Event()
@@ -98,14 +98,14 @@ async def run(
         reloader = Reloader(here.gateway, here.certificates, read or (lambda: settings))
         here.gateway.supervisor.start("reloads", reloader.run)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
-        with found_by_pid(Path(settings.state_directory)) if one is None else nullcontext():
+        with registered_for_reload(Path(settings.state_directory)) if one is None else nullcontext():
             ready(here)
             by_keyboard = await stop is signal.SIGINT
         await _drain(here, at_once, notice_seconds=0.0 if by_keyboard else settings.drain.notice_seconds)
 
 
 @asynccontextmanager
-async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator[Serving]:
+async def serving(settings: Settings, one: GatewayProcess | None = None) -> AsyncIterator[ServingGateway]:
     """A gateway with its listeners open. `one`: which of several processes it is."""
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running(settings))
@@ -121,7 +121,7 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
         tenants = _runner(
             tenant_app(
                 gateway.services,
-                gateway.doors,
+                gateway.drain_state,
                 body_bytes_max=bounds.body_bytes_max,
                 body_seconds_max=bounds.body_seconds_max,
                 # A unix socket is out of a browser's reach, and its clients name hosts as they like.
@@ -155,7 +155,7 @@ async def serving(settings: Settings, one: OneOf | None = None) -> AsyncIterator
         else:
             tenants.bound = Connections(listen.connections_per_address_max, listen.trusted_proxies)
             url = await _open(tenants, listen, certificates.get("listen"), together=one is not None)
-        yield Serving(
+        yield ServingGateway(
             gateway=gateway,
             tenants=url,
             admin=(
@@ -186,22 +186,22 @@ def _spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _drain(here: Serving, at_once: asyncio.Event, *, notice_seconds: float) -> None:
+async def _drain(here: ServingGateway, at_once: asyncio.Event, *, notice_seconds: float) -> None:
     """Not ready but serving for the notice; then no new requests, and the running ones may end."""
-    inside = len(here.gateway.doors.inside)
+    inside = len(here.gateway.drain_state.requests)
     if inside or notice_seconds:
         log.warning(
             "stopping: notice of %g s, then at most %g s for %d running request%s; a second signal ends it at once",
             *(notice_seconds, here.gateway.settings.drain.seconds, inside, "" if inside == 1 else "s"),
         )
-    here.gateway.doors.ready = False
+    here.gateway.drain_state.ready = False
     await _unless(at_once, asyncio.sleep(notice_seconds))
-    here.gateway.close_doors()
+    here.gateway.stop_accepting()
     await _unless(at_once, _ended(here))
-    here.gateway.doors.clear()
+    here.gateway.drain_state.cancel_requests()
 
 
-async def _ended(here: Serving) -> None:
+async def _ended(here: ServingGateway) -> None:
     """What runs has come to its end: of clients, of batches, in the background."""
     seconds = here.gateway.settings.drain.seconds
     async with asyncio.TaskGroup() as all_of_it:
@@ -286,8 +286,10 @@ def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
     return found
 
 
-async def _open(runner: _Runner, at: Listen | Admin, tls: ServerTls | None, *, together: bool = False) -> str:
-    """Listens, and says where. `together`: other processes listen there too. Raises CannotListen."""
+async def _open(
+    runner: _Runner, at: ListenSettings | AdminSettings, tls: ServerTls | None, *, together: bool = False
+) -> str:
+    """Listens, and says where. `together`: other processes listen there too. Raises ListenAddressUnavailable."""
     host, port = at.host, at.port
     try:
         context = tls.context if tls is not None else None
@@ -296,13 +298,13 @@ async def _open(runner: _Runner, at: Listen | Admin, tls: ServerTls | None, *, t
         )
         await site.start()
     except OSError as err:
-        raise CannotListen(f"cannot listen on {host}:{port}: {_reason(err)}") from err
+        raise ListenAddressUnavailable(f"cannot listen on {host}:{port}: {_reason(err)}") from err
     shown = f"[{host}]" if ":" in host else host
     return f"http{'s' if tls is not None else ''}://{shown}:{runner.addresses[0][1]}"
 
 
 async def _open_socket(runner: web.AppRunner, path: Path, stack: AsyncExitStack) -> str:
-    """Listens on a unix socket, and removes it in the end. Raises CannotListen.
+    """Listens on a unix socket, and removes it in the end. Raises ListenAddressUnavailable.
 
     The loop takes the place of any socket that it finds there, so whether somebody listens is asked first.
     """
@@ -312,7 +314,7 @@ async def _open_socket(runner: web.AppRunner, path: Path, stack: AsyncExitStack)
         await web.UnixSite(runner, path, backlog=BACKLOG).start()
         ours = os.stat(path).st_ino
     except OSError as err:
-        raise CannotListen(f"cannot listen on {path}: {_reason(err)}") from err
+        raise ListenAddressUnavailable(f"cannot listen on {path}: {_reason(err)}") from err
 
     def remove() -> None:
         with suppress(OSError):

@@ -12,12 +12,12 @@ from gateway.settings.listeners import is_loopback
 from gateway.settings.messages import explained, names
 from gateway.settings.models import WORDS_FOR_TOKENIZERS
 from gateway.settings.redis_address import redis_url_problem
-from gateway.settings.tokens import IssuerRules
+from gateway.settings.tokens import IssuerSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
 from gateway.settings.urls import url_problem
 from gateway.settings.usage import webhook_secret
-from gateway.settings.workers import KvEventsAt, Worker, WorkerTls
+from gateway.settings.workers import KvEventsSettings, WorkerSettings, WorkerTlsSettings
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.disaggregation import WAYS
 from workers.adapters.registry import adapters
@@ -98,7 +98,7 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
     collector = settings.telemetry.otlp_endpoint
     if collector is not None and (problem := url_problem(collector)) is not None:
         yield f"$.telemetry.otlp_endpoint: {problem}"
-    issuers: tuple[tuple[str, Sequence[IssuerRules]], ...] = (
+    issuers: tuple[tuple[str, Sequence[IssuerSettings]], ...] = (
         ("authentication.tokens", settings.authentication.tokens),
         ("admin.issuers", settings.admin.issuers),
     )
@@ -129,7 +129,7 @@ def _other_models(settings: Settings) -> Iterator[str]:
             yield f"$.models[{at}].fallbacks: a model cannot stand in for itself"
 
 
-def worker_problems(worker: Worker, path: str) -> Iterator[str]:
+def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
     """What is wrong with one worker, wherever it was found; no value is quoted that may be secret."""
     kinds = adapters()
     if worker.kind not in kinds:
@@ -149,7 +149,7 @@ def worker_problems(worker: Worker, path: str) -> Iterator[str]:
         for at, limit in enumerate(worker.provider.limits):
             if limit.until is not None:
                 yield f"{path}.provider.limits[{at}].until: limits of a provider have no end"
-    if isinstance(worker.kv_events, KvEventsAt):
+    if isinstance(worker.kv_events, KvEventsSettings):
         yield from _event_ports(worker.kv_events, f"{path}.kv_events")
 
 
@@ -172,7 +172,7 @@ def _discovery(settings: Settings) -> Iterator[str]:
         seen.add((one.kind, one.name))
 
 
-def _way_to_workers(headers: Mapping[str, Secret], tls: WorkerTls | None, path: str) -> Iterator[str]:
+def _way_to_workers(headers: Mapping[str, Secret], tls: WorkerTlsSettings | None, path: str) -> Iterator[str]:
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             yield f"{path}.headers: {name[:100]!r} is no name of a header"
@@ -189,7 +189,7 @@ def _way_to_workers(headers: Mapping[str, Secret], tls: WorkerTls | None, path: 
             yield f"{path}.tls.{name}: there is no file {file!r}"
 
 
-def _event_ports(at: KvEventsAt, path: str) -> Iterator[str]:
+def _event_ports(at: KvEventsSettings, path: str) -> Iterator[str]:
     ranges: list[tuple[str, int, int]] = []
     for name, endpoint in (("endpoint", at.endpoint), ("replay_endpoint", at.replay_endpoint)):
         if endpoint is None:

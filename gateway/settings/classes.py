@@ -40,7 +40,7 @@ class ServiceClassSettings(Branch, frozen=True, kw_only=True):
     ] = ()
 
 
-class Voice(ServiceClassSettings, frozen=True, kw_only=True):
+class VoiceClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
     """Somebody is speaking."""
 
     ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = 150
@@ -50,7 +50,7 @@ class Voice(ServiceClassSettings, frozen=True, kw_only=True):
     sheds: Annotated[bool, Meta(description="As for `classes.chat`.")] = True
 
 
-class Code(ServiceClassSettings, frozen=True, kw_only=True):
+class CodeClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
     """Somebody is typing."""
 
     ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = 200
@@ -61,7 +61,7 @@ class Code(ServiceClassSettings, frozen=True, kw_only=True):
     service_tiers: Annotated[tuple[Name, ...], Meta(description="As for `classes.chat`.")] = ("priority",)
 
 
-class Batch(ServiceClassSettings, frozen=True, kw_only=True):
+class BatchClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
     """Nobody waits for it: it gets what the others leave."""
 
     ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = (
@@ -70,12 +70,18 @@ class Batch(ServiceClassSettings, frozen=True, kw_only=True):
     service_tiers: Annotated[tuple[Name, ...], Meta(description="As for `classes.chat`.")] = ("flex",)
 
 
-class Classes(Branch, frozen=True, kw_only=True):
+class ServiceClassesSettings(Branch, frozen=True, kw_only=True):
     """All of them."""
 
-    voice: Annotated[Voice, Meta(description="Somebody is speaking.")] = field(default_factory=Voice)
-    code: Annotated[Code, Meta(description="Somebody is typing.")] = field(default_factory=Code)
+    voice: Annotated[VoiceClassSettings, Meta(description="Somebody is speaking.")] = field(
+        default_factory=VoiceClassSettings
+    )
+    code: Annotated[CodeClassSettings, Meta(description="Somebody is typing.")] = field(
+        default_factory=CodeClassSettings
+    )
     chat: Annotated[ServiceClassSettings, Meta(description="Somebody is reading.")] = field(
         default_factory=ServiceClassSettings
     )
-    batch: Annotated[Batch, Meta(description="Nobody waits for it.")] = field(default_factory=Batch)
+    batch: Annotated[BatchClassSettings, Meta(description="Nobody waits for it.")] = field(
+        default_factory=BatchClassSettings
+    )

@@ -7,7 +7,7 @@ from msgspec import Meta
 from gateway.settings.types import Branch, FilePath, HttpUrl, Positive, Seconds, Secret
 
 
-class S3(Branch, frozen=True, kw_only=True):
+class S3Settings(Branch, frozen=True, kw_only=True):
     """A bucket of S3, or of what speaks its protocol."""
 
     bucket: Annotated[str, Meta(description="Its name.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$")]
@@ -27,7 +27,7 @@ class S3(Branch, frozen=True, kw_only=True):
     secret_access_key: Annotated[Secret | None, Meta(description="Belongs to it.")] = None
 
 
-class Files(Branch, frozen=True, kw_only=True):
+class FileSettings(Branch, frozen=True, kw_only=True):
     """What tenants upload, and what batches write. Without a database nothing is kept."""
 
     directory: Annotated[
@@ -35,7 +35,7 @@ class Files(Branch, frozen=True, kw_only=True):
         Meta(description="Where contents are kept, relative to state_directory; gateways share it."),
     ] = "files"
     s3: Annotated[
-        S3 | None,
+        S3Settings | None,
         Meta(description="A bucket in place of the directory, which needs `radixgate[s3]`."),
     ] = None
     file_bytes_max: Annotated[Positive, Meta(description="Largest file.")] = 512 * 1024**2
@@ -47,7 +47,7 @@ class Files(Branch, frozen=True, kw_only=True):
     ] = 30 * 86400.0
 
 
-class Batches(Branch, frozen=True, kw_only=True):
+class BatchSettings(Branch, frozen=True, kw_only=True):
     """Files of requests that are worked off in the background."""
 
     rows_max: Annotated[Positive, Meta(description="Requests of one batch.")] = 50_000

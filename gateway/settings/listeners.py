@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.settings.tokens import OperatorIssuer
+from gateway.settings.tokens import OperatorIssuerSettings
 from gateway.settings.types import (
     Branch,
     FilePath,
@@ -18,7 +18,7 @@ from gateway.settings.types import (
 )
 
 
-class Tls(Branch, frozen=True, kw_only=True):
+class ListenerTlsSettings(Branch, frozen=True, kw_only=True):
     """A listener's certificate. Its files are read again when they change; connections that stand stay."""
 
     certificate: Annotated[
@@ -31,7 +31,7 @@ class Tls(Branch, frozen=True, kw_only=True):
     ] = None
 
 
-class Listen(Branch, frozen=True, kw_only=True):
+class ListenSettings(Branch, frozen=True, kw_only=True):
     """Where tenants connect."""
 
     host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
@@ -47,7 +47,9 @@ class Listen(Branch, frozen=True, kw_only=True):
             description="Gateways on this machine that share the port, each on a core of its own (`--processes`).",
         ),
     ] = 1
-    tls: Annotated[Tls | None, Meta(description="Serve https:// with this certificate.")] = None
+    tls: Annotated[ListenerTlsSettings | None, Meta(description="Serve https:// with this certificate.")] = (
+        None
+    )
     trusted_proxies: Annotated[
         tuple[Network, ...],
         Meta(
@@ -70,18 +72,20 @@ class Listen(Branch, frozen=True, kw_only=True):
     ] = ()
 
 
-class Admin(Branch, frozen=True, kw_only=True):
+class AdminSettings(Branch, frozen=True, kw_only=True):
     """Where operators connect: /metrics, /health/live, /health/ready, /ui, /admin/v1."""
 
     host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Port; 0 takes a free one.")] = 8001
-    tls: Annotated[Tls | None, Meta(description="Serve https:// with this certificate.")] = None
+    tls: Annotated[ListenerTlsSettings | None, Meta(description="Serve https:// with this certificate.")] = (
+        None
+    )
     token: Annotated[
         Secret | None,
         Meta(description="Needed for /ui and /admin/v1; without one they answer on loopback addresses only."),
     ] = None
     issuers: Annotated[
-        tuple[OperatorIssuer, ...],
+        tuple[OperatorIssuerSettings, ...],
         Meta(description="Identity providers whose tokens operators may use for /admin/v1.", max_length=10),
     ] = ()
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings.prices import Prices
+from gateway.settings.prices import PriceSettings
 from gateway.settings.types import Branch, FilePath, Name, Positive
 
 WORDS_FOR_TOKENIZERS = ("text", "worker")
@@ -13,7 +13,7 @@ WORDS_FOR_TOKENIZERS = ("text", "worker")
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
-class Model(Branch, frozen=True, kw_only=True):
+class ModelSettings(Branch, frozen=True, kw_only=True):
     """A model that tenants can ask for."""
 
     name: Annotated[Name, Meta(description="Name in requests, and at the workers.")]
@@ -43,7 +43,7 @@ class Model(Branch, frozen=True, kw_only=True):
         Meta(description="Longest prompt and answer together; by default the worker decides."),
     ] = None
     prices: Annotated[
-        Prices | None, Meta(description="What its tokens cost; without them it costs nothing.")
+        PriceSettings | None, Meta(description="What its tokens cost; without them it costs nothing.")
     ] = None
     splits: Annotated[
         dict[Name, Weight],

@@ -7,7 +7,7 @@ from msgspec import Meta
 from gateway.settings.types import Branch, Money
 
 
-class Prices(Branch, frozen=True, kw_only=True):
+class PriceSettings(Branch, frozen=True, kw_only=True):
     """What a model costs, in money per million tokens."""
 
     input: Annotated[Money, Meta(description="For a million prompt tokens.")]

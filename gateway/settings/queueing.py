@@ -12,7 +12,7 @@ from gateway.settings.types import (
 )
 
 
-class TokenCosts(Branch, frozen=True, kw_only=True):
+class TokenCostSettings(Branch, frozen=True, kw_only=True):
     """What a request costs in the queue: units of work per token."""
 
     uncached: Annotated[NotNegative, Meta(description="Units of a prompt token that is computed.")] = 1.0
@@ -20,7 +20,7 @@ class TokenCosts(Branch, frozen=True, kw_only=True):
     output: Annotated[NotNegative, Meta(description="Units of an output token.")] = 2.0
 
 
-class Queueing(Branch, frozen=True, kw_only=True):
+class QueueingSettings(Branch, frozen=True, kw_only=True):
     """Who waits, and for how long."""
 
     across: Annotated[
@@ -32,8 +32,8 @@ class Queueing(Branch, frozen=True, kw_only=True):
     within: Annotated[
         str, Meta(description="Order inside a tenant: `fcfs`, `edf`, `hrrn`, `longest_prefix`.")
     ] = "hrrn"
-    costs: Annotated[TokenCosts, Meta(description="What a request costs.")] = field(
-        default_factory=TokenCosts
+    costs: Annotated[TokenCostSettings, Meta(description="What a request costs.")] = field(
+        default_factory=TokenCostSettings
     )
     release_window_tokens: Annotated[
         Positive, Meta(description="Uncached prompt tokens that may be on their way to one worker.")

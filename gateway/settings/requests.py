@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from gateway.settings.tokens import TokenIssuer
+from gateway.settings.tokens import TenantIssuerSettings
 from gateway.settings.types import (
     Branch,
     MediaHost,
@@ -15,7 +15,7 @@ from gateway.settings.types import (
 )
 
 
-class Retries(Branch, frozen=True, kw_only=True):
+class RetrySettings(Branch, frozen=True, kw_only=True):
     """How many requests may be sent to one more worker, before a first byte, of all together."""
 
     share: Annotated[
@@ -31,7 +31,7 @@ class Retries(Branch, frozen=True, kw_only=True):
     seconds: Annotated[Seconds, Meta(description="These seconds.")] = 10.0
 
 
-class Hedging(Branch, frozen=True, kw_only=True):
+class HedgingSettings(Branch, frozen=True, kw_only=True):
     """A request that has no first byte in time goes to a second worker, too; the first byte wins."""
 
     after_ms: Annotated[
@@ -44,7 +44,7 @@ class Hedging(Branch, frozen=True, kw_only=True):
     prompt_tokens_max: Annotated[Positive, Meta(description="Not for longer prompts.")] = 8192
 
 
-class Requests(Branch, frozen=True, kw_only=True):
+class RequestSettings(Branch, frozen=True, kw_only=True):
     """Bounds of one request."""
 
     body_bytes_max: Annotated[Positive, Meta(description="Largest request body.")] = 32 * 1024**2
@@ -61,11 +61,11 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 600.0
     idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
     attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
-    retries: Annotated[Retries, Meta(description="What all of them together may be tried again.")] = field(
-        default_factory=Retries
+    retries: Annotated[RetrySettings, Meta(description="What all of them together may be tried again.")] = (
+        field(default_factory=RetrySettings)
     )
     hedging: Annotated[
-        Hedging | None,
+        HedgingSettings | None,
         Meta(
             description="A request without a first byte goes to a second worker, too, and the first one answers; "
             "null: it does not. Of the same budget as retries; charged once."
@@ -90,12 +90,13 @@ class Requests(Branch, frozen=True, kw_only=True):
     ] = 32 * 1024**2
 
 
-class Authentication(Branch, frozen=True, kw_only=True):
+class AuthenticationSettings(Branch, frozen=True, kw_only=True):
     """Who is let in."""
 
     failures_per_minute_max: Annotated[
         Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
     ] = 60
     tokens: Annotated[
-        tuple[TokenIssuer, ...], Meta(description="Issuers whose tokens (JWT) are taken in place of keys.")
+        tuple[TenantIssuerSettings, ...],
+        Meta(description="Issuers whose tokens (JWT) are taken in place of keys."),
     ] = ()

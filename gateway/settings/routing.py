@@ -9,7 +9,7 @@ from gateway.settings.types import (
 )
 
 
-class ShadowPolicy(Branch, frozen=True, kw_only=True):
+class ShadowPolicySettings(Branch, frozen=True, kw_only=True):
     """A second policy that ranks every request too; see gateway/routing/shadow_policy.py."""
 
     policy: Annotated[str, Meta(description="Name of the second policy.")]
@@ -21,7 +21,7 @@ class ShadowPolicy(Branch, frozen=True, kw_only=True):
     ] = 0.0
 
 
-class Routing(Branch, frozen=True, kw_only=True):
+class RoutingSettings(Branch, frozen=True, kw_only=True):
     """Which worker serves a request."""
 
     policy: Annotated[str, Meta(description="Name of a routing policy.")] = "cost"
@@ -37,6 +37,6 @@ class Routing(Branch, frozen=True, kw_only=True):
         ),
     ] = 512
     shadow: Annotated[
-        ShadowPolicy | None,
+        ShadowPolicySettings | None,
         Meta(description="A second policy that is compared with it on live requests."),
     ] = None

@@ -14,7 +14,7 @@ from gateway.settings.types import (
 )
 
 
-class RedisServer(Branch, frozen=True, kw_only=True):
+class RedisSettings(Branch, frozen=True, kw_only=True):
     """Quotas, leases and the prefix index live here."""
 
     url: Annotated[
@@ -43,7 +43,7 @@ class RedisServer(Branch, frozen=True, kw_only=True):
     ] = "rg"
 
 
-class DatabaseServer(Branch, frozen=True, kw_only=True):
+class DatabaseSettings(Branch, frozen=True, kw_only=True):
     """Tenants and keys that are made at run time."""
 
     url: Annotated[
@@ -68,7 +68,7 @@ class DatabaseServer(Branch, frozen=True, kw_only=True):
     ] = 3600.0
 
 
-class Responses(Branch, frozen=True, kw_only=True):
+class StoredResponseSettings(Branch, frozen=True, kw_only=True):
     """What the Responses API keeps, in the database."""
 
     kept_seconds: Annotated[
@@ -80,7 +80,7 @@ class Responses(Branch, frozen=True, kw_only=True):
     ] = 1000
 
 
-class Index(Branch, frozen=True, kw_only=True):
+class IndexSettings(Branch, frozen=True, kw_only=True):
     """The prefix index."""
 
     memory_bytes_max: Annotated[

@@ -26,7 +26,7 @@ LIMIT_UNITS = (
 MICRO = 1_000_000
 
 
-class Limit(Branch, frozen=True, kw_only=True):
+class LimitSettings(Branch, frozen=True, kw_only=True):
     """So much of one unit per period. Without `reset` it is smooth: all of it at once, refilled evenly (GCRA).
 
     Limits of one unit, period, reset, mode and models are of one kind: of these the smallest holds; one with
@@ -95,25 +95,25 @@ class Limit(Branch, frozen=True, kw_only=True):
         return given
 
 
-class ContextLength(Branch, frozen=True, kw_only=True):
+class ContextLengthSettings(Branch, frozen=True, kw_only=True):
     """A bound on the context of some models."""
 
     models: Annotated[tuple[Name, ...], Meta(description="Patterns of models.", min_length=1, max_length=100)]
     max: Annotated[Positive, Meta(description="Longest prompt and answer together.")]
 
 
-class ModelAccess(Branch, frozen=True, kw_only=True):
+class ModelAccessSettings(Branch, frozen=True, kw_only=True):
     """Which models may be used; patterns with `*` over the models' own names, deny wins."""
 
     allow: Annotated[Models, Meta(description="Patterns of allowed model names.")] = ("*",)
     deny: Annotated[Models, Meta(description="Patterns of refused model names.")] = ()
 
 
-class Plan(Branch, frozen=True, kw_only=True):
+class PlanSettings(Branch, frozen=True, kw_only=True):
     """What a tenant on this plan may use."""
 
     name: Annotated[Name, Meta(description="Name, as tenants refer to it.")]
-    limits: Annotated[tuple[Limit, ...], Meta(description="All of them hold at once.")] = ()
+    limits: Annotated[tuple[LimitSettings, ...], Meta(description="All of them hold at once.")] = ()
     concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
     weight: Annotated[
         Weight, Meta(description="Share in the fair queue: twice the weight, twice the work when all wait.")
@@ -125,7 +125,9 @@ class Plan(Branch, frozen=True, kw_only=True):
             "and `chat`."
         ),
     ] = ()
-    models: Annotated[ModelAccess, Meta(description="Model access.")] = field(default_factory=ModelAccess)
+    models: Annotated[ModelAccessSettings, Meta(description="Model access.")] = field(
+        default_factory=ModelAccessSettings
+    )
     context_length_max: Annotated[
         Positive | None,
         Meta(
@@ -134,7 +136,7 @@ class Plan(Branch, frozen=True, kw_only=True):
         ),
     ] = None
     context_lengths: Annotated[
-        tuple[ContextLength, ...], Meta(description="The same for some models; the least holds.")
+        tuple[ContextLengthSettings, ...], Meta(description="The same for some models; the least holds.")
     ] = ()
     cache_blocks_max: Annotated[
         Positive | None,
@@ -159,7 +161,7 @@ class Plan(Branch, frozen=True, kw_only=True):
     ] = "deny"
 
 
-class Isolation(Branch, frozen=True, kw_only=True):
+class IsolationSettings(Branch, frozen=True, kw_only=True):
     """Whose cache a tenant's prompts may hit."""
 
     mode: Annotated[
@@ -177,12 +179,12 @@ class OrganisationSettings(Branch, frozen=True, kw_only=True):
     """Who pays for one or several tenants. One that has nothing of its own need not be listed."""
 
     id: Annotated[Identifier, Meta(description="Name, as tenants refer to it.")]
-    limits: Annotated[tuple[Limit, ...], Meta(description="For all its tenants together.")] = ()
+    limits: Annotated[tuple[LimitSettings, ...], Meta(description="For all its tenants together.")] = ()
     concurrency: Annotated[Positive | None, Meta(description="Requests at one time, all together.")] = None
     disabled: Annotated[bool, Meta(description="Refuse all its tenants.")] = False
 
 
-class ApiKey(Branch, frozen=True, kw_only=True):
+class ApiKeySettings(Branch, frozen=True, kw_only=True):
     """One API key, as `radixgate keys new` prints it."""
 
     id: Annotated[Identifier, Meta(description="Public part of the key.")]
@@ -197,13 +199,15 @@ class ApiKey(Branch, frozen=True, kw_only=True):
         tuple[KeyScope, ...],
         Meta(description="What it may be used for: `inference`, `usage` (reading one's own), `admin`."),
     ] = ("inference", "usage")
-    models: Annotated[ModelAccess, Meta(description="Model access; within that of tenant and plan.")] = field(
-        default_factory=ModelAccess
-    )
+    models: Annotated[
+        ModelAccessSettings, Meta(description="Model access; within that of tenant and plan.")
+    ] = field(default_factory=ModelAccessSettings)
     addresses: Annotated[
         tuple[Network, ...], Meta(description="Where it may be used from, as 10.0.0.0/8; empty: anywhere.")
     ] = ()
-    limits: Annotated[tuple[Limit, ...], Meta(description="For this key, within those of the tenant.")] = ()
+    limits: Annotated[
+        tuple[LimitSettings, ...], Meta(description="For this key, within those of the tenant.")
+    ] = ()
     concurrency: Annotated[Positive | None, Meta(description="Requests of this key at one time.")] = None
     family: Annotated[
         Identifier | None,
@@ -227,7 +231,7 @@ class TenantSettings(Branch, frozen=True, kw_only=True):
     ] = None
     plan: Annotated[Name | None, Meta(description="Name of a plan; without one nothing is limited.")] = None
     limits: Annotated[
-        tuple[Limit, ...],
+        tuple[LimitSettings, ...],
         Meta(description="In place of the plan's of the same kind, and besides all others."),
     ] = ()
     concurrency: Annotated[
@@ -235,7 +239,7 @@ class TenantSettings(Branch, frozen=True, kw_only=True):
     ] = None
     context_length_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
     context_lengths: Annotated[
-        tuple[ContextLength, ...],
+        tuple[ContextLengthSettings, ...],
         Meta(description="For some models; in place of the plan's, if there are any."),
     ] = ()
     cache_blocks_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
@@ -243,12 +247,14 @@ class TenantSettings(Branch, frozen=True, kw_only=True):
         Literal["open", "closed"] | None, Meta(description="In place of the plan's.")
     ] = None
     overflow: Annotated[Literal["allow", "deny"] | None, Meta(description="In place of the plan's.")] = None
-    isolation: Annotated[Isolation, Meta(description="Cache isolation.")] = field(default_factory=Isolation)
-    models: Annotated[ModelAccess, Meta(description="Model access; within that of the plan.")] = field(
-        default_factory=ModelAccess
+    isolation: Annotated[IsolationSettings, Meta(description="Cache isolation.")] = field(
+        default_factory=IsolationSettings
+    )
+    models: Annotated[ModelAccessSettings, Meta(description="Model access; within that of the plan.")] = (
+        field(default_factory=ModelAccessSettings)
     )
     addresses: Annotated[
         tuple[Network, ...], Meta(description="Where its keys may be used from; empty: anywhere.")
     ] = ()
     disabled: Annotated[bool, Meta(description="Refuse all its keys with a 403.")] = False
-    keys: Annotated[tuple[ApiKey, ...], Meta(description="API keys.")] = ()
+    keys: Annotated[tuple[ApiKeySettings, ...], Meta(description="API keys.")] = ()

@@ -17,7 +17,7 @@ Role = Literal["viewer", "operator", "owner"]
 """Of an operator. Each may what the one before it may: look; change tenants, plans and keys; change operators."""
 
 
-class IssuerRules(Branch, frozen=True, kw_only=True):
+class IssuerSettings(Branch, frozen=True, kw_only=True):
     """An identity provider (OpenID Connect, OAuth 2), and which of its tokens are good."""
 
     issuer: Annotated[HttpUrl, Meta(description="Its name, exactly as `iss` has it.")]
@@ -45,7 +45,7 @@ class IssuerRules(Branch, frozen=True, kw_only=True):
     ] = 3600.0
 
 
-class TokenIssuer(IssuerRules, frozen=True, kw_only=True):
+class TenantIssuerSettings(IssuerSettings, frozen=True, kw_only=True):
     """One whose tokens come in as bearer tokens of tenants."""
 
     tenant_claim: Annotated[
@@ -74,7 +74,7 @@ class TokenIssuer(IssuerRules, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
 
 
-class Login(Branch, frozen=True, kw_only=True):
+class LoginSettings(Branch, frozen=True, kw_only=True):
     """Operators' login in a browser: OpenID Connect's authorization code flow with PKCE.
 
     At the provider, `<url>/ui/callback` is the address that it sends people back to, and `<url>/ui/` where they are
@@ -100,7 +100,7 @@ class Login(Branch, frozen=True, kw_only=True):
     ] = 28_800.0
 
 
-class OperatorIssuer(IssuerRules, frozen=True, kw_only=True):
+class OperatorIssuerSettings(IssuerSettings, frozen=True, kw_only=True):
     """One whose tokens come in as bearer tokens of operators."""
 
     role_claim: Annotated[
@@ -111,5 +111,5 @@ class OperatorIssuer(IssuerRules, frozen=True, kw_only=True):
         Meta(description="Roles by the claim's words, the highest counts; empty: they are roles' own names."),
     ] = field(default_factory=dict)
     login: Annotated[
-        Login | None, Meta(description="Lets operators log in to /ui with a browser; of one issuer.")
+        LoginSettings | None, Meta(description="Lets operators log in to /ui with a browser; of one issuer.")
     ] = None

@@ -9,15 +9,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings.classes import Classes
-from gateway.settings.files import Batches, Files
-from gateway.settings.listeners import Admin, Listen
-from gateway.settings.models import Model
-from gateway.settings.queueing import Queueing
-from gateway.settings.requests import Authentication, Requests
-from gateway.settings.routing import Routing
-from gateway.settings.stores import DatabaseServer, Index, RedisServer, Responses
-from gateway.settings.tenants import OrganisationSettings, Plan, TenantSettings
+from gateway.settings.classes import ServiceClassesSettings
+from gateway.settings.files import BatchSettings, FileSettings
+from gateway.settings.listeners import AdminSettings, ListenSettings
+from gateway.settings.models import ModelSettings
+from gateway.settings.queueing import QueueingSettings
+from gateway.settings.requests import AuthenticationSettings, RequestSettings
+from gateway.settings.routing import RoutingSettings
+from gateway.settings.stores import DatabaseSettings, IndexSettings, RedisSettings, StoredResponseSettings
+from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 from gateway.settings.types import (
     Branch,
     FilePath,
@@ -26,11 +26,11 @@ from gateway.settings.types import (
     Ratio,
     Secret,
 )
-from gateway.settings.usage import UsageLedger, Webhook
-from gateway.settings.workers import Discovery, Worker
+from gateway.settings.usage import UsageSettings, WebhookSettings
+from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 
-class Telemetry(Branch, frozen=True, kw_only=True):
+class TelemetrySettings(Branch, frozen=True, kw_only=True):
     """Traces, logs."""
 
     otlp_endpoint: Annotated[
@@ -49,7 +49,7 @@ class Telemetry(Branch, frozen=True, kw_only=True):
     ] = None
 
 
-class Drain(Branch, frozen=True, kw_only=True):
+class DrainSettings(Branch, frozen=True, kw_only=True):
     """What happens on SIGTERM."""
 
     notice_seconds: Annotated[
@@ -61,15 +61,23 @@ class Drain(Branch, frozen=True, kw_only=True):
 class Settings(Branch, frozen=True, kw_only=True):
     """The whole tree."""
 
-    listen: Annotated[Listen, Meta(description="Where tenants connect.")] = field(default_factory=Listen)
-    admin: Annotated[Admin, Meta(description="Where operators connect.")] = field(default_factory=Admin)
-    redis: Annotated[RedisServer, Meta(description="Shared state.")] = field(default_factory=RedisServer)
-    database: Annotated[DatabaseServer, Meta(description="Tenants and keys.")] = field(
-        default_factory=DatabaseServer
+    listen: Annotated[ListenSettings, Meta(description="Where tenants connect.")] = field(
+        default_factory=ListenSettings
     )
-    responses: Annotated[Responses, Meta(description="Stored responses.")] = field(default_factory=Responses)
-    files: Annotated[Files, Meta(description="Files that tenants keep here.")] = field(default_factory=Files)
-    batches: Annotated[Batches, Meta(description="Batches.")] = field(default_factory=Batches)
+    admin: Annotated[AdminSettings, Meta(description="Where operators connect.")] = field(
+        default_factory=AdminSettings
+    )
+    redis: Annotated[RedisSettings, Meta(description="Shared state.")] = field(default_factory=RedisSettings)
+    database: Annotated[DatabaseSettings, Meta(description="Tenants and keys.")] = field(
+        default_factory=DatabaseSettings
+    )
+    responses: Annotated[StoredResponseSettings, Meta(description="Stored responses.")] = field(
+        default_factory=StoredResponseSettings
+    )
+    files: Annotated[FileSettings, Meta(description="Files that tenants keep here.")] = field(
+        default_factory=FileSettings
+    )
+    batches: Annotated[BatchSettings, Meta(description="Batches.")] = field(default_factory=BatchSettings)
     state_directory: Annotated[
         FilePath,
         Meta(
@@ -84,12 +92,15 @@ class Settings(Branch, frozen=True, kw_only=True):
             "By default it is generated once into the state directory."
         ),
     ] = None
-    models: Annotated[tuple[Model, ...], Meta(description="Models; others are found at the workers.")] = ()
-    workers: Annotated[tuple[Worker, ...], Meta(description="Workers.")] = ()
-    discovery: Annotated[
-        tuple[Discovery, ...], Meta(description="Where further workers are found, as they come and go.")
+    models: Annotated[
+        tuple[ModelSettings, ...], Meta(description="Models; others are found at the workers.")
     ] = ()
-    plans: Annotated[tuple[Plan, ...], Meta(description="Plans.")] = ()
+    workers: Annotated[tuple[WorkerSettings, ...], Meta(description="Workers.")] = ()
+    discovery: Annotated[
+        tuple[DiscoverySettings, ...],
+        Meta(description="Where further workers are found, as they come and go."),
+    ] = ()
+    plans: Annotated[tuple[PlanSettings, ...], Meta(description="Plans.")] = ()
     organisations: Annotated[
         tuple[OrganisationSettings, ...], Meta(description="Organisations that have limits of their own.")
     ] = ()
@@ -97,20 +108,34 @@ class Settings(Branch, frozen=True, kw_only=True):
         tuple[TenantSettings, ...],
         Meta(description="Tenants; with none, and on loopback only, everybody is the tenant `default`."),
     ] = ()
-    authentication: Annotated[Authentication, Meta(description="Who is let in.")] = field(
-        default_factory=Authentication
+    authentication: Annotated[AuthenticationSettings, Meta(description="Who is let in.")] = field(
+        default_factory=AuthenticationSettings
     )
-    usage: Annotated[UsageLedger, Meta(description="The usage ledger.")] = field(default_factory=UsageLedger)
+    usage: Annotated[UsageSettings, Meta(description="The usage ledger.")] = field(
+        default_factory=UsageSettings
+    )
     webhooks: Annotated[
-        tuple[Webhook, ...], Meta(description="Who is told of usage and budgets.", max_length=100)
+        tuple[WebhookSettings, ...], Meta(description="Who is told of usage and budgets.", max_length=100)
     ] = ()
-    routing: Annotated[Routing, Meta(description="Choice of worker.")] = field(default_factory=Routing)
-    queueing: Annotated[Queueing, Meta(description="Waiting.")] = field(default_factory=Queueing)
-    classes: Annotated[Classes, Meta(description="Service classes.")] = field(default_factory=Classes)
-    index: Annotated[Index, Meta(description="The prefix index.")] = field(default_factory=Index)
-    requests: Annotated[Requests, Meta(description="Bounds of a request.")] = field(default_factory=Requests)
-    telemetry: Annotated[Telemetry, Meta(description="Traces and logs.")] = field(default_factory=Telemetry)
-    drain: Annotated[Drain, Meta(description="Graceful stop.")] = field(default_factory=Drain)
+    routing: Annotated[RoutingSettings, Meta(description="Choice of worker.")] = field(
+        default_factory=RoutingSettings
+    )
+    queueing: Annotated[QueueingSettings, Meta(description="Waiting.")] = field(
+        default_factory=QueueingSettings
+    )
+    classes: Annotated[ServiceClassesSettings, Meta(description="Service classes.")] = field(
+        default_factory=ServiceClassesSettings
+    )
+    index: Annotated[IndexSettings, Meta(description="The prefix index.")] = field(
+        default_factory=IndexSettings
+    )
+    requests: Annotated[RequestSettings, Meta(description="Bounds of a request.")] = field(
+        default_factory=RequestSettings
+    )
+    telemetry: Annotated[TelemetrySettings, Meta(description="Traces and logs.")] = field(
+        default_factory=TelemetrySettings
+    )
+    drain: Annotated[DrainSettings, Meta(description="Graceful stop.")] = field(default_factory=DrainSettings)
 
 
 UNBUILT = {

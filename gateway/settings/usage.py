@@ -14,7 +14,7 @@ SIGNING_BYTES = (24, 64)
 Days = Annotated[int, Meta(ge=1, le=36_500)]
 
 
-class UsageLedger(Branch, frozen=True, kw_only=True):
+class UsageSettings(Branch, frozen=True, kw_only=True):
     """What is kept of requests that have ended. Without a database nothing is."""
 
     journal_bytes_max: Annotated[
@@ -28,7 +28,7 @@ class UsageLedger(Branch, frozen=True, kw_only=True):
     hours_days: Annotated[Days, Meta(description="How long sums by hour are kept; those by day stay.")] = 400
 
 
-class Webhook(Branch, frozen=True, kw_only=True):
+class WebhookSettings(Branch, frozen=True, kw_only=True):
     """An address of the operator's that is told of usage and budgets, as standardwebhooks.com says."""
 
     id: Annotated[Identifier, Meta(description="Name here: letters, digits, `.`, `_`, `-`.")]

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings.prices import Prices
-from gateway.settings.tenants import Limit
+from gateway.settings.prices import PriceSettings
+from gateway.settings.tenants import LimitSettings
 from gateway.settings.types import (
     Branch,
     FilePath,
@@ -22,7 +22,7 @@ from gateway.settings.types import (
 )
 
 
-class KvEventsAt(Branch, frozen=True, kw_only=True):
+class KvEventsSettings(Branch, frozen=True, kw_only=True):
     """Where a worker publishes its KV events, if its engine does not say: as in its --kv-events-config."""
 
     endpoint: Annotated[
@@ -46,7 +46,7 @@ class KvEventsAt(Branch, frozen=True, kw_only=True):
     ] = 1
 
 
-class LoadFeedAt(Branch, frozen=True, kw_only=True):
+class LoadFeedSettings(Branch, frozen=True, kw_only=True):
     """Where a worker publishes how busy it is, if its engine does not say: as in its --load-publish-endpoint."""
 
     endpoint: Annotated[
@@ -62,7 +62,7 @@ class LoadFeedAt(Branch, frozen=True, kw_only=True):
     ] = 1
 
 
-class WorkerTls(Branch, frozen=True, kw_only=True):
+class WorkerTlsSettings(Branch, frozen=True, kw_only=True):
     """How a worker's https:// is spoken; PEM files, read again when they change."""
 
     ca: Annotated[
@@ -75,21 +75,21 @@ class WorkerTls(Branch, frozen=True, kw_only=True):
     key: Annotated[FilePath | None, Meta(description="Its key.")] = None
 
 
-class ProvidedModel(Branch, frozen=True, kw_only=True):
+class ProviderModelSettings(Branch, frozen=True, kw_only=True):
     """A model at a provider."""
 
     name: Annotated[Name | None, Meta(description="What the provider calls it; by default as here.")] = None
     prices: Annotated[
-        Prices | None,
+        PriceSettings | None,
         Meta(description="What tenants are charged for what it answers; by default as `models[].prices`."),
     ] = None
 
 
-class Provider(Branch, frozen=True, kw_only=True):
+class ProviderSettings(Branch, frozen=True, kw_only=True):
     """An OpenAI-compatible API outside, run by others and paid for."""
 
     models: Annotated[
-        dict[Name, ProvidedModel],
+        dict[Name, ProviderModelSettings],
         Meta(
             description="Models that it answers for, by their names here: {m: {name: theirs, prices: {input: 1, "
             "output: 2}}}.",
@@ -115,7 +115,7 @@ class Provider(Branch, frozen=True, kw_only=True):
         Positive | None, Meta(description="Requests there at one time, from all gateways together.")
     ] = None
     limits: Annotated[
-        tuple[Limit, ...],
+        tuple[LimitSettings, ...],
         Meta(
             description="What all gateways together may ask of it, as in `plans[].limits`: {requests: 500, per: "
             "minute}, {spend: 100, per: month, reset: calendar}. At a limit it is asked for nothing.",
@@ -127,7 +127,7 @@ class Provider(Branch, frozen=True, kw_only=True):
 Headers = dict[str, Secret]
 
 
-class Worker(Branch, frozen=True, kw_only=True):
+class WorkerSettings(Branch, frozen=True, kw_only=True):
     """A serving process."""
 
     id: Annotated[Identifier, Meta(description="Name of the worker here: letters, digits, `.`, `_`, `-`.")]
@@ -163,9 +163,11 @@ class Worker(Branch, frozen=True, kw_only=True):
     headers: Annotated[
         Headers, Meta(description="Sent to it with every request, as {x-team: llm}.", max_length=32)
     ] = field(default_factory=dict)
-    tls: Annotated[WorkerTls | None, Meta(description="For https:// with certificates of one's own.")] = None
+    tls: Annotated[
+        WorkerTlsSettings | None, Meta(description="For https:// with certificates of one's own.")
+    ] = None
     kv_events: Annotated[
-        Literal["auto", "off"] | KvEventsAt,
+        Literal["auto", "off"] | KvEventsSettings,
         Meta(
             description="`auto`: follow what the worker publishes of its cache, where it says that it does; `off`: "
             "do not; or where it publishes, for engines that do not say.",
@@ -173,7 +175,7 @@ class Worker(Branch, frozen=True, kw_only=True):
         ),
     ] = "auto"
     load_feed: Annotated[
-        Literal["auto", "off"] | LoadFeedAt,
+        Literal["auto", "off"] | LoadFeedSettings,
         Meta(
             description="`auto`: hear how busy the worker is from what it publishes (SGLang's "
             "--load-publish-endpoint), where it says that it does, and ask it where it does not, or falls silent; "
@@ -190,7 +192,7 @@ class Worker(Branch, frozen=True, kw_only=True):
         ),
     ] = None
     provider: Annotated[
-        Provider | None,
+        ProviderSettings | None,
         Meta(
             description="It is a provider outside (kind openai): overflow and fallback for tenants with `overflow: "
             "allow`, and for nobody else."
@@ -198,7 +200,7 @@ class Worker(Branch, frozen=True, kw_only=True):
     ] = None
 
 
-class Discovery(Branch, frozen=True, kw_only=True):
+class DiscoverySettings(Branch, frozen=True, kw_only=True):
     """Somewhere else that workers are found, beside `workers`."""
 
     kind: Annotated[
@@ -234,16 +236,16 @@ class Discovery(Branch, frozen=True, kw_only=True):
         Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
     ] = field(default_factory=dict)
     tls: Annotated[
-        WorkerTls | None,
+        WorkerTlsSettings | None,
         Meta(description="They are reached by https://, with this (dns, kubernetes); {} will do."),
     ] = None
     every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
 
-    def worker(self, address: str, port: int, *, name: str | None = None) -> Worker:
+    def worker(self, address: str, port: int, *, name: str | None = None) -> WorkerSettings:
         """The settings of the worker at an address. `name`: what it is called; by default after its address."""
         host = f"[{address}]" if ":" in address else address
         called = name or f"{self.name}-{address.replace(':', '-')}"
-        return Worker(
+        return WorkerSettings(
             id=re.sub(r"[^A-Za-z0-9._-]", "-", called)[-64:].lstrip("._-"),
             kind=self.worker_kind,
             url=f"http{'s' if self.tls is not None else ''}://{host}:{port}",

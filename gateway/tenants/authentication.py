@@ -18,7 +18,7 @@ from gateway.domain.errors import (
     Unauthenticated,
 )
 from gateway.domain.tenant import INFERENCE, SUBJECT_PREFIX, Tenant
-from gateway.settings.tenants import ApiKey
+from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Address
 from gateway.tenants.auth_throttle import Penalties
 from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
@@ -73,7 +73,7 @@ class Entrance:
         """
         try:
             if self.tokens is not None and key_id.startswith(SUBJECT_PREFIX):
-                found = self.directory.by_id(tenant, ApiKey(id=key_id, hash=PLAIN_HASH_PREFIX))
+                found = self.directory.by_id(tenant, ApiKeySettings(id=key_id, hash=PLAIN_HASH_PREFIX))
             else:
                 found = self.directory.by_key_id(tenant, key_id)
         except UnknownKey:

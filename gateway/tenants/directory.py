@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.domain.tenant import Tenant
-from gateway.settings.tenants import ApiKey
+from gateway.settings.tenants import ApiKeySettings
 
 
 class UnknownKey(Exception):
@@ -29,7 +29,7 @@ class TenantDirectory(Protocol):
         """
         ...
 
-    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+    def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
         """A tenant as somebody presents it who has shown by other means than a key who he is.
 
         `rules`: what would stand in a key's settings. Raises UnknownKey if there is no such tenant, DirectoryAway.

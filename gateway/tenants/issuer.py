@@ -19,11 +19,11 @@ import jwt
 import msgspec
 from jwt import exceptions as wrong
 
-from gateway.settings.tokens import IssuerRules
+from gateway.settings.tokens import IssuerSettings
 from gateway.tenants.key_set import KeySet, KeysUnreadable, PublicKey
 from gateway.tenants.token_failures import IssuerAway, TokenInvalid
 
-Rules = TypeVar("Rules", bound=IssuerRules)
+Rules = TypeVar("Rules", bound=IssuerSettings)
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import Change, TenantStore
-from gateway.settings.tenants import ApiKey
+from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Moment
 from gateway.tenants.keys import HASH_PREFIX, NewKey, new_key
 
@@ -44,7 +44,7 @@ class KeyLife:
         self._pepper = pepper
         self._wall = wall
 
-    async def create(self, tenant: str, rules: ApiKey | None = None) -> NewKey:
+    async def create(self, tenant: str, rules: ApiKeySettings | None = None) -> NewKey:
         """A new key of a tenant; its text is nowhere but in the answer. `rules`: all but its id and hash."""
         made = new_key(self._pepper)
         async with self._store.change() as change:
@@ -119,8 +119,8 @@ class KeyLife:
                 raise KeyProblem(f"the key {identity!r} has ended or is revoked")
             yield change, old
 
-    def _stored(self, tenant: str, made: NewKey, rules: ApiKey | None) -> StoredKey:
-        key = ApiKey(id=made.id, hash=made.hash)
+    def _stored(self, tenant: str, made: NewKey, rules: ApiKeySettings | None) -> StoredKey:
+        key = ApiKeySettings(id=made.id, hash=made.hash)
         if rules is not None:
             key = msgspec.structs.replace(rules, id=made.id, hash=made.hash)
         return StoredKey(tenant=tenant, key=key, created=self._wall())

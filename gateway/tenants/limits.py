@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from gateway.quotas.limit import AT_ONE_TIME, CONCURRENCY, Limit, concurrency
-from gateway.settings.tenants import Limit as LimitSettings
-from policies.admission.windows import Window
+from gateway.settings.tenants import LimitSettings
+from policies.admission.limit_windows import Window
 
 
 def limits_at(

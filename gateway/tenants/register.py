@@ -19,13 +19,13 @@ import msgspec
 from gateway.domain.tenant import Access, ContextBounds, Plan, Tenant
 from gateway.quotas.limit import Scope
 from gateway.settings.tenants import (
-    ApiKey,
-    Isolation,
-    ModelAccess,
+    ApiKeySettings,
+    IsolationSettings,
+    ModelAccessSettings,
     OrganisationSettings,
+    PlanSettings,
     TenantSettings,
 )
-from gateway.settings.tenants import Plan as PlanSettings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.limits import in_place_of, limits_at, next_end
@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, kw_only=True):
     """One key. `plain`: its digest is SHA-256 without the pepper. `tenant`: put together under `generation`, and
     good until a limit of it ends."""
 
-    key: ApiKey
+    key: ApiKeySettings
     tenant_id: str
     digest: bytes
     plain: bool
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 NOBODYS = Entry(
-    key=ApiKey(id="nobodys", hash=HASH_PREFIX + "0" * 64),
+    key=ApiKeySettings(id="nobodys", hash=HASH_PREFIX + "0" * 64),
     tenant_id="",
     digest=bytes(32),
     plain=False,
@@ -119,7 +119,7 @@ class Register:
             entry.generation = self._generation
         return entry.tenant
 
-    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+    def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
         entry = Entry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
         return self._put_together(entry, self._wall())[0]
 
@@ -187,7 +187,7 @@ class Register:
             self._group_list.append(group)
         self._generation += 1
 
-    def put_key(self, tenant_id: str, key: ApiKey) -> None:
+    def put_key(self, tenant_id: str, key: ApiKeySettings) -> None:
         """In place of the key of that id, if there is one. A disabled one is forgotten."""
         self.drop_key(key.id)
         if key.disabled:
@@ -262,7 +262,7 @@ def apart(names: Names, others: Names) -> Names:
 
 
 UNLIMITED = PlanSettings(name="unlimited")
-NOTHING_ALLOWED = PlanSettings(name="missing", models=ModelAccess(allow=()))
+NOTHING_ALLOWED = PlanSettings(name="missing", models=ModelAccessSettings(allow=()))
 """In place of a plan that is not there: no limits must not come of a lost row."""
 
 
@@ -274,12 +274,12 @@ def _context(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:
     )
 
 
-def isolation_group(tenant: str, isolation: Isolation) -> str:
+def isolation_group(tenant: str, isolation: IsolationSettings) -> str:
     """Whose cache a tenant shares. Names of tenants and groups cannot be confused: each carries its kind."""
     if isolation.mode == "shared":
         return ""
     return f"group:{isolation.group}" if isolation.mode == "group" else f"tenant:{tenant}"
 
 
-def _access(models: ModelAccess) -> Access:
+def _access(models: ModelAccessSettings) -> Access:
     return Access(allow=models.allow, deny=models.deny)

@@ -21,7 +21,7 @@ from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.domain.tenant import Tenant
-from gateway.settings.tenants import ApiKey
+from gateway.settings.tenants import ApiKeySettings
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.register import Entry, Names, Register, apart
 from radix_cache.loop_yield import Turns
@@ -108,7 +108,7 @@ class SqlDirectory:
             raise DirectoryAway
         return self._register.tenant_of(entry)
 
-    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+    def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
         if tenant not in self._of_file["tenants"] and (not self.loaded.is_set() or self._stale()):
             raise DirectoryAway
         try:

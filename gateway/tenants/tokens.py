@@ -19,8 +19,8 @@ import jwt
 from jwt.exceptions import PyJWTError
 
 from gateway.domain.tenant import SUBJECT_PREFIX
-from gateway.settings.tenants import ApiKey, KeyScope
-from gateway.settings.tokens import TokenIssuer
+from gateway.settings.tenants import ApiKeySettings, KeyScope
+from gateway.settings.tokens import TenantIssuerSettings
 from gateway.settings.types import IDENTIFIER
 from gateway.tenants.issuer import Issuer
 from gateway.tenants.keys import PLAIN_HASH_PREFIX
@@ -36,8 +36,8 @@ class Identity:
 
     tenant: str
     organisation: str | None
-    rules: ApiKey
-    issuer: Issuer[TokenIssuer]
+    rules: ApiKeySettings
+    issuer: Issuer[TenantIssuerSettings]
     version: int
     ends: float
 
@@ -45,20 +45,22 @@ class Identity:
 class Tokens:
     """`wall`: Unix time in seconds."""
 
-    def __init__(self, issuers: Sequence[Issuer[TokenIssuer]], wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, issuers: Sequence[Issuer[TenantIssuerSettings]], wall: Callable[[], float] = time.time
+    ) -> None:
         self._issuers = {issuer.rules.issuer: issuer for issuer in issuers}
         self._wall = wall
         self._seen: OrderedDict[bytes, Identity] = OrderedDict()
 
     @classmethod
-    def of(cls, settings: Sequence[TokenIssuer], http: aiohttp.ClientSession) -> "Tokens":
+    def of(cls, settings: Sequence[TenantIssuerSettings], http: aiohttp.ClientSession) -> "Tokens":
         return cls([Issuer(rules, http) for rules in settings])
 
     def __len__(self) -> int:
         return len(self._seen)
 
     @property
-    def issuers(self) -> Sequence[Issuer[TokenIssuer]]:
+    def issuers(self) -> Sequence[Issuer[TenantIssuerSettings]]:
         return tuple(self._issuers.values())
 
     def loops(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
@@ -95,7 +97,7 @@ class Tokens:
             self._seen.popitem(last=False)
         return identity
 
-    def _claimed(self, token: str) -> tuple[Issuer[TokenIssuer], Mapping[str, Any]] | None:
+    def _claimed(self, token: str) -> tuple[Issuer[TenantIssuerSettings], Mapping[str, Any]] | None:
         """Whose it says that it is, and its header. Nothing of it is verified yet."""
         try:
             said = jwt.decode_complete(token, options={"verify_signature": False})
@@ -106,7 +108,7 @@ class Tokens:
         return (issuer, said["header"]) if issuer is not None else None
 
 
-def _identity(issuer: Issuer[TokenIssuer], claims: Mapping[str, Any]) -> Identity:
+def _identity(issuer: Issuer[TenantIssuerSettings], claims: Mapping[str, Any]) -> Identity:
     """What verified claims mean. Raises NoTenantNamed."""
     rules = issuer.rules
     words = words_of(claim(claims, rules.tenant_claim))
@@ -123,7 +125,7 @@ def _identity(issuer: Issuer[TokenIssuer], claims: Mapping[str, Any]) -> Identit
     return Identity(
         tenant=named.pop(),
         organisation=organisation,
-        rules=ApiKey(id=_subject(claims), hash=PLAIN_HASH_PREFIX, scopes=_scopes(rules, claims)),
+        rules=ApiKeySettings(id=_subject(claims), hash=PLAIN_HASH_PREFIX, scopes=_scopes(rules, claims)),
         issuer=issuer,
         version=issuer.version,
         ends=float(claims["exp"]) + rules.leeway_seconds,
@@ -139,9 +141,9 @@ def claim(claims: Mapping[str, Any], path: str) -> Any:
     return claim(inner, rest) if isinstance(inner, Mapping) else None
 
 
-def _scopes(rules: TokenIssuer, claims: Mapping[str, Any]) -> tuple[KeyScope, ...]:
+def _scopes(rules: TenantIssuerSettings, claims: Mapping[str, Any]) -> tuple[KeyScope, ...]:
     if rules.scope_claim is None:
-        return ApiKey(id="", hash="").scopes
+        return ApiKeySettings(id="", hash="").scopes
     told = claim(claims, rules.scope_claim)
     words = told.split() if isinstance(told, str) else words_of(told)
     own: dict[str, KeyScope] = {scope: scope for scope in get_args(KeyScope)}

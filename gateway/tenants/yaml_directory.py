@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.domain.tenant import Plan, Tenant
-from gateway.settings.tenants import ApiKey
+from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.tree import Settings
 from gateway.tenants.directory import TenantDirectory, UnknownKey
 from gateway.tenants.register import Register
@@ -63,7 +63,7 @@ class OpenUntilTenants:
     def by_key(self, presented: str | None) -> Tenant:
         return (self._inner if self._inner.has_tenants else self._open).by_key(presented)
 
-    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+    def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
         return self._inner.by_id(tenant, rules)
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
@@ -83,7 +83,7 @@ class OpenDirectory:
     def by_key(self, presented: str | None) -> Tenant:
         return Tenant(id="default", organisation="default", key_id="", plan=Plan(), group=OPEN_GROUP)
 
-    def by_id(self, tenant: str, rules: ApiKey) -> Tenant:
+    def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
         raise UnknownKey
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:

@@ -34,17 +34,16 @@ from gateway.queueing.waiting_room import RoomRules
 from gateway.quotas.leases import Leases
 from gateway.routing.router import Router
 from gateway.routing.shadow_policy import Shadow
-from gateway.settings.queueing import Queueing
-from gateway.settings.requests import Hedging as HedgingSettings
-from gateway.settings.routing import ShadowPolicy
+from gateway.settings.queueing import QueueingSettings
+from gateway.settings.requests import HedgingSettings
+from gateway.settings.routing import ShadowPolicySettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
-from gateway.settings.workers import Provider as ProviderSettings
-from gateway.settings.workers import Worker as WorkerSettings
+from gateway.settings.workers import ProviderSettings, WorkerSettings
 from gateway.tenants.limits import limits_at
-from policies.admission.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, RoomBounds
 from policies.admission.retry_budget import RetryBudget
-from policies.queueing.cost import CostWeights
+from policies.admission.waiting_room import PASSED_MAX, PASSED_OF_FLOW_MAX, RoomBounds
+from policies.queueing.cost_weights import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
@@ -112,7 +111,7 @@ def reservations_of(
         rules=_rules(settings.queueing),
         retries=RetryBudget(**msgspec.structs.asdict(settings.requests.retries)),
         hedging=_hedging(settings.requests.hedging),
-        ranks=feeds.ranks,
+        ranks=loads.ranks,
     )
     return reservations
 
@@ -195,7 +194,7 @@ def _fleet_events(
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
     def emptied(worker: WorkerId) -> None:
-        feeds.ranks.forget(worker)
+        loads.ranks.forget(worker)
         index.forget(worker)
 
     def gone(worker: WorkerId) -> None:
@@ -220,7 +219,7 @@ def warn_of_shared_caches(fleet: Fleet, settings: Settings) -> None:
         fleet.warn_of_shared_caches()
 
 
-def _rules(queue: Queueing) -> RoomRules:
+def _rules(queue: QueueingSettings) -> RoomRules:
     return RoomRules(
         policy=queue_policy(queue.across, queue.options),
         order=tenant_order(queue.within),
@@ -281,7 +280,7 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
-def shadow_of(settings: ShadowPolicy | None) -> Shadow | None:
+def shadow_of(settings: ShadowPolicySettings | None) -> Shadow | None:
     if settings is None:
         return None
     return Shadow(routing_policy(settings.policy, settings.options), settings.share)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from gateway.process.lifecycle import Supervisor
-from gateway.settings.tokens import OperatorIssuer
+from gateway.process.loop_supervisor import LoopSupervisor
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 
 if TYPE_CHECKING:
+    from gateway.settings.tokens import OperatorIssuerSettings
     from gateway.tenants.issuer import Issuer
     from gateway.tenants.tokens import Tokens
 
 
-def tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) -> "Tokens | None":
+def tokens(settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor) -> "Tokens | None":
     """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
     if not settings.authentication.tokens:
         return None
@@ -36,8 +36,8 @@ def tokens(settings: Settings, stack: AsyncExitStack, supervisor: Supervisor) ->
 
 
 def operator_issuers(
-    settings: Settings, stack: AsyncExitStack, supervisor: Supervisor
-) -> "Sequence[Issuer[OperatorIssuer]]":
+    settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor
+) -> "Sequence[Issuer[OperatorIssuerSettings]]":
     """Who says what operators may do. Raises SettingsProblem."""
     if not settings.admin.issuers:
         return ()

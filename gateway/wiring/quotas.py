@@ -12,7 +12,7 @@ from gateway.quotas.gateway_count import Gateways
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.settings.stores import RedisServer
+from gateway.settings.stores import RedisSettings
 from radix_cache.redis.scripts import ScriptCaller
 
 
@@ -29,7 +29,7 @@ class Quotas:
     @classmethod
     def opened(
         cls,
-        redis: RedisServer,
+        redis: RedisSettings,
         scripts: ScriptCaller,
         stack: AsyncExitStack,
         spent: SpentReader | None = None,

@@ -8,7 +8,7 @@ import pytest
 from gateway.files.content import ContentDown, ContentLost
 from gateway.files.directory import Directory
 from gateway.files.object_store import ObjectStore
-from gateway.settings.files import S3
+from gateway.settings.files import S3Settings
 from gateway.settings.types import Secret
 
 MIB = 1024 * 1024
@@ -23,7 +23,7 @@ async def contents(request, tmp_path):
 
 
 def s3(server, bucket):
-    return S3(
+    return S3Settings(
         bucket=bucket,
         prefix="some/where",
         endpoint=server.url,

@@ -10,13 +10,13 @@ from gateway.database.database import Database
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import (
-    ApiKey,
-    ContextLength,
-    Isolation,
-    Limit,
-    ModelAccess,
+    ApiKeySettings,
+    ContextLengthSettings,
+    IsolationSettings,
+    LimitSettings,
+    ModelAccessSettings,
     OrganisationSettings,
-    Plan,
+    PlanSettings,
     TenantSettings,
 )
 from gateway.settings.tree import Settings
@@ -33,21 +33,23 @@ NAMES = ("acme", "globex", "ended", "off")
 KEYS = {name: new_key(PEPPER) for name in NAMES}
 ELSEWHERE = "sk-elsewhere"
 
-ORGANISATION = OrganisationSettings(id="org", limits=(Limit(requests=9, per="hour"),), concurrency=7)
-PLAN = Plan(
+ORGANISATION = OrganisationSettings(id="org", limits=(LimitSettings(requests=9, per="hour"),), concurrency=7)
+PLAN = PlanSettings(
     name="p",
     limits=(
-        Limit(requests=60, per="minute"),
-        Limit(total_tokens=1000, per="day"),
-        Limit(spend=0.1, per="month", reset="calendar", models=("llama-*", "b"), mode="soft", alert_at=0.5),
-        Limit(cached_tokens=7, per="week", reset="rolling", mode="shadow"),
+        LimitSettings(requests=60, per="minute"),
+        LimitSettings(total_tokens=1000, per="day"),
+        LimitSettings(
+            spend=0.1, per="month", reset="calendar", models=("llama-*", "b"), mode="soft", alert_at=0.5
+        ),
+        LimitSettings(cached_tokens=7, per="week", reset="rolling", mode="shadow"),
     ),
     concurrency=3,
-    context_lengths=(ContextLength(models=("llama-*",), max=100),),
+    context_lengths=(ContextLengthSettings(models=("llama-*",), max=100),),
     cache_blocks_max=1000,
     without_redis="closed",
     overflow="allow",
-    models=ModelAccess(allow=("llama-*",), deny=("*-70b",)),
+    models=ModelAccessSettings(allow=("llama-*",), deny=("*-70b",)),
     context_length_max=4096,
 )
 TENANTS = (
@@ -55,38 +57,41 @@ TENANTS = (
         id="acme",
         organisation="org",
         plan="p",
-        isolation=Isolation(mode="group", group="friends"),
-        limits=(Limit(requests=600, per="minute", until=Moment.at(NOW + 60)), Limit(concurrency=9)),
+        isolation=IsolationSettings(mode="group", group="friends"),
+        limits=(
+            LimitSettings(requests=600, per="minute", until=Moment.at(NOW + 60)),
+            LimitSettings(concurrency=9),
+        ),
         concurrency=4,
         context_length_max=50,
-        context_lengths=(ContextLength(models=("x",), max=5),),
+        context_lengths=(ContextLengthSettings(models=("x",), max=5),),
         cache_blocks_max=2000,
         without_redis="open",
         overflow="deny",
-        models=ModelAccess(deny=("llama-1",)),
+        models=ModelAccessSettings(deny=("llama-1",)),
         addresses=(Network("10.0.0.0/8"),),
         keys=(
-            ApiKey(
+            ApiKeySettings(
                 id=KEYS["acme"].id,
                 hash=KEYS["acme"].hash,
                 name="the first",
                 expires=Moment.at(NOW + 1),
                 scopes=("usage",),
-                models=ModelAccess(allow=("llama-?",)),
+                models=ModelAccessSettings(allow=("llama-?",)),
                 addresses=(Network("10.1.0.0/16"), Network("2001:db8::/32")),
-                limits=(Limit(total_tokens=5, per="second"),),
+                limits=(LimitSettings(total_tokens=5, per="second"),),
                 concurrency=2,
                 family="founders",
             ),
-            ApiKey(id=KEYS["ended"].id, hash=KEYS["ended"].hash, expires=Moment.at(NOW)),
-            ApiKey(id=KEYS["off"].id, hash=KEYS["off"].hash, disabled=True),
+            ApiKeySettings(id=KEYS["ended"].id, hash=KEYS["ended"].hash, expires=Moment.at(NOW)),
+            ApiKeySettings(id=KEYS["off"].id, hash=KEYS["off"].hash, disabled=True),
         ),
     ),
     TenantSettings(
         id="globex",
         keys=(
-            ApiKey(id=KEYS["globex"].id, hash=KEYS["globex"].hash),
-            ApiKey(id="elsewhere", hash=f"sha256:{sha256(ELSEWHERE.encode()).hexdigest()}"),
+            ApiKeySettings(id=KEYS["globex"].id, hash=KEYS["globex"].hash),
+            ApiKeySettings(id="elsewhere", hash=f"sha256:{sha256(ELSEWHERE.encode()).hexdigest()}"),
         ),
     ),
 )
@@ -175,7 +180,7 @@ async def test_keys_are_asked_for_where_there_are_tenants(directory):
 
 
 async def test_who_has_shown_who_he_is_without_a_key_gets_the_tenant_under_his_own_rules(directory):
-    rules = ApiKey(id="token-x", hash="", scopes=("inference",))
+    rules = ApiKeySettings(id="token-x", hash="", scopes=("inference",))
     found, by_key = directory.by_id("acme", rules), directory.by_key(KEYS["acme"].text)
     assert (found.id, found.organisation, found.plan, found.group) == (
         *("acme", "org", by_key.plan, by_key.group),

@@ -6,9 +6,10 @@ python -m tests.fakes.feed_gateway REDIS_URL PREFIX ENDPOINT REPLAY      prints 
 import asyncio
 import sys
 
+from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.shared_index import SharedIndexParts
-from gateway.settings.stores import Index
+from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import Namespace, Space
 from workers.kv_events.source import EventSource
@@ -17,12 +18,13 @@ SPACE = Space(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt
 
 
 async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:
-    parts = SharedIndexParts.at(redis_url, prefix, Index())
+    parts = SharedIndexParts.at(redis_url, prefix, IndexSettings())
     feeds = Feeds(
         index=parts.index,
         store=parts.feed_leases,
         space=lambda *_: SPACE,
         room=parts.room,
+        ranks=Ranks(),
         up=lambda: parts.reader.up,
     )
     loops = [asyncio.create_task(parts.reader.follow()), asyncio.create_task(feeds.run())]

@@ -347,7 +347,7 @@ async def test_the_document_says_what_there_is(api):
             jsonschema.Draft202012Validator.check_schema(schema)
             assert "description" in schema or name.startswith(("Keys", "Limit"))
         _, plan, _ = await call("PUT", "/plans/p", {"concurrency": 2})
-        resolver = {"$ref": "#/components/schemas/Plan", "components": document["components"]}
+        resolver = {"$ref": "#/components/schemas/PlanSettings", "components": document["components"]}
         jsonschema.validate(plan, resolver)
 
 

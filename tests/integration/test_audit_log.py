@@ -10,7 +10,7 @@ from gateway.database import schema
 from gateway.database.audit_log import AuditLog
 from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.tenants import Plan, TenantSettings
+from gateway.settings.tenants import PlanSettings, TenantSettings
 from gateway.tenants.key_life import KeyLife
 from gateway.tenants.keys import pepper
 
@@ -37,7 +37,7 @@ def log(database):
 
 async def put_plan(store, name, **more):
     async with store.change() as change:
-        await change.put_plan(Plan(name=name, **more))
+        await change.put_plan(PlanSettings(name=name, **more))
 
 
 async def test_a_change_says_who_did_what_and_what_was_there_before(store, log):
@@ -74,7 +74,7 @@ async def test_the_life_of_a_key_is_told_without_what_opens_it(store, log):
 async def test_a_change_that_fails_leaves_no_word_of_it(store, log):
     with pytest.raises(DatabaseConflict):
         async with store.change() as change:
-            await change.put_plan(Plan(name="p"))
+            await change.put_plan(PlanSettings(name="p"))
             await change.put_tenant(TenantSettings(id="acme", plan="no such plan"))
     assert await log.page() == []
 

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feed_leases import LEASE_SECONDS
 from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.shared_index import SharedIndexParts
-from gateway.settings.stores import Index
+from gateway.settings.stores import IndexSettings
 from radix_cache.shared.feed_leases import Known
 from tests.fakes.feed_gateway import SPACE
 from tests.integration.test_event_subscriber import free_pair, published, source_of
@@ -67,12 +68,13 @@ async def join(own_valkey):
     made = []
 
     async def new(*publishers, replay=True):
-        parts = SharedIndexParts.at(own_valkey.url, "t", Index())
+        parts = SharedIndexParts.at(own_valkey.url, "t", IndexSettings())
         feeds = Feeds(
             index=parts.index,
             store=parts.feed_leases,
             space=lambda *_: SPACE,
             room=parts.room,
+            ranks=Ranks(),
             up=lambda: parts.reader.up,
         )
         here = Gateway(parts, feeds)

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 import redis.asyncio as redis
 
+from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.shared_index import SharedIndexParts
-from gateway.settings.stores import Index
+from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import Namespace, Space
 from radix_cache.shared.reader import CHECK_SECONDS
@@ -56,8 +57,10 @@ class Following:
 def following(valkey, tmp_path):
     @asynccontextmanager
     async def start(publisher, server=valkey):
-        parts = SharedIndexParts.at(server.url, tmp_path.name, Index())
-        feeds = Feeds(index=parts.index, store=parts.feed_leases, space=lambda *_: SPACE, room=parts.room)
+        parts = SharedIndexParts.at(server.url, tmp_path.name, IndexSettings())
+        feeds = Feeds(
+            index=parts.index, store=parts.feed_leases, space=lambda *_: SPACE, room=parts.room, ranks=Ranks()
+        )
         reading = asyncio.create_task(parts.reader.follow())
         try:
             await parts.whole()

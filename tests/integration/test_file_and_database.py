@@ -6,7 +6,7 @@ from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.tenants import ApiKey, Limit, Plan, TenantSettings
+from gateway.settings.tenants import ApiKeySettings, LimitSettings, PlanSettings, TenantSettings
 from gateway.settings.tree import Settings
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.keys import new_key, pepper
@@ -18,11 +18,11 @@ FILES, DATABASES = new_key(PEPPER), new_key(PEPPER)
 
 
 def key(made):
-    return ApiKey(id=made.id, hash=made.hash)
+    return ApiKeySettings(id=made.id, hash=made.hash)
 
 
 def plan(requests):
-    return Plan(name="p", limits=(Limit(requests=requests, per="day"),))
+    return PlanSettings(name="p", limits=(LimitSettings(requests=requests, per="day"),))
 
 
 ACME = TenantSettings(id="acme", plan="p", keys=(key(FILES),))
@@ -89,7 +89,7 @@ async def test_a_plan_that_moves_into_the_database_is_there_all_the_time(store):
 
 async def test_a_plan_that_is_nowhere_any_more_allows_nothing(store):
     globex = TenantSettings(id="globex", plan="gold", keys=(key(FILES),))
-    directory = await followed(store, Settings(plans=(Plan(name="gold"),), tenants=(globex,)))
+    directory = await followed(store, Settings(plans=(PlanSettings(name="gold"),), tenants=(globex,)))
     assert directory.by_key(FILES.text).allows("m")
     directory.restate(file_of(Settings(tenants=(globex,))))
     await directory.refresh()

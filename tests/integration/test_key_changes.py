@@ -11,7 +11,7 @@ from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.tenants import ApiKey, TenantSettings
+from gateway.settings.tenants import ApiKeySettings, TenantSettings
 from gateway.settings.types import Moment, Network
 from gateway.tenants.key_life import KeyLife
 from gateway.tenants.keys import new_key, pepper
@@ -33,7 +33,7 @@ class Pair:
     async def put(self, key, tenant="acme", **more):
         async with self.store.change() as change:
             await change.put_tenant(TenantSettings(id=tenant))
-            made = ApiKey(id=key.id, hash=key.hash)
+            made = ApiKeySettings(id=key.id, hash=key.hash)
             await change.put_key(StoredKey(tenant=tenant, key=made, created=1.0, **more))
 
     async def statuses(self, key):

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from gateway.runtime.certificates import ServerTls
-from gateway.settings.listeners import Tls
+from gateway.settings.listeners import ListenerTlsSettings
 from gateway.settings.types import SettingsProblem
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.fakes.tls_door import certificate
@@ -66,7 +66,7 @@ async def test_callers_need_a_certificate_where_authorities_are_named(gateway, t
 
 def test_a_certificate_that_is_half_written_changes_nothing(tmp_path, caplog):
     cert, key = certificate(tmp_path)
-    server = ServerTls(Tls(certificate=str(cert), key=str(key)), "$.listen.tls")
+    server = ServerTls(ListenerTlsSettings(certificate=str(cert), key=str(key)), "$.listen.tls")
     assert not server.renew()
     whole = cert.read_text()
     cert.write_text(whole[: len(whole) // 2])
@@ -82,4 +82,4 @@ def test_a_certificate_without_its_key_is_a_problem_of_the_settings(tmp_path):
     (tmp_path / "other").mkdir()
     _, key = certificate(tmp_path / "other")
     with pytest.raises(SettingsProblem, match=r"\$\.listen\.tls: the certificate cannot be used"):
-        ServerTls(Tls(certificate=str(cert), key=str(key)), "$.listen.tls")
+        ServerTls(ListenerTlsSettings(certificate=str(cert), key=str(key)), "$.listen.tls")

@@ -10,7 +10,7 @@ import redis.asyncio as redis
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.quotas.quota import Cost, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from gateway.settings.stores import Index
+from gateway.settings.stores import IndexSettings
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown, Script
@@ -78,7 +78,7 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
     rules = re.search(r"`user radixgate on >PASSWORD (.*?)`", README.read_text(), re.DOTALL)[1].split()
     await client.execute_command("ACL", "SETUSER", "radixgate", "on", ">PASSWORD", *rules)
     url = own_valkey.url.replace("unix://", "unix://radixgate:PASSWORD@")
-    parts = SharedIndexParts.at(url, "rg", Index(predicted_seconds=0.1))
+    parts = SharedIndexParts.at(url, "rg", IndexSettings(predicted_seconds=0.1))
     following = asyncio.create_task(parts.reader.follow())
     await parts.whole()
     assert parts.reader.up

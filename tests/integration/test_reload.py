@@ -9,11 +9,11 @@ import pytest
 from redis import from_url as valkey_at
 
 from gateway.quotas import counter_recovery
-from gateway.runtime.reload import Reloader, differences, found_by_pid, tell
-from gateway.settings.models import Model
-from gateway.settings.tenants import ApiKey, Limit
+from gateway.runtime.reload import Reloader, differences, registered_for_reload, tell
+from gateway.settings.models import ModelSettings
+from gateway.settings.tenants import ApiKeySettings, LimitSettings
 from gateway.settings.types import SettingsProblem
-from gateway.settings.workers import Discovery, Worker
+from gateway.settings.workers import DiscoverySettings, WorkerSettings
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -29,7 +29,7 @@ def reloader_of(running, **changes):
 
 def with_key(running, tenant, key):
     """The tenants of the settings; this one has that key only."""
-    given = (ApiKey(id=key.id, hash=key.hash),)
+    given = (ApiKeySettings(id=key.id, hash=key.hash),)
     tenants = running.here.gateway.settings.tenants
     return tuple(replace(one, keys=given) if one.id == tenant else one for one in tenants)
 
@@ -46,7 +46,7 @@ async def test_workers_join_and_leave_and_no_stream_is_lost(gateway):
         fleet = running.here.gateway.fleet
         async with running.chat(stream=True) as stream:
             await stream.content.readline()
-            workers = (Worker(id="w1", kind="sglang", url=new.url),)
+            workers = (WorkerSettings(id="w1", kind="sglang", url=new.url),)
             assert await reloader_of(running, workers=workers).reload() == []
             await running.until(lambda: any(w.id == "w1" and w.health.health == "up" for w in fleet))
             async with running.chat("elsewhere") as response:
@@ -106,7 +106,7 @@ async def test_limits_of_a_plan_hold_from_the_next_request_on(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         (plan,) = running.here.gateway.settings.plans
         assert [await status(running) for _ in range(3)] == [200] * 3
-        once = replace(plan, limits=(Limit(requests=1, per="day"),))
+        once = replace(plan, limits=(LimitSettings(requests=1, per="day"),))
         await reloader_of(running, plans=(once,)).reload()
         assert [await status(running) for _ in range(2)] == [200, 429]
 
@@ -119,10 +119,13 @@ async def test_after_a_flush_a_key_that_was_rotated_in_the_file_has_what_was_use
     at = {"database.url": f"sqlite:///{tmp_path}/tenants.db"}
     async with ScriptedWorker() as worker, gateway(worker, **at) as running:
         before, tenants = running.keys["acme"], running.here.gateway.settings.tenants
-        after, budget = new_key(pepper(SECRET.encode())), (Limit(requests=3, per="day", reset="calendar"),)
+        after, budget = (
+            new_key(pepper(SECRET.encode())),
+            (LimitSettings(requests=3, per="day", reset="calendar"),),
+        )
         both = (
-            ApiKey(id=before.id, hash=before.hash, limits=budget),
-            ApiKey(id=after.id, hash=after.hash, limits=budget, family=before.id),
+            ApiKeySettings(id=before.id, hash=before.hash, limits=budget),
+            ApiKeySettings(id=after.id, hash=after.hash, limits=budget, family=before.id),
         )
         changed = tuple(replace(one, keys=both) if one.id == "acme" else one for one in tenants)
         await reloader_of(running, tenants=changed).reload()
@@ -184,7 +187,7 @@ async def test_models_have_other_names_and_prices_from_the_next_request_on(gatew
     models = {"models": json.dumps([{"name": "m", "aliases": ["old"]}])}
     async with ScriptedWorker() as worker, gateway(worker, **models) as running:
         assert (await status(running, model="old"), await status(running, model="new")) == (200, 404)
-        renamed = (Model(name="m", aliases=("new",), context_length=8),)
+        renamed = (ModelSettings(name="m", aliases=("new",), context_length=8),)
         assert await reloader_of(running, models=renamed).reload() == []
         assert (await status(running, model="old"), await status(running, model="new")) == (404, 200)
         # One that the file does not name any more is still found at its worker.
@@ -196,7 +199,7 @@ async def test_a_models_blocks_stay_as_they_are_until_a_restart(gateway, caplog)
     caplog.set_level(logging.INFO)
     models = {"models": json.dumps([{"name": "m", "aliases": ["old"]}])}
     async with ScriptedWorker() as worker, gateway(worker, **models) as running:
-        changed = (Model(name="m", aliases=("new",), block_size=32),)
+        changed = (ModelSettings(name="m", aliases=("new",), block_size=32),)
         assert await reloader_of(running, models=changed).reload() == ["models.m.block_size"]
         assert await status(running, model="new") == 200
         assert running.here.gateway.services.catalogue.find("m").block_size == 64
@@ -204,7 +207,7 @@ async def test_a_models_blocks_stay_as_they_are_until_a_restart(gateway, caplog)
 
 async def test_a_model_that_was_found_at_its_worker_is_named_later(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        named = (Model(name="m", aliases=("new",), block_size=32),)
+        named = (ModelSettings(name="m", aliases=("new",), block_size=32),)
         assert await reloader_of(running, models=named).reload() == ["models.m.block_size"]
         assert await status(running, model="new") == 200
 
@@ -241,7 +244,7 @@ async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
 async def test_workers_do_not_go_before_discovery_that_waits_for_a_restart_can_find_any(gateway, caplog):
     """The file is right as a whole; what would be in force of it until the restart is not."""
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        found = (Discovery(kind="file", name="workers.yaml"),)
+        found = (DiscoverySettings(kind="file", name="workers.yaml"),)
         reloader = reloader_of(running, workers=(), discovery=found)
         assert await reloader.reload() == []
         assert "nothing is changed: without a restart: $.workers: at least one worker" in caplog.text
@@ -278,7 +281,7 @@ async def test_settings_that_are_wrong_change_nothing(gateway, caplog):
 async def test_a_tokenizer_that_cannot_be_read_keeps_all_else_from_being_swapped(gateway, caplog, tmp_path):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         key = new_key(pepper(SECRET.encode()))
-        models = (Model(name="other", tokenizer=str(tmp_path / "nowhere")),)
+        models = (ModelSettings(name="other", tokenizer=str(tmp_path / "nowhere")),)
         await reloader_of(running, models=models, tenants=with_key(running, "acme", key)).reload()
         assert "nothing is changed: $.models[0].tokenizer" in caplog.text
         assert await status(running) == 200
@@ -288,7 +291,7 @@ def test_gateways_are_found_by_their_state_directory(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr("gateway.runtime.reload.os.kill", lambda pid, number: told.append(pid))
     assert tell(tmp_path) == []
-    with found_by_pid(tmp_path):
+    with registered_for_reload(tmp_path):
         (tmp_path / "gateways" / "99999999").touch()  # of one that was killed
         assert tell(tmp_path) == told != []
     assert tell(tmp_path) == []
@@ -301,7 +304,7 @@ def test_gateways_are_found_by_their_state_directory(tmp_path, monkeypatch):
     ids=["none", "one", "two"],
 )
 def test_differences_are_paths(changes, paths):
-    one = Worker(id="a", kind="vllm", url="http://h")
+    one = WorkerSettings(id="a", kind="vllm", url="http://h")
     assert sorted(differences(one, replace(one, **changes))) == paths
 
 

@@ -14,7 +14,7 @@ from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.rows import StoredKey
 from gateway.database.tables import REVISION, metadata
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.tenants import ApiKey, ModelAccess, Plan, TenantSettings
+from gateway.settings.tenants import ApiKeySettings, ModelAccessSettings, PlanSettings, TenantSettings
 from gateway.settings.types import Moment
 from gateway.tenants.directory import DirectoryAway, UnknownKey
 from gateway.tenants.keys import new_key, pepper
@@ -39,7 +39,7 @@ async def store(database):
 
 def stored(key, tenant="acme", revoked=None, **more):
     return StoredKey(
-        tenant=tenant, key=ApiKey(id=key.id, hash=key.hash, **more), created=1000.0, revoked=revoked
+        tenant=tenant, key=ApiKeySettings(id=key.id, hash=key.hash, **more), created=1000.0, revoked=revoked
     )
 
 
@@ -67,7 +67,7 @@ async def test_migrations_make_what_the_tables_say(database):
 async def test_a_plan_has_its_share_of_the_queue_also_one_that_is_older_than_that(store, database):
     key = new_key(PEPPER)
     async with store.change() as change:
-        await change.put_plan(Plan(name="gold", weight=2.5))
+        await change.put_plan(PlanSettings(name="gold", weight=2.5))
         await change.put_tenant(TenantSettings(id="acme", plan="gold"))
         await change.put_key(stored(key))
     directory = following(store)
@@ -81,7 +81,7 @@ async def test_a_plan_has_its_share_of_the_queue_also_one_that_is_older_than_tha
 async def test_plans_and_keys_have_service_classes(store):
     key = new_key(PEPPER)
     async with store.change() as change:
-        await change.put_plan(Plan(name="gold", classes=("code", "batch")))
+        await change.put_plan(PlanSettings(name="gold", classes=("code", "batch")))
         await change.put_tenant(TenantSettings(id="acme", plan="gold"))
         await change.put_key(stored(key, service_class="batch"))
     directory = following(store)
@@ -99,7 +99,7 @@ async def test_a_tenant_may_be_on_a_plan_of_the_file_and_on_none_where_the_file_
         await change.put_key(stored(key))
     assert await store.all_plans() == []
     register = Register(PEPPER)
-    register.put_plan(Plan(name="gold", weight=3.0))
+    register.put_plan(PlanSettings(name="gold", weight=3.0))
     with_the_file, without_it = following(store, register), following(store)
     await with_the_file.refresh()
     await without_it.refresh()
@@ -107,7 +107,7 @@ async def test_a_tenant_may_be_on_a_plan_of_the_file_and_on_none_where_the_file_
     assert (found.plan.weight, found.allows("m")) == (3.0, True)
     assert not without_it.by_key(key.text).allows("m")
     async with store.change() as change:
-        await change.put_plan(Plan(name="gold", weight=2.0))
+        await change.put_plan(PlanSettings(name="gold", weight=2.0))
     await without_it.refresh()
     assert without_it.by_key(key.text).plan.weight == 2.0
 
@@ -132,7 +132,7 @@ async def test_a_change_raises_the_number_by_one(store):
     for number in (1, 2):
         async with store.change() as change:
             assert change.number == number
-            await change.put_plan(Plan(name=f"p{number}"))
+            await change.put_plan(PlanSettings(name=f"p{number}"))
     assert await store.number() == 2
     assert [plan.name for plan in await store.all_plans(since=1)] == ["p2"]
 
@@ -140,7 +140,7 @@ async def test_a_change_raises_the_number_by_one(store):
 async def test_changes_at_the_same_time_come_one_after_the_other(store):
     async def change_one(number):
         async with store.change() as change:
-            await change.put_plan(Plan(name=f"p{number}"))
+            await change.put_plan(PlanSettings(name=f"p{number}"))
             return change.number
 
     assert sorted(await asyncio.gather(*(change_one(n) for n in range(12)))) == list(range(1, 13))
@@ -149,7 +149,7 @@ async def test_changes_at_the_same_time_come_one_after_the_other(store):
 async def test_a_change_that_fails_has_changed_nothing(store):
     with pytest.raises(DatabaseConflict):
         async with store.change() as change:
-            await change.put_plan(Plan(name="p"))
+            await change.put_plan(PlanSettings(name="p"))
             await change.put_tenant(TenantSettings(id="acme", plan="no such plan"))
     assert (await store.number(), await store.all_plans()) == (0, [])
 
@@ -159,12 +159,14 @@ async def test_one_hash_is_one_key(store):
     await with_key(store, key)
     with pytest.raises(DatabaseConflict):
         async with store.change() as change:
-            await change.add_keys([StoredKey(tenant="acme", key=ApiKey(id="x", hash=key.hash), created=1.0)])
+            await change.add_keys(
+                [StoredKey(tenant="acme", key=ApiKeySettings(id="x", hash=key.hash), created=1.0)]
+            )
 
 
 async def test_more_rows_than_a_page_are_all_read(store):
     keys = [
-        StoredKey(tenant="acme", key=ApiKey(id=f"k{n}", hash=f"sha256:{n:064x}"), created=1.0)
+        StoredKey(tenant="acme", key=ApiKeySettings(id=f"k{n}", hash=f"sha256:{n:064x}"), created=1.0)
         for n in range(2500)
     ]
     async with store.change() as change:
@@ -186,7 +188,7 @@ async def test_a_directory_follows_what_changes(store):
     await directory.refresh()
     assert directory.by_key(key.text).id == "acme"
     async with store.change() as change:
-        await change.put_plan(Plan(name="p", models=ModelAccess(deny=("m",))))
+        await change.put_plan(PlanSettings(name="p", models=ModelAccessSettings(deny=("m",))))
         await change.put_tenant(TenantSettings(id="acme", plan="p"))
     await directory.refresh()
     assert not directory.by_key(key.text).allows("m")
@@ -208,7 +210,7 @@ async def test_keys_that_have_ended_are_not_kept_in_memory(store):
 async def test_what_the_file_names_is_the_files(store):
     of_file, key = Register(PEPPER), new_key(PEPPER)
     of_file.put_tenant(TenantSettings(id="acme", disabled=True))
-    of_file.put_key("acme", ApiKey(id="mine", hash=f"sha256:{1:064x}"))
+    of_file.put_key("acme", ApiKeySettings(id="mine", hash=f"sha256:{1:064x}"))
     await with_key(store, key)
     directory = following(store, of_file)
     await directory.refresh()
@@ -231,7 +233,7 @@ async def test_what_the_file_names_is_the_files(store):
 async def test_a_row_that_cannot_be_read_opens_nothing_and_keeps_nobody_else_out(store, table, column, value):
     bad, good = new_key(PEPPER), new_key(PEPPER)
     async with store.change() as change:
-        await change.put_plan(Plan(name="p"))
+        await change.put_plan(PlanSettings(name="p"))
         await change.put_tenant(TenantSettings(id="acme", organisation="org", plan="p"))
         await change.put_tenant(TenantSettings(id="globex"))
         await change.add_keys([stored(bad), stored(good, tenant="globex")])

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway.settings.tokens import TokenIssuer
+from gateway.settings.tokens import TenantIssuerSettings
 from gateway.tenants import issuer as issuer_module
 from gateway.tenants import tokens as tokens_module
 from gateway.tenants.issuer import Issuer
@@ -47,7 +47,7 @@ def tokens(provider, http, clock):
     """Makes the gateway's side: `tokens(tenant_claim=...)`."""
 
     def make(**rules):
-        settings = TokenIssuer(issuer=provider.issuer, audiences=(AUDIENCE,), **rules)
+        settings = TenantIssuerSettings(issuer=provider.issuer, audiences=(AUDIENCE,), **rules)
         return Tokens([Issuer(settings, http, clock)])
 
     return make
@@ -68,7 +68,7 @@ async def test_a_good_token_names_its_tenant_and_lets_in_for_usual_things(provid
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 async def test_every_kind_of_signature_that_is_allowed_is_verified(http, algorithm):
     async with IdentityProvider(algorithm) as provider:
-        rules = TokenIssuer(issuer=provider.issuer, audiences=(AUDIENCE,), algorithms=(algorithm,))
+        rules = TenantIssuerSettings(issuer=provider.issuer, audiences=(AUDIENCE,), algorithms=(algorithm,))
         at = Tokens([Issuer(rules, http)])
         assert (await at.identity(provider.token())).tenant == "acme"
         head, payload, signature = provider.token(sub="other").split(".")
@@ -140,7 +140,7 @@ async def test_a_public_key_is_no_secret_of_an_hmac(http):
         token = forged.encode(
             json.dumps(said(provider)).encode(), pem, algorithm="HS256", headers={"kid": "first"}
         )
-        at = Tokens([Issuer(TokenIssuer(issuer=provider.issuer, audiences=(AUDIENCE,)), http)])
+        at = Tokens([Issuer(TenantIssuerSettings(issuer=provider.issuer, audiences=(AUDIENCE,)), http)])
         assert await refusal(at, token) == "its signature is of a kind that is not accepted"
 
 
@@ -149,19 +149,23 @@ async def test_settings_cannot_name_an_algorithm_that_anybody_could_sign_with(pr
 
     for name in ("none", "HS256", "HS512"):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"issuer": "https://a", "audiences": ["b"], "algorithms": [name]}, TokenIssuer)
+            msgspec.convert(
+                {"issuer": "https://a", "audiences": ["b"], "algorithms": [name]}, TenantIssuerSettings
+            )
 
 
 async def test_an_algorithm_that_is_not_listed_is_refused_though_the_key_fits(http):
     async with IdentityProvider("RS256") as provider:
-        rules = TokenIssuer(issuer=provider.issuer, audiences=(AUDIENCE,), algorithms=("PS256",))
+        rules = TenantIssuerSettings(issuer=provider.issuer, audiences=(AUDIENCE,), algorithms=("PS256",))
         at = Tokens([Issuer(rules, http)])
         assert await refusal(at, provider.token()) == "its signature is of a kind that is not accepted"
 
 
 async def test_a_key_signs_with_its_own_algorithm_only(http):
     async with IdentityProvider("RS256") as provider:
-        rules = TokenIssuer(issuer=provider.issuer, audiences=(AUDIENCE,), algorithms=("RS256", "PS256"))
+        rules = TenantIssuerSettings(
+            issuer=provider.issuer, audiences=(AUDIENCE,), algorithms=("RS256", "PS256")
+        )
         at = Tokens([Issuer(rules, http)])
         provider.algorithm = "PS256"
         assert await refusal(at, provider.token()) == "its key is not known"
@@ -271,7 +275,7 @@ async def test_weak_keys_and_keys_for_other_ends_are_not_used(http):
         provider.shown["weak"] = {**shown, "kid": "weak"}
         provider.shown["first"]["use"] = "enc"
         provider.rotate("second")
-        at = Tokens([Issuer(TokenIssuer(issuer=provider.issuer, audiences=(AUDIENCE,)), http)])
+        at = Tokens([Issuer(TenantIssuerSettings(issuer=provider.issuer, audiences=(AUDIENCE,)), http)])
         assert await at.identity(provider.token()) is not None
         provider.signs_with = "first"
         assert await refusal(at, provider.token()) == "its key is not known"
@@ -352,7 +356,7 @@ async def test_what_is_remembered_is_bounded_and_forgotten_at_its_end(provider, 
     monkeypatch.setattr(tokens_module, "TOKENS_MAX", 3)
     wall = FakeClock()
     wall.advance(time.time() - wall())
-    rules = TokenIssuer(issuer=provider.issuer, audiences=(AUDIENCE,), leeway_seconds=0)
+    rules = TenantIssuerSettings(issuer=provider.issuer, audiences=(AUDIENCE,), leeway_seconds=0)
     at = Tokens([Issuer(rules, http)], wall)
     for number in range(10):
         await at.identity(provider.token(sub=f"s{number}"))

@@ -17,7 +17,7 @@ from gateway.database.usage_store import HOUR_MS, UsageStore
 from gateway.ledger.usage_maintenance import Keeper
 from gateway.ledger.webhooks import Webhooks, signed
 from gateway.settings.types import Secret
-from gateway.settings.usage import UsageLedger, Webhook, webhook_secret
+from gateway.settings.usage import UsageSettings, WebhookSettings, webhook_secret
 from tests.fakes.scripted_worker import ScriptedWorker
 
 KEY = bytes(range(32))
@@ -77,7 +77,7 @@ class Scene:
     def __init__(self, database, url, **more):
         self.now = 1_000.0
         self.outbox = Outbox(database)
-        hooks = [Webhook(id="books", url=url, secret=Secret(SECRET), **more)]
+        hooks = [WebhookSettings(id="books", url=url, secret=Secret(SECRET), **more)]
         self.webhooks = Webhooks(hooks, self.outbox, wall=lambda: self.now, again=(10.0, 100.0))
 
     async def put(self, *ids, hook="books"):
@@ -184,7 +184,7 @@ async def test_a_tenants_hour_is_told_when_it_is_over_and_again_only_when_it_has
         "user": None,
         "tags": None,
     }
-    keeper = Keeper(UsageLedger(), store, ["books"], wall=lambda: scene.now)
+    keeper = Keeper(UsageSettings(), store, ["books"], wall=lambda: scene.now)
     scene.now = 1.5 * HOUR_MS / 1000
 
     async def arrive(name, at):

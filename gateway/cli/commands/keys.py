@@ -32,7 +32,7 @@ from gateway.cli.support.store_access import (
 from gateway.database.rows import StoredKey
 from gateway.process.secrets import deployment_secret, secret_file
 from gateway.settings.sources import load
-from gateway.settings.tenants import ApiKey, ModelAccess
+from gateway.settings.tenants import ApiKeySettings, ModelAccessSettings
 from gateway.tenants.key_life import UNMADE, Chosen, KeyLife
 from gateway.tenants.keys import HASH_PREFIX, NewKey, key_digest, key_id, new_key, pepper
 
@@ -115,11 +115,11 @@ def create(
     more: Any = {"scopes": tuple(scope)} if scope is not None else {}
     if class_ is not None:
         more["service_class"] = class_
-    rules = ApiKey(
+    rules = ApiKeySettings(
         **UNMADE,
         name=name,
         expires=moment_of(expires) if expires is not None else None,
-        models=models_of(ModelAccess(), allow, deny),
+        models=models_of(ModelAccessSettings(), allow, deny),
         addresses=networks_of(address or ()),
         limits=limits_of(limit or ()),
         concurrency=concurrency,
@@ -222,7 +222,7 @@ def _row(stored: StoredKey) -> tuple[str, ...]:
     return key.id, stored.tenant, key.name or "-", " ".join(key.scopes), ends, stored.state(time.time())
 
 
-def _without_hash(key: ApiKey) -> ApiKey:
+def _without_hash(key: ApiKeySettings) -> ApiKeySettings:
     return msgspec.structs.replace(key, hash=key.hash.partition(":")[0])
 
 

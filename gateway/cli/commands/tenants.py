@@ -37,7 +37,14 @@ from gateway.cli.support.store_access import (
     without,
 )
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.tenants import Isolation, Limit, ModelAccess, OrganisationSettings, Plan, TenantSettings
+from gateway.settings.tenants import (
+    IsolationSettings,
+    LimitSettings,
+    ModelAccessSettings,
+    OrganisationSettings,
+    PlanSettings,
+    TenantSettings,
+)
 
 Value = TypeVar("Value")
 
@@ -105,7 +112,7 @@ def set_plan(
 
     async def work() -> None:
         async with opened_store(settings_of(config, set_)) as store, store.change() as change:
-            now = without(await change.plan(name) or Plan(name=name), clear, kept=("name",))
+            now = without(await change.plan(name) or PlanSettings(name=name), clear, kept=("name",))
             changed = _changed(
                 now,
                 limits=limit,
@@ -245,11 +252,11 @@ def _changed(value: Value, **given: Any) -> Value:
     return checked(changed)
 
 
-def _isolation(text: str) -> Isolation:
+def _isolation(text: str) -> IsolationSettings:
     mode, _, group = text.partition(":")
     if mode not in MODES or (mode == "group") != bool(group):
         raise Failure(f"--isolation {text}: expected isolated, shared or group:NAME", 2)
-    return Isolation(mode=MODES[mode], group=group or None)
+    return IsolationSettings(mode=MODES[mode], group=group or None)
 
 
 READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -261,11 +268,11 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _limits(limits: Sequence[Limit]) -> str:
+def _limits(limits: Sequence[LimitSettings]) -> str:
     return ", ".join(map(_limit, limits)) or "-"
 
 
-def _limit(limit: Limit) -> str:
+def _limit(limit: LimitSettings) -> str:
     amount = f"{limit.spend:g}" if limit.spend is not None else str(limit.amount)
     text = f"{amount} {limit.unit.removeprefix('total_')}"
     if limit.unit != "concurrency":
@@ -275,7 +282,7 @@ def _limit(limit: Limit) -> str:
     return text + (f" until {limit.until}" if limit.until is not None else "")
 
 
-def _models(models: ModelAccess) -> str:
+def _models(models: ModelAccessSettings) -> str:
     return " ".join((*models.allow, *(f"!{pattern}" for pattern in models.deny)))
 
 

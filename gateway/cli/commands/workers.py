@@ -20,7 +20,7 @@ from gateway.discovery.source import SourceAway
 from gateway.settings.sources import load
 from gateway.settings.tree import Settings
 from gateway.settings.urls import url_problem
-from gateway.settings.workers import Worker
+from gateway.settings.workers import WorkerSettings
 from gateway.wiring.dispatch import worker_of
 from workers.adapter import Sleeps, WorkerUnreachable
 from workers.adapters.registry import adapters
@@ -40,7 +40,7 @@ def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
     """Show the workers of the settings and those that are registered, and who is drained, wherever it is found."""
     settings = _settings(config, set_)
 
-    async def look(registry: WorkerRegistry) -> tuple[list[Worker], dict[str, str], frozenset[str]]:
+    async def look(registry: WorkerRegistry) -> tuple[list[WorkerSettings], dict[str, str], frozenset[str]]:
         return *await registry.workers(), await registry.draining()
 
     registered, refused, draining = _with(settings, look)

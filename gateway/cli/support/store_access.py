@@ -22,7 +22,7 @@ from gateway.process.secrets import deployment_secret
 from gateway.settings.database_address import NONE, database_url_problem
 from gateway.settings.messages import explained
 from gateway.settings.sources import load
-from gateway.settings.tenants import LIMIT_UNITS, ContextLength, Limit, ModelAccess
+from gateway.settings.tenants import LIMIT_UNITS, ContextLengthSettings, LimitSettings, ModelAccessSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import Moment, Network
 from gateway.tenants.key_life import KeyProblem
@@ -168,7 +168,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
 
 
-def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
+def limits_of(texts: Sequence[str]) -> tuple[LimitSettings, ...]:
     """From --limit. Raises Failure."""
     found = []
     for text in texts:
@@ -184,7 +184,9 @@ def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
             if fields.keys() - {"reset", "models", "mode", "alert_at", "until"}:
                 raise ValueError
             given = {unit: amount, **({"per": period} if period else {}), **fields}
-            found.append(msgspec.convert(given, Limit, strict=False, dec_hook=lambda kind, text: kind(text)))
+            found.append(
+                msgspec.convert(given, LimitSettings, strict=False, dec_hook=lambda kind, text: kind(text))
+            )
         except (ValueError, msgspec.ValidationError):
             raise Failure(
                 f"--limit {text}: expected UNIT=AMOUNT/PERIOD and perhaps options, as in requests=60/minute or "
@@ -194,13 +196,13 @@ def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
     return tuple(found)
 
 
-def context_lengths_of(texts: Sequence[str]) -> tuple[ContextLength, ...]:
+def context_lengths_of(texts: Sequence[str]) -> tuple[ContextLengthSettings, ...]:
     """From --context-length. Raises Failure."""
     found = []
     for text in texts:
         pattern, _, length = text.rpartition("=")
         try:
-            found.append(ContextLength(models=(pattern,), max=int(length)))
+            found.append(ContextLengthSettings(models=(pattern,), max=int(length)))
         except ValueError:
             raise Failure(
                 f"--context-length {text}: expected PATTERN=LENGTH, as in llama-*=8192", 2
@@ -223,9 +225,11 @@ def without(value: Value, names: Sequence[str] | None, *, kept: Sequence[str]) -
     return changed
 
 
-def models_of(now: ModelAccess, allow: Sequence[str] | None, deny: Sequence[str] | None) -> ModelAccess:
+def models_of(
+    now: ModelAccessSettings, allow: Sequence[str] | None, deny: Sequence[str] | None
+) -> ModelAccessSettings:
     """What is given takes the place of what there is."""
-    return ModelAccess(
+    return ModelAccessSettings(
         allow=tuple(allow) if allow is not None else now.allow,
         deny=tuple(deny) if deny is not None else now.deny,
     )

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.process.children import ChildFailed
-from gateway.settings.stores import Index
+from gateway.settings.stores import IndexSettings
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.store import TreeStore
@@ -94,7 +94,7 @@ async def loaded(url: str, prefix: str, shape: Shape) -> dict[str, float]:
     gc.collect()
     before = resident_bytes(os.getpid())
     began = time.perf_counter()
-    parts = SharedIndexParts.at(url, prefix, Index())
+    parts = SharedIndexParts.at(url, prefix, IndexSettings())
     loops = [asyncio.create_task(parts.reader.follow())]
     index, copy = parts.index, parts.index.copy
     try:

@@ -15,9 +15,8 @@ from gateway.fleet.fleet import Fleet, FleetEvents
 from gateway.fleet.loads import Place
 from gateway.fleet.worker import Worker
 from gateway.settings.types import Secret
-from gateway.settings.workers import Discovery as Settings
-from gateway.settings.workers import Worker as WorkerSettings
-from gateway.settings.workers import WorkerTls
+from gateway.settings.workers import DiscoverySettings as Settings
+from gateway.settings.workers import WorkerSettings, WorkerTlsSettings
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
 from workers.worker import Health
@@ -350,7 +349,7 @@ def test_a_workers_id_is_one_that_settings_allow():
 
 
 async def test_workers_behind_a_name_are_reached_by_tls_and_with_headers_where_that_is_said():
-    told = Settings(kind="dns", name="localhost", tls=WorkerTls(), headers={"x-a": Secret("b")})
+    told = Settings(kind="dns", name="localhost", tls=WorkerTlsSettings(), headers={"x-a": Secret("b")})
     (first, *_) = await DnsSource(told).find()
     assert first.url.startswith("https://")
     assert first.headers == {"x-a": Secret("b")}

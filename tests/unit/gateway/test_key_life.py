@@ -5,7 +5,7 @@ import pytest
 from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.tenants import ApiKey, Limit, TenantSettings
+from gateway.settings.tenants import ApiKeySettings, LimitSettings, TenantSettings
 from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.key_life import KeyLife, KeyProblem
@@ -14,7 +14,9 @@ from gateway.tenants.register import Register
 from gateway.tenants.sql_directory import SqlDirectory
 
 PEPPER = pepper(b"secret")
-RULES = ApiKey(id="new", hash=HASH_PREFIX + "0" * 64, name="robot", limits=(Limit(requests=5),))
+RULES = ApiKeySettings(
+    id="new", hash=HASH_PREFIX + "0" * 64, name="robot", limits=(LimitSettings(requests=5),)
+)
 
 
 class Desk:

@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.tenant import Access, Plan
-from gateway.settings.tenants import ApiKey, Isolation, TenantSettings
-from gateway.settings.tenants import Limit as LimitSettings
-from gateway.settings.tenants import Plan as PlanSettings
+from gateway.settings.tenants import (
+    ApiKeySettings,
+    IsolationSettings,
+    LimitSettings,
+    PlanSettings,
+    TenantSettings,
+)
 from gateway.settings.tree import Settings
 from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
@@ -30,11 +34,11 @@ def directory(now=NEW_YEAR, **tenant):
                 **{
                     "id": "acme",
                     "plan": "p",
-                    "keys": (ApiKey(id=KEY.id, hash=KEY.hash, expires=Moment("2026-01-01")),),
+                    "keys": (ApiKeySettings(id=KEY.id, hash=KEY.hash, expires=Moment("2026-01-01")),),
                     **tenant,
                 }
             ),
-            TenantSettings(id="globex", keys=(ApiKey(id=OTHER.id, hash=OTHER.hash),)),
+            TenantSettings(id="globex", keys=(ApiKeySettings(id=OTHER.id, hash=OTHER.hash),)),
         ),
     )
     return yaml_directory(settings, PEPPER, lambda: now)
@@ -102,7 +106,7 @@ def test_a_well_formed_key_of_somebody_else_opens_nothing():
 def test_a_forged_secret_with_a_known_id_opens_nothing():
     stranger = new_key(pepper(b"other"))
     settings = Settings(
-        tenants=(TenantSettings(id="acme", keys=(ApiKey(id=stranger.id, hash=KEY.hash),)),),
+        tenants=(TenantSettings(id="acme", keys=(ApiKeySettings(id=stranger.id, hash=KEY.hash),)),),
     )
     with pytest.raises(UnknownKey):
         yaml_directory(settings, PEPPER).by_key(stranger.text)
@@ -126,8 +130,8 @@ def test_a_tenant_has_its_plan():
 def test_isolation_groups_cannot_be_taken_for_tenants():
     groups = {
         directory().by_key(KEY.text).group,
-        directory(id="x", isolation=Isolation(mode="group", group="acme")).by_key(KEY.text).group,
-        directory(isolation=Isolation(mode="shared")).by_key(KEY.text).group,
+        directory(id="x", isolation=IsolationSettings(mode="group", group="acme")).by_key(KEY.text).group,
+        directory(isolation=IsolationSettings(mode="shared")).by_key(KEY.text).group,
     }
     assert groups == {"tenant:acme", "group:acme", ""}
 

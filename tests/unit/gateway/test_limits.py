@@ -9,10 +9,10 @@ from gateway.quotas.headers import anthropic_headers, duration, openai_headers
 from gateway.quotas.limit import Limit, concurrency
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Refusal, Standing
-from gateway.settings.tenants import Limit as LimitSettings
+from gateway.settings.tenants import LimitSettings
 from gateway.settings.types import Moment
 from gateway.tenants.limits import in_place_of, limits_at, next_end
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 
 NOW = 1_800_000_000.0
 

@@ -6,18 +6,18 @@ import pytest
 
 from gateway.quotas.limit import Limit, concurrency
 from gateway.settings.tenants import (
-    ApiKey,
-    ModelAccess,
+    ApiKeySettings,
+    LimitSettings,
+    ModelAccessSettings,
     OrganisationSettings,
-    Plan,
+    PlanSettings,
     TenantSettings,
 )
-from gateway.settings.tenants import Limit as LimitSettings
 from gateway.settings.types import Moment, Network, address_of
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, new_key, pepper
 from gateway.tenants.register import Register
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 
 PEPPER = pepper(b"secret")
 KEY = new_key(PEPPER)
@@ -26,11 +26,11 @@ A_MINUTE = (LimitSettings(requests=5, per="minute"),)
 
 def register(*, key=None, now=1000.0, plan=None, organisation=None, **tenant):
     made = Register(PEPPER, lambda: now)
-    made.put_plan(Plan(name="p", **(plan or {})))
+    made.put_plan(PlanSettings(name="p", **(plan or {})))
     if organisation is not None:
         made.put_organisation(OrganisationSettings(id="org", **organisation))
     made.put_tenant(TenantSettings(id="acme", organisation="org", plan="p", **tenant))
-    made.put_key("acme", ApiKey(**{"id": KEY.id, "hash": KEY.hash, **(key or {})}))
+    made.put_key("acme", ApiKeySettings(**{"id": KEY.id, "hash": KEY.hash, **(key or {})}))
     return made
 
 
@@ -91,7 +91,7 @@ def test_a_key_that_replaces_another_goes_on_with_its_limits():
 
 @pytest.mark.parametrize("level", ["plan", "models", "key"])
 def test_a_model_has_to_be_allowed_on_every_level_and_deny_wins(level):
-    rule = ModelAccess(allow=("llama-*",), deny=("*-70b",))
+    rule = ModelAccessSettings(allow=("llama-*",), deny=("*-70b",))
     given = {"plan": {"plan": {"models": rule}}, "models": {"models": rule}, "key": {"key": {"models": rule}}}
     tenant = found(**given[level])
     assert [tenant.allows(model) for model in ("llama-8b", "llama-70b", "gpt")] == [True, False, False]
@@ -114,7 +114,7 @@ def test_a_plan_that_is_missing_allows_nothing():
 def test_what_changes_shows_at_once():
     made = register()
     assert made.by_key(KEY.text).allows("m")
-    made.put_plan(Plan(name="p", models=ModelAccess(deny=("m",))))
+    made.put_plan(PlanSettings(name="p", models=ModelAccessSettings(deny=("m",))))
     assert not made.by_key(KEY.text).allows("m")
     made.put_tenant(TenantSettings(id="acme", disabled=True))
     assert made.by_key(KEY.text).disabled
@@ -127,14 +127,14 @@ def test_what_changes_shows_at_once():
 
 def test_a_key_of_no_tenant_opens_nothing():
     made = Register(PEPPER)
-    made.put_key("nobody", ApiKey(id=KEY.id, hash=KEY.hash))
+    made.put_key("nobody", ApiKeySettings(id=KEY.id, hash=KEY.hash))
     with pytest.raises(UnknownKey):
         made.by_key(KEY.text)
 
 
 def test_a_key_whose_secret_is_replaced_forgets_the_old_one():
     made, other = register(), new_key(PEPPER)
-    made.put_key("acme", ApiKey(id=KEY.id, hash=other.hash))
+    made.put_key("acme", ApiKeySettings(id=KEY.id, hash=other.hash))
     with pytest.raises(UnknownKey):
         made.by_key(KEY.text)
     assert made.by_key(other.text).key_id == KEY.id

@@ -9,11 +9,13 @@ from gateway.domain.errors import BadRequest, ClassNotAllowed
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.models.service_classes import ServiceClasses
-from gateway.settings.classes import Classes
-from gateway.web.openai import decode
+from gateway.settings.classes import ServiceClassesSettings
+from gateway.web.openai.inference_requests import decode
 from gateway.web.queue_headers import wishes_in
 
-CLASSES = ServiceClasses(msgspec.convert({"voice": {"models": ["tts-*"], "ttft_ms": 100}}, Classes))
+CLASSES = ServiceClasses(
+    msgspec.convert({"voice": {"models": ["tts-*"], "ttft_ms": 100}}, ServiceClassesSettings)
+)
 
 
 def request(**more):

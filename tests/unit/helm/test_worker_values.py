@@ -7,8 +7,15 @@ import jsonschema
 import msgspec
 import pytest
 
-from gateway.settings.prices import Prices
-from gateway.settings.workers import KvEventsAt, LoadFeedAt, ProvidedModel, Provider, Worker, WorkerTls
+from gateway.settings.prices import PriceSettings
+from gateway.settings.workers import (
+    KvEventsSettings,
+    LoadFeedSettings,
+    ProviderModelSettings,
+    ProviderSettings,
+    WorkerSettings,
+    WorkerTlsSettings,
+)
 
 CHART = Path(__file__).parents[3] / "helm/radixgate"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -22,15 +29,15 @@ def fields(kind):
 
 def test_every_setting_of_a_worker_may_be_given():
     # A key comes from a Secret, and has the chart's own way of saying so.
-    assert set(EXTERNAL) == fields(Worker) - {"api_key"} | {"apiKey"}
-    assert set(EXTERNAL["tls"]["properties"]) == fields(WorkerTls)
-    assert set(EXTERNAL["kv_events"]["oneOf"][1]["properties"]) == fields(KvEventsAt)
-    assert set(EXTERNAL["load_feed"]["oneOf"][1]["properties"]) == fields(LoadFeedAt)
+    assert set(EXTERNAL) == fields(WorkerSettings) - {"api_key"} | {"apiKey"}
+    assert set(EXTERNAL["tls"]["properties"]) == fields(WorkerTlsSettings)
+    assert set(EXTERNAL["kv_events"]["oneOf"][1]["properties"]) == fields(KvEventsSettings)
+    assert set(EXTERNAL["load_feed"]["oneOf"][1]["properties"]) == fields(LoadFeedSettings)
     provider = EXTERNAL["provider"]["properties"]
     model = provider["models"]["additionalProperties"]["properties"]
-    assert set(provider) == fields(Provider)
-    assert set(model) == fields(ProvidedModel)
-    assert set(model["prices"]["properties"]) == fields(Prices)
+    assert set(provider) == fields(ProviderSettings)
+    assert set(model) == fields(ProviderModelSettings)
+    assert set(model["prices"]["properties"]) == fields(PriceSettings)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,10 @@ def test_every_setting_of_a_worker_may_be_given():
 def test_what_the_schema_takes_the_gateway_takes(more):
     worker = {**LEAST, **more}
     jsonschema.validate({"workers": {"external": [worker]}}, SCHEMA)
-    assert msgspec.convert(worker, Worker, strict=False, dec_hook=lambda kind, text: kind(text)).id == "gpu-0"
+    assert (
+        msgspec.convert(worker, WorkerSettings, strict=False, dec_hook=lambda kind, text: kind(text)).id
+        == "gpu-0"
+    )
 
 
 @pytest.mark.parametrize(
