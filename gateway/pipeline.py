@@ -32,6 +32,7 @@ from gateway.domain.errors import (
     WorkerError,
 )
 from gateway.domain.exchange import Exchange
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Tenant
 from gateway.fleet.fleet import Fleet
@@ -45,7 +46,7 @@ from gateway.relay.stream_aggregator import has_faithful_stream
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.authentication import Entrance
-from gateway.tokenization.prefixes import Prefixes, PromptBlocks
+from gateway.tokenization.prefixes import Prefixes
 from workers.adapter import WorkerCall, WorkerUnreachable
 
 log = logging.getLogger(__name__)

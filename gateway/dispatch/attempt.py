@@ -16,9 +16,9 @@ from gateway.dispatch.placement import Placed
 from gateway.dispatch.seats import Parts
 from gateway.dispatch.worker_acquisition import Turn
 from gateway.domain.context import RequestContext
+from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
 from gateway.kv_index.feedback import Expectation, Feedback
 from gateway.telemetry.record import Progress
-from gateway.tokenization.prefixes import NO_HASHES, PromptBlocks
 from policies.latency_model import predicted_ttft_ms
 from radix_cache.index import PrefixIndex
 

@@ -24,13 +24,13 @@ from gateway.dispatch.refusals import nobody_left
 from gateway.dispatch.worker_acquisition import Turn
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import NoWorker, StreamInterrupted, WorkerTimeout
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.worker import Worker
 from gateway.kv_index.index_quota import CacheShares
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
 from gateway.telemetry.record import Progress
-from gateway.tokenization.prefixes import PromptBlocks
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
 from workers.adapter import Failure, WorkerAnswer, WorkerCall, WorkerUnreachable

@@ -13,9 +13,9 @@ from gateway.dispatch.hedging import Hedging, Opening, bears_twice, first_of
 from gateway.dispatch.placement import Placed
 from gateway.dispatch.ttft_target import SAMPLES_MIN
 from gateway.dispatch.worker_acquisition import Turn
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.quotas.quota import Lease
 from gateway.telemetry.record import Progress
-from gateway.tokenization.prefixes import PromptBlocks
 from policies.admission.retry_budget import RetryBudget
 from policies.latency_model import predicted_ttft_p95_ms
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerUnreachable

@@ -23,6 +23,7 @@ from gateway.dispatch.refusals import refused
 from gateway.dispatch.seats import computes_at, is_there
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import QuotasUnavailable, RepeatRefused, RepeatRunning, WorkerError
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feedback import Feedback
@@ -39,7 +40,6 @@ from gateway.quotas.limit import scopes_for
 from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.routing.router import Router
 from gateway.telemetry.record import Progress
-from gateway.tokenization.prefixes import PromptBlocks
 from policies.admission.retry_budget import RetryBudget
 from policies.routing.protocol import Ranking, Route
 from radix_cache.index import PrefixIndex

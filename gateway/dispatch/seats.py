@@ -7,6 +7,7 @@ from gateway.dispatch.pairs import PairPlace, pair
 from gateway.dispatch.placement import Bounds, Placed
 from gateway.dispatch.provider_quota import Allowances
 from gateway.domain.context import RequestContext
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Place
 from gateway.fleet.ranks import Ranks
@@ -16,7 +17,6 @@ from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.store import SharedTicket
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.routing.router import Router
-from gateway.tokenization.prefixes import PromptBlocks
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId

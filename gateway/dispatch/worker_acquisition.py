@@ -18,6 +18,7 @@ from gateway.dispatch.seats import Parts, computes_at, is_there, seated
 from gateway.dispatch.ttft_target import Demoted, Target, uncached_tokens
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import GatewayError, NoWorker, Overloaded
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.queueing.shared.keys import queue_of
 from gateway.queueing.shared.local_placements import Placed as SharedPlaced
 from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
@@ -26,8 +27,7 @@ from gateway.queueing.waiting_room import Asked, NowhereToGo, Patience, WaitingR
 from gateway.quotas.quota import Cost
 from gateway.routing.router import Decision
 from gateway.telemetry.record import Progress
-from gateway.tokenization.prefixes import PromptBlocks
-from policies.admission.admission import has_window, worth_going
+from policies.admission.dispatch_window import close_enough_to_best, fits_window
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
@@ -145,10 +145,10 @@ class Turn:
         window = by.queue.share_of(by.bounds.release_window_tokens)
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
-            if not (over or worth_going(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
+            if not (over or close_enough_to_best(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
                 break
             worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
-            free = worker.id not in taken and has_window(worker.load.all_tokens_queued, uncached, window)
+            free = worker.id not in taken and fits_window(worker.load.all_tokens_queued, uncached, window)
             if over or free:
                 if not over:
                     by.router.shadowed(decision)
@@ -179,7 +179,7 @@ class Turn:
         window = by.queue.share_of(by.bounds.release_window_tokens)
         for route in decision.routes:
             worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
-            if has_window(worker.load.all_tokens_queued, uncached, window):
+            if fits_window(worker.load.all_tokens_queued, uncached, window):
                 by.queue.hold(shared, SharedPlaced(worker.id, uncached))
                 return self._placed(route, uncached, shared)
         return None

@@ -14,13 +14,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.external_load import Foreign
-from gateway.tokenization.prefixes import PromptBlocks
-from policies.routing.ranks import RankLoad, best_rank
+from policies.routing.data_parallel_rank import RankLoad, best_rank
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
-from workers.probing.engine_loads import EngineLoad
-from workers.probing.load_feed import SILENT_SECONDS
+from workers.load_reports.engine_loads import EngineLoad
+from workers.load_reports.load_feed import SILENT_SECONDS
 
 BLOCKS_MAX = 131_072
 """Of one worker: about 15 MB."""

@@ -22,12 +22,13 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import zmq.asyncio
 
-from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feed_election import Stand
 from gateway.kv_index.index_reconciler import Telling
+from radix_cache.blocks import Hashes
 from radix_cache.events import EventBatch
 from radix_cache.follower import Change, Emptied, Follower, Gone, Held, Room
 from radix_cache.match import WorkerId
@@ -75,6 +76,22 @@ class Feed:
         return self.complete and self.follower.fit
 
 
+class RankObserver(Protocol):
+    """Is notified which KV blocks each data-parallel rank of a worker stores and evicts."""
+
+    def held(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
+        """Note that the rank, one of `ranks`, holds this path."""
+        ...
+
+    def gone(self, worker: WorkerId, rank: int, hashes: Hashes) -> None:
+        """Note that the rank no longer holds these blocks."""
+        ...
+
+    def emptied(self, worker: WorkerId, rank: int) -> None:
+        """Note that the rank holds nothing."""
+        ...
+
+
 @dataclass(slots=True)
 class Surroundings:
     """What all feeds have in common. `hurry`: there is news for the other gateways.
@@ -89,7 +106,7 @@ class Surroundings:
     may_write: Callable[[], bool]
     room: Room
     context: zmq.asyncio.Context
-    ranks: Ranks
+    ranks: RankObserver
 
 
 @dataclass(slots=True, eq=False)

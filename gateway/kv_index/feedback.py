@@ -13,8 +13,8 @@ Counts are whole blocks, and of the prompt without its last token, which is alwa
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.kv_index.match_confidence import Credits
-from gateway.tokenization.prefixes import PromptBlocks
 from radix_cache.blocks import Hashes
 from radix_cache.index import PrefixIndex
 from radix_cache.match import PrefixMatch, WorkerId

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 import zmq.asyncio
 
-from gateway.fleet.ranks import Ranks
-from gateway.kv_index.feed import Feed, Surroundings, WorkerFeeds
+from gateway.kv_index.feed import Feed, RankObserver, Surroundings, WorkerFeeds
 from gateway.kv_index.feed_election import Stand
 from gateway.kv_index.feed_leases import FeedLeases
 from gateway.kv_index.match_confidence import Credits
@@ -48,10 +47,10 @@ class Feeds:
     store: FeedLeaseStore
     space: Callable[[WorkerId, str, str, int], Space | None]
     room: Room
+    ranks: RankObserver
     up: Callable[[], bool] = lambda: True
     wall: Callable[[], float] = time.time
     credits: Credits = field(default_factory=Credits)
-    ranks: Ranks = field(default_factory=Ranks)
     leases: FeedLeases = field(init=False)
     _sources: dict[WorkerId, tuple[EventSource, ...]] = field(default_factory=dict)
     _followed: dict[WorkerId, WorkerFeeds] = field(default_factory=dict)

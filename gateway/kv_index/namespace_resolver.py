@@ -1,9 +1,8 @@
 """Whose cache does an engine speak of? From the salt and the adapter of its events to a namespace of ours."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gateway.domain.errors import ModelNotFound
-from gateway.fleet.fleet import Fleet
 from gateway.models.catalogue import Catalogue
 from gateway.tokenization.prefixes import Prefixes
 from radix_cache.follower import Unfit
@@ -37,8 +36,14 @@ class Salts:
 class Spaces:
     """`salts`: whose cache an engine means."""
 
-    def __init__(self, fleet: Fleet, catalogue: Catalogue, prefixes: Prefixes, salts: Salts) -> None:
-        self._fleet = fleet
+    def __init__(
+        self,
+        models: Callable[[WorkerId], Collection[str]],
+        catalogue: Catalogue,
+        prefixes: Prefixes,
+        salts: Salts,
+    ) -> None:
+        self._models = models
         self._catalogue = catalogue
         self._prefixes = prefixes
         self._salts = salts
@@ -49,7 +54,7 @@ class Spaces:
         Raises Unfit where our blocks are no multiple of its pages or not of its tokens, or where a worker has
         several models and does not say which.
         """
-        models, group = self._fleet[worker].models, self._salts.group(salt)
+        models, group = self._models(worker), self._salts.group(salt)
         name = adapter if adapter in models else next(iter(models), "")
         if group is None:
             return None

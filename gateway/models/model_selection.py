@@ -6,7 +6,8 @@ part, nor does one that the tenant may not use.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -16,7 +17,6 @@ from gateway.domain.errors import ModelNotFound
 from gateway.domain.model import Model
 from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
-from gateway.fleet.fleet import Fleet
 from gateway.models.catalogue import Catalogue
 
 TWO_TO_64 = 2.0**64
@@ -31,8 +31,20 @@ def session_of(request: InferenceRequest, tenant: Tenant) -> int | None:
     return xxh3_64_intdigest(bytes(named), seed=xxh3_64_intdigest(tenant.id.encode()))
 
 
+class ModelWorkers(Protocol):
+    """The workers that can answer requests for a model now."""
+
+    def serving(self, model: str) -> Sequence[object]:
+        """Return the deployment's own workers that may get a request for the model."""
+        ...
+
+    def providers(self, model: str) -> Sequence[object]:
+        """Return the external providers that may get a request for the model."""
+        ...
+
+
 class Choices:
-    def __init__(self, catalogue: Catalogue, fleet: Fleet) -> None:
+    def __init__(self, catalogue: Catalogue, fleet: ModelWorkers) -> None:
         self._catalogue = catalogue
         self._fleet = fleet
 

@@ -7,12 +7,12 @@ from random import Random
 import msgspec
 
 from gateway.domain.context import RequestContext
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feedback import Feedback
 from gateway.models.model_selection import session_of
 from gateway.routing.shadow_policy import Shadow
-from gateway.tokenization.prefixes import PromptBlocks
-from policies.routing import pairs
+from policies.routing import disaggregation
 from policies.routing.checked_policy import PromiseBroken
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
@@ -35,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Router:
     """`random`: where policies get their draws from; `clock`: seconds, never backwards. `prefill_tokens_min`: see
-    policies/routing/pairs.py, `alone_tokens`."""
+    policies/routing/disaggregation.py, `alone_tokens`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Router:
     def _rank(
         self, policy: RoutingPolicy, query: RouteQuery, candidates: Sequence[Candidate], now: float
     ) -> Ranking:
-        return pairs.ranked(policy, query, candidates, now, alone_tokens=self._prefill_tokens_min)
+        return disaggregation.ranked(policy, query, candidates, now, alone_tokens=self._prefill_tokens_min)
 
     def now_ranked(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
         """As the next request would be, which this one is not: nothing is counted."""

@@ -8,6 +8,7 @@ import msgspec
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import PromptTooLong
 from gateway.domain.model import EncodedPrompt, Model
+from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
 from radix_cache.blocks import BlockHasher, Hashes, Tokens
 from radix_cache.namespace import Namespace, Space, hasher_for
 
@@ -18,35 +19,8 @@ ESTIMATE_MARGIN = 2
 """A prompt may have so many times the tokens that it is estimated to have."""
 COUNTED_CONTEXTS = 8
 """Prompts of so many contexts are counted for whoever asks; nobody pays for that."""
-NO_HASHES: Hashes = array("Q")
-
 TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
 """Fields by which the text itself comes back, or is changed before it is read."""
-
-
-class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What routing and quotas need of a prompt, and nothing of its text.
-
-    `prompt_tokens`: of all prompts of the request. `hashes`: the first prompt's full blocks. `exact`: these tokens
-    are the worker's own. `output_tokens_max`: the bound of each answer, where it is not the client's: what the
-    tenant's plan leaves if the client set none, and what there is if it takes less than it asked for. `ids`: its
-    tokens as JSON, where they are to go to the worker in place of the text.
-    """
-
-    namespace: Namespace
-    hashes: Hashes
-    prompt_tokens: int
-    exact: bool
-    output_tokens_max: int | None = None
-    ids: bytes | None = None
-
-    def matched_tokens(self, blocks: int) -> int:
-        """Prompt tokens that need no prefill where so many leading blocks are held.
-
-        The last token is always computed, since it yields the logits; engines then compute its whole block.
-        """
-        size = self.namespace.block_size
-        return min(blocks, max(self.prompt_tokens - 1, 0) // size) * size
 
 
 class Prefixes:

@@ -27,7 +27,7 @@ import msgspec
 from tokenizers import Tokenizer
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from gateway.concurrency.gil_yield import breathe
+from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.errors import PromptTooLong
 from gateway.domain.model import CHAT_MARK, EncodedPrompt
 from gateway.domain.request import InferenceRequest, Surface
@@ -89,7 +89,7 @@ class TextEncoder:
         written = canonical if request.size > LONG_BYTES else _SORTED.encode
         text = before + written(media.messages) if before else written(media.messages)
         if len(text) > LONG_BYTES:
-            breathe()
+            yield_gil()
         if media:
             texts, digests = media.cut(text.decode())
             text = b"".join(_interleaved(map(str.encode, texts), (bytes(stand_in(d)) for d in digests)))
@@ -213,7 +213,7 @@ class TokenizerEncoder:
         assert self._cut is not None
         pieces = list(self._cut.pieces(text))
         if len(text) > LONG_BYTES:
-            breathe()
+            yield_gil()
         seed = xxh3_64_intdigest(tenant.group.encode(), self._key)
         return pieces, [xxh3_128_digest(piece.encode("utf-8", "surrogatepass"), seed) for piece in pieces]
 

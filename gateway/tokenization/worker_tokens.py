@@ -13,6 +13,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
@@ -20,11 +21,10 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 from gateway.domain.model import EncodedPrompt
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.fleet.worker import Worker
 from gateway.media.media_parts import Media
 from gateway.tokenization.prompts import TextEncoder
 from radix_cache.blocks import TOKEN_BYTES, Tokens
-from workers.adapter import Tokenizes, WorkerUnreachable
+from workers.adapter import Tokenizes, WorkerAdapter, WorkerUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,33 @@ UNTOLD_FIELDS = ("documents", "reasoning_effort", "functions", "tool_choice", "f
 """What may change the text that a chat is rendered to, and which /tokenize does not look at."""
 
 
+class RequestLoad(Protocol):
+    """The load of one worker."""
+
+    @property
+    def streams(self) -> int:
+        """Requests that run on the worker now."""
+        ...
+
+
+class ServingWorker(Protocol):
+    """The part of a worker that tokenization needs: its adapter, and how busy it is."""
+
+    @property
+    def adapter(self) -> WorkerAdapter:
+        """The client of the worker's engine."""
+        ...
+
+    @property
+    def load(self) -> RequestLoad:
+        """What the worker has to do."""
+        ...
+
+
 class TokensOfWorkers:
     """`serving`: workers that may be asked about a model."""
 
-    def __init__(self, serving: Callable[[str], Iterable[Worker]]) -> None:
+    def __init__(self, serving: Callable[[str], Iterable[ServingWorker]]) -> None:
         self._serving = serving
 
     async def __call__(self, model: str, fields: Fields) -> Tokens | None:

@@ -41,8 +41,9 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import ProviderSettings, WorkerSettings
 from gateway.tenants.limits import limits_at
+from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from policies.admission.retry_budget import RetryBudget
-from policies.admission.waiting_room import PASSED_MAX, PASSED_OF_FLOW_MAX, RoomBounds
+from policies.admission.waiting_room import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
@@ -223,7 +224,7 @@ def _rules(queue: QueueingSettings) -> RoomRules:
     return RoomRules(
         policy=queue_policy(queue.across, queue.options),
         order=tenant_order(queue.within),
-        bounds=RoomBounds(
+        bounds=WaitingRoomBounds(
             requests_max=queue.waiting_requests_max,
             tokens_max=queue.waiting_tokens_max,
             tenant_requests_max=queue.tenant_waiting_requests_max,

@@ -4,9 +4,9 @@ from array import array
 
 import pytest
 
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import DOUBTED, Credits
-from gateway.tokenization.prefixes import PromptBlocks
 from radix_cache.local_index import LocalIndex
 from radix_cache.match import KnownMatch, WorkerId
 from radix_cache.namespace import Namespace

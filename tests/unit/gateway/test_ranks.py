@@ -4,14 +4,14 @@ from array import array
 
 import pytest
 
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet import ranks as module
 from gateway.fleet.ranks import Ranks
-from gateway.tokenization.prefixes import PromptBlocks
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
-from workers.probing.engine_loads import EngineLoad
-from workers.probing.load_feed import SILENT_SECONDS
+from workers.load_reports.engine_loads import EngineLoad
+from workers.load_reports.load_feed import SILENT_SECONDS
 
 WORKER = WorkerId("w")
 

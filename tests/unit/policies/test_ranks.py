@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.routing.ranks import STREAM_TOKENS, RankLoad, best_rank
+from policies.routing.data_parallel_rank import STREAM_TOKENS, RankLoad, best_rank
 
 
 def loads(*queued, streams=(0, 0, 0)):
