@@ -17,11 +17,11 @@ from policies.queueing.fifo import Fifo
 from policies.queueing.priority import Priority
 from policies.queueing.protocol import QueueOptions, QueuePolicy, TenantOrder
 from policies.queueing.sfq import Sfq
+from policies.queueing.tenant_order.edf import Edf
+from policies.queueing.tenant_order.fcfs import Fcfs
+from policies.queueing.tenant_order.hrrn import Hrrn
+from policies.queueing.tenant_order.longest_prefix import LongestPrefix
 from policies.queueing.vtc import Vtc
-from policies.queueing.within.edf import Edf
-from policies.queueing.within.fcfs import Fcfs
-from policies.queueing.within.hrrn import Hrrn
-from policies.queueing.within.longest_prefix import LongestPrefix
 from policies.routing.checked_policy import held
 from policies.routing.chwbl import Chwbl
 from policies.routing.cost import Cost

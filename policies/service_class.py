@@ -23,7 +23,7 @@ class ServiceClass(msgspec.Struct, frozen=True, kw_only=True, gc=False):
       next     it goes to the first choice that can keep the target, if any can; else it waits
       demote   it becomes a batch request, if no choice can keep it
       reject   it is turned away, if no choice can keep it
-    `sheds`: its waiting is kept short while a queue stands; see admission.patience_seconds.
+    `sheds`: its waiting is kept short while a queue stands; see shed_after_seconds.
     """
 
     name: str

@@ -23,8 +23,8 @@ import msgspec
 from radix_cache.blocks import Tokens
 from radix_cache.match import WorkerId
 from workers.kv_events.source import EventSource
-from workers.probing.engine_loads import EngineLoad
-from workers.probing.load_feed import LoadSource
+from workers.load_reports.engine_loads import EngineLoad
+from workers.load_reports.load_feed import LoadSource
 from workers.worker import Role
 
 

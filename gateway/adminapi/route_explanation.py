@@ -23,7 +23,7 @@ from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier
 from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.keys import HASH_PREFIX
-from policies.admission.waiting_room import has_window
+from policies.admission.dispatch_window import fits_window
 from policies.latency_model import predicted_ttft_ms
 from policies.routing.checked_policy import PromiseBroken
 from policies.routing.protocol import Candidate, Route

@@ -13,7 +13,7 @@ from gateway.queueing.shared.store import SharedTicket
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
 from gateway.telemetry.record import PromptDetails, Usage
-from policies.queueing.cost import CostWeights
+from policies.queueing.cost_weights import CostWeights
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, ServiceClass
 from radix_cache.match import WorkerId

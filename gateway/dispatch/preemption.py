@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from gateway.dispatch.placement import Placed
 from gateway.queueing.shared.preemption_requests import Need
-from policies.admission.admission import has_window
+from policies.admission.dispatch_window import fits_window
 
 TIMES_MAX = 3
 """Of one request: then it keeps its place."""
@@ -92,8 +92,8 @@ class Preemptible:
             return given
         queued = max(need.queued, there[0][1].computes.load.all_tokens_queued)
         for attempt, placed in reversed(there):
-            if has_window(queued, need.tokens, window_tokens):
+            if fits_window(queued, need.tokens, window_tokens):
                 break
             given.append(attempt)
             queued -= placed.place.tokens_computing
-        return given if has_window(queued, need.tokens, window_tokens) else []
+        return given if fits_window(queued, need.tokens, window_tokens) else []

@@ -7,7 +7,7 @@ from gateway.domain.context import RequestContext
 from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, TargetMissed
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.waiting_room import Patience, WaitingRoom
-from policies.admission.admission import patience_seconds
+from policies.admission.waiting_room import shed_after_seconds
 from policies.latency_model import predicted_ttft_ms
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
@@ -77,7 +77,7 @@ class Target:
         if kind.sheds:
             since = room.standing_since
             stands = self._clock() - since if since is not None else 0.0
-            seconds = patience_seconds(kind.ttft_seconds, stands)
+            seconds = shed_after_seconds(kind.ttft_seconds, stands)
             ends.append(Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
         return min(ends, key=lambda end: end.until, default=None)
 

@@ -7,7 +7,7 @@ foreign              2         2            the lesser of the last two stretches
 
 from dataclasses import dataclass
 
-from workers.probing.engine_loads import NO_LOAD, EngineLoad
+from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from gateway.fleet.prefill_rate import PrefillRate
 from gateway.fleet.ranks import Ranks
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
-from workers.probing.engine_loads import NO_LOAD, EngineLoad
-from workers.probing.load_feed import SILENT_SECONDS, LoadListener, LoadSource, LoadStat
+from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
+from workers.load_reports.load_feed import SILENT_SECONDS, LoadListener, LoadSource, LoadStat
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from gateway.fleet.external_load import Foreign
 from gateway.queueing.shared.store import NOTHING, Load
 from policies.latency_model import computed_tokens
-from workers.probing.engine_loads import NO_LOAD, EngineLoad
-from workers.probing.load_feed import SILENT_SECONDS
+from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
+from workers.load_reports.load_feed import SILENT_SECONDS
 from workers.worker import Speed
 
 FOREIGN_SECONDS = 1.0

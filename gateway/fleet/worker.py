@@ -11,8 +11,8 @@ from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerReport
 from workers.adapters.disaggregation import half_of
 from workers.kv_events.source import EventSource
+from workers.load_reports.load_feed import LoadSource
 from workers.probing.health import HealthState
-from workers.probing.load_feed import LoadSource
 from workers.worker import Half, Role, Speed, WorkerSnapshot
 
 CHUNK_TOKENS = 8192

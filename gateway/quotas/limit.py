@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal
 
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 
 REQUESTS = "requests"
 INPUT_TOKENS = "input_tokens"

@@ -22,7 +22,7 @@ from gateway.quotas.quota import (
     Standing,
     Units,
 )
-from policies.admission.windows import Meter
+from policies.admission.limit_windows import Meter
 
 CONCURRENCY_RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 60.0

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from gateway.concurrency.bounded_wait import within
+from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.quotas.counter_recovery import Restorer, is_long
 from gateway.quotas.events import Alert, Events
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
@@ -35,7 +35,7 @@ from gateway.quotas.quota import (
     Units,
     WhyNot,
 )
-from policies.admission.windows import Meter
+from policies.admission.limit_windows import Meter
 from radix_cache.redis.call import Answer, RedisDown, Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -103,7 +103,7 @@ class RedisQuotaStore:
             arguments += (key, _text(limit))
         called = self._scripts.call(self._reserve, keys, arguments)
         try:
-            answer = await within(called, self._timeout_seconds)
+            answer = await bounded_wait(called, self._timeout_seconds)
         except RedisDown as err:
             raise QuotaUnavailable(str(err)) from err
         except BaseException as err:
@@ -124,7 +124,7 @@ class RedisQuotaStore:
         """Raises RedisDown unless a decision could be written down now. Would it have come in time?"""
         called = self._scripts.call(self._check, [f"{self._prefix}:{{check}}"], [])
         try:
-            await within(called, self._timeout_seconds)
+            await bounded_wait(called, self._timeout_seconds)
         except TimeoutError:
             await called
             return False

@@ -25,7 +25,7 @@ from gateway.app import Gateway
 from gateway.dispatch.reservations import QueueRules
 from gateway.ledger.ledger import families
 from gateway.models.catalogue import Stated
-from gateway.process.file_locks import locked, locked_from_the_start
+from gateway.process.file_locks import create_locked, lock_file
 from gateway.process.secrets import deployment_secret
 from gateway.routing.shadow_policy import Shadow
 from gateway.runtime.certificates import ServerTls
@@ -176,12 +176,12 @@ def differences(one: Struct, other: Struct, path: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def found_by_pid(state_directory: Path) -> Iterator[None]:
+def registered_for_reload(state_directory: Path) -> Iterator[None]:
     """A file with our number, locked for as long as we serve, for `radixgate reload`."""
     directory = state_directory / DIRECTORY
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = directory / str(os.getpid())
-    held = locked_from_the_start(file)
+    held = create_locked(file)
     try:
         yield
     finally:
@@ -196,7 +196,7 @@ def tell(state_directory: Path) -> list[int]:
         if not file.name.isdecimal():
             continue  # One that is just being made.
         try:
-            locked(file).close()
+            lock_file(file).close()
         except BlockingIOError:
             os.kill(int(file.name), signal.SIGHUP)
             told.append(int(file.name))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 
 from gateway.settings.types import Address
-from policies.admission.windows import Meter, Window
+from policies.admission.limit_windows import Meter, Window
 
 ADDRESSES_MAX = 10_000
 MINUTE = Window.of("minute")

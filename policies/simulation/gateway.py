@@ -10,11 +10,11 @@ from random import Random
 
 from xxhash import xxh3_64_intdigest
 
-from policies.admission.admission import has_window, worth_going
+from policies.admission.dispatch_window import close_enough_to_best, fits_window
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
-from policies.simulation.order import Order
+from policies.simulation.gateway_view import GatewayView
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.view import GatewayView
+from policies.simulation.waiting_orders import Order
 from radix_cache.match import WorkerId
 
 OUTPUT_TOKENS_EXPECTED = 256
@@ -112,7 +112,7 @@ class SimulatedGateway:
             if route.cost_ms > dearest:
                 return None
             worker, uncached = places[route.worker], request.prompt_tokens - route.matched_tokens
-            window = has_window(self.view.queued(worker), uncached, self._window_tokens)
+            window = fits_window(self.view.queued(worker), uncached, self._window_tokens)
             if window and self.view.has_room(worker, uncached + query.output_tokens):
                 return route
         return None
@@ -128,13 +128,13 @@ class SimulatedGateway:
         assert self._window_tokens is not None
         waited_for = []
         for route in ranking:
-            if not worth_going(route.cost_ms, ranking[0].cost_ms, self._slack):
+            if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, self._slack):
                 break
             queued, uncached = (
                 self.view.queued(places[route.worker]),
                 request.prompt_tokens - route.matched_tokens,
             )
-            if route.worker not in closed and has_window(queued, uncached, self._window_tokens):
+            if route.worker not in closed and fits_window(queued, uncached, self._window_tokens):
                 return route
             waited_for.append(route.worker)
         closed.update(waited_for)

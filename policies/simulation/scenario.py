@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from policies.simulation.step_time import StepTime
-from policies.simulation.turns import QueueRule
+from policies.simulation.turn_queue import QueueRule
 
 
 class Happening(StrEnum):

@@ -18,13 +18,13 @@ from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
 from policies.simulation.engine import Cache, Engine, Job
 from policies.simulation.gateway import SimulatedGateway
+from policies.simulation.gateway_view import GatewayView
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks
-from policies.simulation.order import ORDERS
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import Change, Happening, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turns import TurnQueue
-from policies.simulation.view import GatewayView
+from policies.simulation.turn_queue import TurnQueue
+from policies.simulation.waiting_orders import ORDERS
 from radix_cache.match import WorkerId
 
 PROGRESS_REQUESTS = 100

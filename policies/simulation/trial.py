@@ -9,9 +9,9 @@ from typing import Any
 from policies.registry import PolicyError
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
-from policies.simulation.limits import HeldByAll, SharedCache, Workplace
 from policies.simulation.outcome import RunResult
 from policies.simulation.scenario import Change, Happening, Scenario
+from policies.simulation.shared_cache import HeldByAll, SharedCache, Workplace
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, paced, read_trace
 from policies.simulation.workloads import Load, generated

@@ -32,7 +32,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.prompts import TokenizerEncoder, read_tokenizer
-from gateway.web.openai import decode
+from gateway.web.openai.inference_requests import decode
 from radix_cache.namespace import Namespace, hasher_for
 from tests.benchmarks.report import new_table, number
 from workers.chat_template import ChatTemplate

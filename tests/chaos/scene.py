@@ -41,7 +41,7 @@ DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
 CONCURRENCY = 64
 AMOUNTS = {"requests/day": REQUESTS_A_DAY, "total_tokens/day": TOKENS_A_DAY}
-"""Of smooth limits; see policies/admission/windows.py."""
+"""Of smooth limits; see policies/admission/limit_windows.py."""
 METER = struct.Struct("<ddd")
 """As gateway/quotas/lua/windows.lua keeps it: used, since when in microseconds, and what is of no interest here."""
 

@@ -13,7 +13,7 @@ from gateway.quotas.limit import Limit, Scope, concurrency, scopes_for
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, RepeatRefused, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.admission.windows import Window, calendar_end
+from policies.admission.limit_windows import Window, calendar_end
 from radix_cache.redis.scripts import ScriptCaller
 
 numbers = itertools.count()

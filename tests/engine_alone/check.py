@@ -53,10 +53,10 @@ def load_the_four() -> set[str]:
 
 def answers(checkpoint: Path, **settings: object) -> list[list[int]]:
     """Greedy tokens: each prompt alone and then all together must give the same."""
-    from workers.engine.config import EngineConfig
+    from workers.engine.config.engine_config import EngineConfig
     from workers.engine.engine import Engine
     from workers.engine.request import Request
-    from workers.engine.sampling.params import SamplingParams
+    from workers.engine.sampling.sampling_params import SamplingParams
 
     prompts = [[5, 9, 200, 31] * 6, [8], [40, 41, 42] * 9]
     params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.prefix_tree import PrefixTree
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import Item, Sampled, StepPlan
 from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.scheduler import Scheduler

@@ -8,7 +8,12 @@ from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.store import SharedPlace, SharedRoute, SharedTicket
-from policies.admission.admission import PASSED_MAX, PASSED_OF_FLOW_MAX, has_window, worth_going
+from policies.admission.dispatch_window import (
+    PASSED_MAX,
+    PASSED_OF_FLOW_MAX,
+    close_enough_to_best,
+    fits_window,
+)
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
 
@@ -85,9 +90,9 @@ class QueueModel:
 
         ranked, waited_for = sorted(routes, key=cost), []
         for route in ranked:
-            if not worth_going(cost(route), cost(ranked[0]), hold):
+            if not close_enough_to_best(cost(route), cost(ranked[0]), hold):
                 break
-            window = has_window(self.tokens(route.worker), route.uncached_tokens, self.window)
+            window = fits_window(self.tokens(route.worker), route.uncached_tokens, self.window)
             if window and route.worker not in closed:
                 return route
             waited_for.append(route.worker)

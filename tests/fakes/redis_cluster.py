@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from gateway.process.embedded_valkey import find_server
+from gateway.process.embedded_valkey import find_server_binary
 from workers.launching.child_process import die_with_parent
 
 SLOTS = 16384
@@ -20,7 +20,7 @@ READY_SECONDS_MAX = 30.0
 
 def server_binary() -> str:
     """What tests run against: RADIXGATE_TEST_REDIS, else the one that the gateway would start."""
-    return os.environ.get("RADIXGATE_TEST_REDIS") or str(find_server())
+    return os.environ.get("RADIXGATE_TEST_REDIS") or str(find_server_binary())
 
 
 def free_ports(count: int) -> list[int]:

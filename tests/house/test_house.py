@@ -31,7 +31,7 @@ MIGRATIONS = "gateway.database.migrations.versions."
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
     "gateway/web/middleware/error_middleware.py": "the border for what is not inference: else aiohttp answers in its own shape",
-    "gateway/process/lifecycle.py": "the supervisor of loops",
+    "gateway/process/loop_supervisor.py": "the supervisor of loops",
     "gateway/fleet/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/kv_index/feed.py": "whatever a publisher of KV events sends costs its own feed only",
     "gateway/queueing/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",

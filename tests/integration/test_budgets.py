@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from policies.admission.windows import calendar_end
+from policies.admission.limit_windows import calendar_end
 from tests.fakes.scripted_worker import ScriptedWorker
 
 PRICED = json.dumps([{"name": "m", "prices": {"input": 2.0, "cached_input": 0.5, "output": 10.0}}])

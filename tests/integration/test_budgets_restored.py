@@ -27,7 +27,7 @@ from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reserva
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.tenants import TenantSettings
 from gateway.tenants.key_life import KeyLife
-from policies.admission.windows import Meter, Window
+from policies.admission.limit_windows import Meter, Window
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 

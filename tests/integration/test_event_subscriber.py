@@ -16,7 +16,7 @@ import zmq.asyncio
 
 from radix_cache.events import EventBatch
 from workers.engine.kv.events import BlockRemoved, BlockStored, Cleared
-from workers.engine_server.kv_events import Publisher
+from workers.engine_server.kv_events import KvEventPublisher
 from workers.kv_events.source import EventSource
 from workers.kv_events.subscriber import Subscriber, Turn
 from workers.kv_events.wire import decode_batch
@@ -24,7 +24,7 @@ from workers.kv_events.wire import decode_batch
 
 @asynccontextmanager
 async def published(port=0, *, replays=True, kept=10_000):
-    publisher = Publisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
+    publisher = KvEventPublisher("127.0.0.1", port, page_size=2, batches_kept_max=kept)
     task = asyncio.create_task(publisher.replay()) if replays else None
     try:
         yield publisher

@@ -9,9 +9,9 @@ import zmq
 import zmq.asyncio
 
 from tests.fakes.load_publisher import LoadPublisher, stat
-from workers.probing import load_feed
-from workers.probing.engine_loads import EngineLoad
-from workers.probing.load_feed import LoadListener, LoadSource
+from workers.load_reports import load_feed
+from workers.load_reports.engine_loads import EngineLoad
+from workers.load_reports.load_feed import LoadListener, LoadSource
 
 
 class Listening:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.adminapi.route_explanation import RouteAsked, explained
-from gateway.web.openai import decode
+from gateway.web.openai.inference_requests import decode
 from tests.fakes.scripted_worker import Script, ScriptedWorker
 from tests.integration.test_garbage import left_by
 from tests.integration.test_shared_turns import nothing_is_left, together

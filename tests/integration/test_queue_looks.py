@@ -7,7 +7,7 @@ import redis.asyncio as redis
 
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.store import QueueStore, SharedRoute, SharedTicket
-from policies.admission.admission import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from radix_cache.redis.scripts import ScriptCaller
 
 WINDOW = 100

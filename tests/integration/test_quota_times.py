@@ -9,7 +9,7 @@ from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import LEASE_SECONDS, Cost, Lease, Once, QuotaUnavailable, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 from tests.fakes.timed_quota_store import TIME, TimedQuotaStore

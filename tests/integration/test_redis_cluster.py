@@ -11,7 +11,7 @@ import redis
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.quota import Cost, Lease, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown, Script

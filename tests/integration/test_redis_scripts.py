@@ -9,7 +9,7 @@ import redis.asyncio as redis
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, RepeatRefused, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 

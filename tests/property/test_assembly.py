@@ -11,7 +11,7 @@ from gateway.domain.request import Surface
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import Assembly, has_faithful_stream
 from gateway.telemetry.record import Progress
-from gateway.web.openai import decode
+from gateway.web.openai.inference_requests import decode
 from workers.adapter import StreamBroken, WorkerUnreachable
 
 HEAD = {"id": "a", "created": 1, "model": "m", "system_fingerprint": None, "x_new": {"of": ["it", 1]}}

@@ -14,7 +14,7 @@ from gateway.quotas.escrow import Escrow
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 from tests.fakes.clock import FakeClock
 
 TOKENS, RUNNING = 400, 30

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import FORMS, GENERATING, Surface
 from gateway.relay.relay import relay
 from gateway.telemetry.record import Progress
-from gateway.web.openai import GATEWAY_OWNED, body_type, decode
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, body_type, decode
 from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter

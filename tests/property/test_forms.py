@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import Surface
-from gateway.web import dialects
-from gateway.web.bodies.audio_forms import FormExchange
+from gateway.web import dialect_factory
 from gateway.web.bodies.body_reader import Bodies
-from gateway.web.openai import GATEWAY_OWNED
+from gateway.web.openai.audio_forms import FormExchange
+from gateway.web.openai.inference_requests import GATEWAY_OWNED
 from tests.fakes.speech_worker import named, parts_of
 from tests.property.test_fidelity import ADAPTERS, MEDIA
 from workers.adapter import WorkerCall
-from workers.adapters import forms
+from workers.adapters import multipart
 
 BOUNDARY = b"bound"
 NAMES = st.text("abcdefgxyz_-[]. äß日0123456789", min_size=1).filter(
@@ -64,7 +64,7 @@ async def read(body, cuts=(), key=None):
     bodies = Bodies(10_000_000)
     exchange = FormExchange(
         http,
-        dialects.of(Surface.TRANSCRIPTIONS, None),
+        dialect_factory.of(Surface.TRANSCRIPTIONS, None),
         find_address=lambda _: None,
         bodies=bodies,
         body_seconds_max=30.0,
@@ -110,7 +110,7 @@ async def test_every_part_that_is_not_the_gateways_arrives_as_it_was(
     call = WorkerCall(
         id="r", path="p", fields=request.fields, model="m", stream=request.stream, form=request.form
     )
-    content_type, pieces = forms.written(adapter.form(call, call.form))
+    content_type, pieces = multipart.written(adapter.form(call, call.form))
     got = parts_of(content_type, b"".join(map(bytes, pieces)))
     names = {f"{named(name)}" for name in GATEWAY_OWNED} | {named("rid[x]"), named("vllm_xargs.y")}
     expected = [(head, body) for head, body in sent if head not in names]

@@ -16,7 +16,7 @@ from gateway.quotas import local_store, redis_store
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
-from policies.admission.windows import Window, calendar_end
+from policies.admission.limit_windows import Window, calendar_end
 from radix_cache.redis.call import Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock

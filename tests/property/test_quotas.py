@@ -24,7 +24,7 @@ from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaStore, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 

@@ -17,7 +17,7 @@ import pytest
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
 from gateway.web.anthropic.requests import read_message
-from gateway.web.openai import GATEWAY_OWNED, decode
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode
 from gateway.web.responses import items
 from gateway.web.responses.requests import chat_request, read_body
 from workers.adapter import WorkerCall, WorkerTarget

@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.queueing.shared.keys import BATCH, QueueKeys
 from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
-from policies.admission.admission import PASSED_MAX
+from policies.admission.dispatch_window import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.queue_model import QueueModel, Round
 

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from workers.adapter import TlsFiles
-from workers.adapters.pieces import Pieces
-from workers.adapters.tls import ClientTls
+from workers.adapters.body_buffers import Pieces
+from workers.adapters.client_tls import ClientTls
 
 CONNECT_SECONDS_MAX = 3.0
 KEEPALIVE_SECONDS = 4.0

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from workers.adapter import Failure, StreamBroken, WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapters.body_buffers import Pieces, size
 from workers.adapters.connection import Broken, Connection, ConnectionPool, Silent
-from workers.adapters.pieces import Pieces, size
 from workers.adapters.retry_after import seconds_of
 
 PROBE_SECONDS_MAX = 3.0

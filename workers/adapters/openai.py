@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 
 from workers.adapter import Part, WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
-from workers.adapters import forms
+from workers.adapters import multipart
+from workers.adapters.body_buffers import written
 from workers.adapters.http import HttpWorker
-from workers.adapters.pieces import written
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
 
@@ -56,7 +56,7 @@ class OpenAIAdapter:
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
         if call.form is not None:
-            content_type, body = forms.written(self.form(call, call.form))
+            content_type, body = multipart.written(self.form(call, call.form))
             return self.http.stream(call, body, self.headers(call), content_type)
         return self.http.stream(call, written(self.body(call)), self.headers(call))
 
@@ -73,7 +73,7 @@ class OpenAIAdapter:
 
     def form(self, call: WorkerCall, parts: Iterable[Part]) -> list[Part]:
         """The same of a form."""
-        model = forms.text("model", call.model)
+        model = multipart.text("model", call.model)
         return [model if part.field == "model" else part for part in parts if part.field in call.fields]
 
     async def probe(self) -> WorkerReport:

@@ -1,7 +1,7 @@
 """Adapter for SGLang, and for the embedded engine, which speaks as SGLang does.
 
 `/ready` is the cheap probe (`/health` generates a token); `/server_info` tells the size of the KV cache,
-`/v1/loads` how busy it is, as its load feed does unasked (workers/probing/load_feed.py). Cached tokens are reported with
+`/v1/loads` how busy it is, as its load feed does unasked (workers/load_reports/load_feed.py). Cached tokens are reported with
 `--enable-cache-report`.
 """
 
@@ -12,12 +12,12 @@ import msgspec
 
 from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
-from workers.adapters import tokenizing
+from workers.adapters import tokenize_endpoint
 from workers.adapters.http import NotThere
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.kv_events.source import EventSource, reachable
-from workers.probing.engine_loads import EngineLoad, Loads, of_ranks
-from workers.probing.load_feed import LoadSource
+from workers.load_reports.engine_loads import EngineLoad, Loads, of_ranks
+from workers.load_reports.load_feed import LoadSource
 from workers.worker import Role
 
 
@@ -64,7 +64,7 @@ class SglangAdapter(OpenAIAdapter):
     streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = tokenizing.with_ids(super().body(call), call, self.chat_ids)
+        fields = tokenize_endpoint.with_ids(super().body(call), call, self.chat_ids)
         fields["rid"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
@@ -102,7 +102,7 @@ class SglangAdapter(OpenAIAdapter):
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
         """See Tokenizes."""
-        return await tokenizing.tokenize(self.http, fields, seconds_max)
+        return await tokenize_endpoint.tokenize(self.http, fields, seconds_max)
 
     async def _info(self) -> ServerInfo:
         """Under its name, or its older one."""

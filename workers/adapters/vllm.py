@@ -11,10 +11,10 @@ import msgspec
 
 from radix_cache.blocks import Tokens
 from workers.adapter import Part, WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
-from workers.adapters import forms, tokenizing
+from workers.adapters import multipart, tokenize_endpoint
 from workers.adapters.openai import OpenAIAdapter, raw
 from workers.kv_events.source import EventSource, reachable
-from workers.probing.engine_loads import EngineLoad, in_metrics
+from workers.load_reports.engine_loads import EngineLoad, in_metrics
 
 INCLUDE_USAGE = "stream_include_usage"
 """`stream_options.include_usage` of a form."""
@@ -39,7 +39,7 @@ class VllmAdapter(OpenAIAdapter):
         self._tells_sleep = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = tokenizing.with_ids(super().body(call), call)
+        fields = tokenize_endpoint.with_ids(super().body(call), call)
         fields["request_id"] = raw(call.id)
         if call.cache_salt:
             fields["cache_salt"] = raw(call.cache_salt)
@@ -52,7 +52,7 @@ class VllmAdapter(OpenAIAdapter):
         if not call.stream:
             return found
         asked = [part for part in found if part.field != INCLUDE_USAGE]
-        return [*asked, forms.text(INCLUDE_USAGE, "true")]
+        return [*asked, multipart.text(INCLUDE_USAGE, "true")]
 
     def headers(self, call: WorkerCall) -> str:
         return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
@@ -98,7 +98,7 @@ class VllmAdapter(OpenAIAdapter):
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
         """See Tokenizes."""
-        return await tokenizing.tokenize(self.http, fields, seconds_max)
+        return await tokenize_endpoint.tokenize(self.http, fields, seconds_max)
 
     async def _look_at_metrics(self) -> None:
         """Of all engines behind this server; None where metrics are not to be had."""

@@ -14,7 +14,7 @@ from gateway.demo.demo_processes import Place, free_port
 from gateway.demo.demo_run import Interrupted, show
 from gateway.demo.traffic import Scale
 from gateway.process.children import ChildFailed
-from gateway.process.file_locks import locked
+from gateway.process.file_locks import lock_file
 from gateway.telemetry import logs
 
 
@@ -77,7 +77,7 @@ def _lock(directory: Path) -> IO[str]:
     """One demo to a directory: a second one would write over the settings of the first."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return locked(directory / "demo.lock")
+        return lock_file(directory / "demo.lock")
     except BlockingIOError:
         raise Failure(f"--directory: another demo runs in {directory}") from None
     except OSError as err:

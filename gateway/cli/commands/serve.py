@@ -13,9 +13,9 @@ from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.process import multiprocess
 from gateway.process.children import ChildFailed
 from gateway.process.embedded_valkey import ValkeyFailed
-from gateway.process.multiprocess import OneOf
+from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime import server
-from gateway.runtime.reload import found_by_pid
+from gateway.runtime.reload import registered_for_reload
 from gateway.settings.sources import load
 from gateway.settings.tree import Settings
 from gateway.telemetry import logs
@@ -52,7 +52,7 @@ def serve(
     one = None
     if process is not None and process_directory is not None:
         number, _, count = process.partition("/")
-        one = OneOf(number=int(number), count=int(count), directory=process_directory)
+        one = GatewayProcess(number=int(number), count=int(count), directory=process_directory)
     run(
         loaded.settings,
         _options(config, assignments),
@@ -64,7 +64,7 @@ def serve(
 def run(
     settings: Settings,
     given: Sequence[str] = (),
-    one: OneOf | None = None,
+    one: GatewayProcess | None = None,
     read: Callable[[], Settings] | None = None,
 ) -> None:
     """Serves until a signal comes. `given`: options for the processes, where there are several; `read`: reads the
@@ -72,10 +72,10 @@ def run(
     """
     try:
         if settings.listen.processes > 1 and one is None:
-            run_loop(multiprocess.run(settings, given, _ready, found_by_pid))
+            run_loop(multiprocess.run(settings, given, _ready, registered_for_reload))
         else:
             run_loop(server.run(settings, _announce, one, read))
-    except (server.CannotListen, ValkeyFailed, ChildFailed) as err:
+    except (server.ListenAddressUnavailable, ValkeyFailed, ChildFailed) as err:
         raise Failure(str(err)) from err
 
 
@@ -102,6 +102,6 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
         return uvloop.run(work)
 
 
-def _announce(here: server.Serving) -> None:
+def _announce(here: server.ServingGateway) -> None:
     print(f"radixgate ready at {here.tenants}", flush=True)
     print(f"  operator page {here.admin}/ui/  metrics {here.admin}/metrics", flush=True)

@@ -19,12 +19,12 @@ from gateway.cli.support.results import writable
 from policies.registry import PolicyError
 from policies.routing.checked_policy import PromiseBroken
 from policies.simulation.contenders import contender_names
-from policies.simulation.order import ORDERS
 from policies.simulation.scenario import Happening, Scenario
 from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
 from policies.simulation.trace import BLOCK_TOKENS, TraceInvalid
 from policies.simulation.trial import LIMITS, Source, Trial, policy_of, restarts
-from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.waiting_orders import ORDERS
 from policies.simulation.workloads import WORKLOADS, Load
 
 COMPARED = ("cost", "product", "session", "chwbl", "least_work", "p2c", "round_robin")

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 
 from gateway.cli.support.free_ports import free_ports
-from workers.probing.engine_source import EngineAbilities
+from workers.probing.installed_engine import EngineAbilities
 
 log = logging.getLogger(__name__)
 

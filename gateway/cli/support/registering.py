@@ -17,7 +17,7 @@ from gateway.settings.urls import url_problem
 from radix_cache.redis.scripts import ScriptCaller
 
 if TYPE_CHECKING:  # the engine is an extra
-    from workers.engine_server.serving import Serving
+    from workers.engine_server.serving import ServingWorker
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Addresses that gateways cannot connect to, and where they answer on this machine."""
@@ -62,7 +62,7 @@ class Registering:
             await scripts.close()
 
     @asynccontextmanager
-    async def beside(self, serving: "Serving") -> AsyncIterator[None]:
+    async def beside(self, serving: "ServingWorker") -> AsyncIterator[None]:
         """The embedded engine, while it serves. It says itself which half of a pair it is."""
         async with self.as_worker("embedded", serving.url):
             yield

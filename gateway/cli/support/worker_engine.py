@@ -31,7 +31,7 @@ from workers.launching.launch import (
     shown,
     value_of,
 )
-from workers.probing.engine_source import abilities_of
+from workers.probing.installed_engine import abilities_of
 from workers.worker import Role
 
 log = logging.getLogger(__name__)

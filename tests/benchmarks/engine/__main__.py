@@ -24,7 +24,7 @@ from tests.benchmarks.engine.generate import Generate
 from tests.benchmarks.engine.models import HUNDRED_MILLION, TINY, Model
 from tests.benchmarks.engine.report import ideas_table, mixed_table, speed_table
 from tests.benchmarks.engine.tables import print_tables
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 
 OURS, THEIRS = "radixgate", "generate"
 MODELS = (TINY, HUNDRED_MILLION)

@@ -26,7 +26,7 @@ from workers.engine.grammar.compiler import GrammarCompiler
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine.grammar.matcher import mask_words
 from workers.engine.tiny_checkpoint import build
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.tokenization.tokenizer import Tokenizer
 
 PLAIN = {
     "type": "object",

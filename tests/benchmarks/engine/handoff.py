@@ -15,12 +15,12 @@ import torch
 from rich.console import Console
 
 from tests.benchmarks.report import new_table
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.checkpoint.rope_spec import RopeSpec
 from workers.engine.disaggregation.channel import blocks_per_slab, receiving, sending
 from workers.engine.disaggregation.manifest import Backend, Slab, checksums, receive_as, send_frame
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.store import KVStore
-from workers.engine.model.rope_spec import RopeSpec
-from workers.engine.model.spec import ModelSpec
+from workers.engine.kv.kv_codec import kv_codec
+from workers.engine.kv.kv_store import KVStore
 
 BLOCK = 16
 

@@ -10,10 +10,10 @@ from tests.benchmarks.engine.speed import prompts, submit
 from tests.benchmarks.engine.stopwatch import Times
 from workers.engine.ablation.climb import climb
 from workers.engine.ablation.traffic import Arrival
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 
 Figures = dict[str, float]
 STREAMS = 8

@@ -22,16 +22,16 @@ from torch import Tensor
 
 from gateway.bench.machine import machine, versions
 from tests.benchmarks.report import new_table
-from workers.engine.attention.base import Span
-from workers.engine.attention.sdpa import SdpaBackend
-from workers.engine.config import EngineConfig, KvDtype
+from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.sdpa_backend import SdpaBackend
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import EngineConfig, KvDtype
 from workers.engine.engine import Engine
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.store import KVStore
-from workers.engine.model.spec import ModelSpec
-from workers.engine.model.weights import load_decoder
+from workers.engine.kv.kv_codec import kv_codec
+from workers.engine.kv.kv_store import KVStore
+from workers.engine.model.weight_loading import load_decoder
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.tiny_checkpoint import build
 
 KINDS: tuple[KvDtype, ...] = ("auto", "int8", "k8v4", "int4")

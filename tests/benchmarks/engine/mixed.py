@@ -16,7 +16,7 @@ import numpy as np
 from tests.benchmarks.engine.generate import Generate
 from workers.engine.ablation.climb import climb
 from workers.engine.ablation.traffic import Arrival, Shape, traffic
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 
 Figures = dict[str, float]

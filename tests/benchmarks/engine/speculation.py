@@ -23,12 +23,12 @@ from tests.benchmarks.engine.models import HUNDRED_MILLION
 from tests.benchmarks.engine.speed import prompts, submit
 from tests.benchmarks.engine.stopwatch import Times
 from tests.benchmarks.report import new_table, number
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.speculation_config import Method, SpecConfig
 from workers.engine.engine import Engine
-from workers.engine.speculative.config import Method, SpecConfig
-from workers.engine.speculative.counters import SpecCounters
-from workers.engine.speculative.fit_medusa import fit_heads, save_heads
-from workers.engine.speculative.pace import expected_tokens
+from workers.engine.fit_medusa import fit_heads, save_heads
+from workers.engine.scheduler.counters import SpecCounters
+from workers.engine.scheduler.pace import expected_tokens
 
 DRAFT_LAYERS = 2
 DRAFTS = 4

@@ -9,10 +9,10 @@ import torch
 from tests.benchmarks.engine.generate import Generate, StepTimes
 from tests.benchmarks.engine.models import Model
 from tests.benchmarks.engine.stopwatch import Times, by_turns
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 
 Figures = dict[str, float]
 BATCHES = (1, 8, 32)

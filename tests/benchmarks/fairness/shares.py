@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from policies.queueing.cost import CostWeights
+from policies.queueing.cost_weights import CostWeights
 from policies.queueing.fairness_account import jain
 from policies.simulation.outcome import Outcome
 

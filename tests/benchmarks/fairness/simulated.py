@@ -9,7 +9,7 @@ from policies.simulation.known_blocks import BlockPaths
 from policies.simulation.outcome import RunResult, summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
-from policies.simulation.turns import REQUESTS, QueueRule
+from policies.simulation.turn_queue import REQUESTS, QueueRule
 from tests.benchmarks.fairness.mixes import MIXES, Mix
 from tests.benchmarks.fairness.shares import evenness
 

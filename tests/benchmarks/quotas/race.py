@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.quota import Cost, Lease, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller
 from tests.benchmarks.quotas.racer import LONG
 

@@ -11,7 +11,7 @@ import uvloop
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.quota import Cost, Lease, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller
 
 TOKENS_EACH = 7

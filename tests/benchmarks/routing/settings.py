@@ -8,7 +8,7 @@ from typing import Any
 from policies.simulation.contenders import contender_names
 from policies.simulation.scenario import Scenario
 from policies.simulation.trial import LIMITS, Source, Trial
-from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import Load
 
 CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"

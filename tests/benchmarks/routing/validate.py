@@ -39,7 +39,7 @@ from policies.simulation.outcome import figures
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import TraceRequest, write_trace
 from policies.simulation.trial import Source, Trial
-from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import Load
 from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
 from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD

@@ -13,7 +13,7 @@ from gateway.quotas.escrow_policy import AHEAD_MAX, CONCURRENT_EACH, rounded_up
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, Reservation
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 
 REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))
 TOKENS = Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=60, reset="rolling"))

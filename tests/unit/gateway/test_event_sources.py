@@ -5,7 +5,7 @@ import pytest
 from gateway.kv_index.event_sources import event_sources, load_sources
 from gateway.settings.sources import load
 from workers.kv_events.source import EventSource
-from workers.probing.load_feed import LoadSource
+from workers.load_reports.load_feed import LoadSource
 
 
 def worker(tmp_path, more):

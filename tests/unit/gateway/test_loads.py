@@ -5,8 +5,8 @@ import pytest
 from gateway.fleet.loads import Place, WorkerLoad
 from gateway.queueing.shared.store import Load
 from tests.fakes.clock import FakeClock
-from workers.probing.engine_loads import NO_LOAD, EngineLoad
-from workers.probing.load_feed import SILENT_SECONDS
+from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
+from workers.load_reports.load_feed import SILENT_SECONDS
 from workers.worker import Speed
 
 SPEED = Speed(ms_per_token=0.1)

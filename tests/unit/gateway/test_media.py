@@ -13,7 +13,7 @@ from gateway.domain.tenant import Plan, Tenant
 from gateway.media.media_parts import MEDIA_MAX, MEDIA_TOKENS, NO_TOKEN, stand_in
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.prompts import TextEncoder, TokenizerEncoder
-from gateway.web.openai import decode
+from gateway.web.openai.inference_requests import decode
 from workers.engine import tiny_checkpoint
 
 ACME = Tenant(id="acme", organisation="acme", key_id="k", plan=Plan(), group="tenant:acme")

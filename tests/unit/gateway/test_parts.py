@@ -14,14 +14,14 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.fleet.loads import Place, WorkerLoad
 from gateway.process.children import Child, ChildFailed
-from gateway.process.lifecycle import Supervisor
+from gateway.process.loop_supervisor import LoopSupervisor
 from gateway.process.secrets import deployment_secret
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota import Refusal
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret, SettingsProblem
 from gateway.tokenization.prompts import TextEncoder
-from policies.admission.windows import Window
+from policies.admission.limit_windows import Window
 
 
 def context(*, limit=None, choices=1, amount=None, prompts=None):
@@ -175,7 +175,7 @@ async def test_a_child_is_started_again_at_the_same_place_when_it_dies(tmp_path)
     one = child(tmp_path, program)
     assert await one.start(10) == "http://here:1"
     first = one.pid
-    keeping = asyncio.create_task(one.keep(10))
+    keeping = asyncio.create_task(one.restart_when_dead(10))
     one._process.kill()
     async with asyncio.timeout(10):
         while one.restarts == 0:
@@ -201,7 +201,7 @@ async def test_a_child_that_never_gets_ready_is_stopped(tmp_path):
 
 
 async def test_a_loop_that_crashes_is_started_again(monkeypatch):
-    monkeypatch.setattr("gateway.process.lifecycle.RESTART_SECONDS", (0.0,))
+    monkeypatch.setattr("gateway.process.loop_supervisor.RESTART_SECONDS", (0.0,))
     runs = []
 
     async def crashes_twice():
@@ -210,7 +210,7 @@ async def test_a_loop_that_crashes_is_started_again(monkeypatch):
             raise RuntimeError("again")
         await asyncio.sleep(60)
 
-    supervisor = Supervisor()
+    supervisor = LoopSupervisor()
     supervisor.start("loop", crashes_twice)
     async with asyncio.timeout(5):
         while len(runs) < 3:
@@ -221,7 +221,7 @@ async def test_a_loop_that_crashes_is_started_again(monkeypatch):
 
 async def test_a_loop_that_was_woken_in_the_moment_it_was_told_to_end_is_told_again(monkeypatch):
     """asyncio.wait_for of Python 3.11 loses a cancellation that comes with what it waits for."""
-    monkeypatch.setattr("gateway.process.lifecycle.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.process.loop_supervisor.AGAIN_SECONDS", 0.01)
     bell, rounds = asyncio.Event(), []
 
     async def waits_for_a_bell():
@@ -233,7 +233,7 @@ async def test_a_loop_that_was_woken_in_the_moment_it_was_told_to_end_is_told_ag
             except TimeoutError:
                 continue
 
-    supervisor = Supervisor()
+    supervisor = LoopSupervisor()
     supervisor.start("loop", waits_for_a_bell)
     await asyncio.sleep(0.01)
     bell.set()

@@ -19,7 +19,7 @@ from gateway.tokenization import encoder_threads
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
 from gateway.tokenization.prompts import TextEncoder, TokenizerEncoder
-from gateway.web.openai import decode
+from gateway.web.openai.inference_requests import decode
 from radix_cache.namespace import Namespace, hasher_for
 from workers.chat_template import ChatTemplate
 from workers.engine import tiny_checkpoint

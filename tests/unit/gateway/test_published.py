@@ -6,7 +6,7 @@ import pytest
 
 from gateway.cli.support import published as module
 from gateway.cli.support.published import address_of, is_loopback, published
-from workers.probing.engine_source import EngineAbilities, abilities_in, abilities_of
+from workers.probing.installed_engine import EngineAbilities, abilities_in, abilities_of
 
 ALL = EngineAbilities(binds=True, load_feed=True)
 SGLANG = """

@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiting_room import Asked, NowhereToGo, RoomRules, WaitingRoom
-from policies.admission.admission import RoomBounds
+from policies.admission.waiting_room import WaitingRoomBounds
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock
@@ -58,7 +58,7 @@ def room_for(
         rules=RoomRules(
             policy=policy or queue_policy("fifo"),
             order=tenant_order("hrrn"),
-            bounds=RoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
+            bounds=WaitingRoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
             waiting_seconds_max=seconds,
             passed_max=passed_max,
             passed_of_flow_max=passed_of_flow_max,
@@ -445,7 +445,7 @@ async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
     room = room_for(desk, clock)
     waiting = asyncio.ensure_future(enter(room, desk))
     await asyncio.sleep(0)
-    bounds = RoomBounds(requests_max=1, tokens_max=10**9)
+    bounds = WaitingRoomBounds(requests_max=1, tokens_max=10**9)
     room.restate(replace(room.rules, bounds=bounds))
     with pytest.raises(Overloaded):
         await enter(room, desk, "b")

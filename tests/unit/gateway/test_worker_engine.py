@@ -12,7 +12,7 @@ from gateway.cli.support.free_ports import free_ports
 from gateway.cli.support.worker_engine import IDLE_LOOKS, _idle
 from workers.adapter import WorkerUnreachable
 from workers.launching.launch import EngineLife
-from workers.probing.engine_source import EngineAbilities
+from workers.probing.installed_engine import EngineAbilities
 
 
 class Saying:

@@ -10,7 +10,7 @@ from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.tokenization import worker_tokens as module
 from gateway.tokenization.worker_tokens import AGAIN_SECONDS, WorkerEncoder
-from gateway.web.openai import decode
+from gateway.web.openai.inference_requests import decode
 from tests.fakes.clock import FakeClock
 from workers.adapter import WorkerUnreachable
 

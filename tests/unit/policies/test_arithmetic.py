@@ -2,18 +2,19 @@
 
 import pytest
 
-from policies.admission.admission import has_window, retry_after_seconds
+from policies.admission.dispatch_window import fits_window
+from policies.admission.waiting_room import retry_after_seconds
 
 
 def test_an_idle_worker_takes_any_prompt():
-    assert has_window(0, 1_000_000, 16384)
+    assert fits_window(0, 1_000_000, 16384)
 
 
 @pytest.mark.parametrize(
     ("queued", "own", "fits"), [(100, 16284, True), (100, 16285, False), (16384, 1, False)]
 )
 def test_the_window_is_exact(queued, own, fits):
-    assert has_window(queued, own, 16384) is fits
+    assert fits_window(queued, own, 16384) is fits
 
 
 def test_who_is_refused_may_come_back_when_the_queue_has_drained():

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.registry import routing_policy
-from policies.routing.pairs import ranked
+from policies.routing.disaggregation import ranked
 from policies.routing.protocol import Candidate, RouteQuery
 from radix_cache.match import WorkerId
 from workers.adapters.disaggregation import half_of

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.engine.config import EngineConfig
-from workers.engine.kv import sizing
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.store import KVStore
-from workers.engine.model.spec import ModelSpec
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import EngineConfig
+from workers.engine.kv import pool_sizing
+from workers.engine.kv.kv_codec import kv_codec
+from workers.engine.kv.kv_store import KVStore
 from workers.planning.capacity import Deployment, kv_bytes_per_token
 from workers.planning.gpus import Gpu
 from workers.planning.model_shape import DENSE, MIXTURES, ShapeUnknown, read_shape
@@ -223,8 +223,8 @@ def test_the_engines_pool_is_as_large_as_the_planner_says(tmp_path: Path, monkey
         kv_dtype="int8",
         weight_dtype="fp32",
     )
-    monkeypatch.setattr(sizing, "CPU_BYTES", room)
-    blocks = sizing.pool_blocks(
+    monkeypatch.setattr(pool_sizing, "CPU_BYTES", room)
+    blocks = pool_sizing.pool_blocks(
         EngineConfig(model=tmp_path, running_max=1000, kv_dtype="int8"),
         spec,
         context_length=spec.context_length,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.adapters import pieces
+from workers.adapters import body_buffers
 
 
 @given(
@@ -17,14 +17,16 @@ from workers.adapters import pieces
 def test_together_they_are_what_it_would_be_in_one(values, long):
     fields = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "LONG_BYTES", long)
-        written = pieces.written(fields)
+        patch.setattr(body_buffers, "LONG_BYTES", long)
+        written = body_buffers.written(fields)
     assert b"".join(written) == msgspec.json.encode(fields)
-    assert pieces.size(written) == len(msgspec.json.encode(fields))
+    assert body_buffers.size(written) == len(msgspec.json.encode(fields))
 
 
 def test_what_is_long_is_not_copied():
-    value = msgspec.Raw(b'"%b"' % (b"x" * pieces.LONG_BYTES))
-    written = pieces.written({"model": msgspec.Raw(b'"m"'), "prompt": value, "stream": msgspec.Raw(b"true")})
+    value = msgspec.Raw(b'"%b"' % (b"x" * body_buffers.LONG_BYTES))
+    written = body_buffers.written(
+        {"model": msgspec.Raw(b'"m"'), "prompt": value, "stream": msgspec.Raw(b"true")}
+    )
     assert [type(piece) for piece in written] == [bytes, memoryview, bytes]
     assert written[1].obj is memoryview(value).obj

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.adapter import WorkerUnreachable
-from workers.adapters import tokenizing
-from workers.adapters.tokenizing import in_one_piece, in_slices, tokenize
+from workers.adapters import tokenize_endpoint
+from workers.adapters.tokenize_endpoint import in_one_piece, in_slices, tokenize
 
 
 class Engine:
@@ -39,7 +39,7 @@ def test_an_answer_says_the_same_read_in_slices(ids, more, nested, size):
     inner = {"a": {"tokens": [7, 8]}} if nested else {}
     text = json.dumps({**inner, **more, "tokens": ids, "max": 1}).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizing, "SLICE_BYTES", size)
+        patch.setattr(tokenize_endpoint, "SLICE_BYTES", size)
         assert told(in_slices, text) == told(in_one_piece, text)
 
 
@@ -50,7 +50,7 @@ def test_an_answer_says_the_same_read_in_slices(ids, more, nested, size):
 )
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_what_is_no_list_of_tokens_is_none_in_slices_either(tokens, size, monkeypatch):
-    monkeypatch.setattr(tokenizing, "SLICE_BYTES", size)
+    monkeypatch.setattr(tokenize_endpoint, "SLICE_BYTES", size)
     text = f'{{"tokens":{tokens},"count":2}}'.encode()
     assert told(in_slices, text) is told(in_one_piece, text) is None
 

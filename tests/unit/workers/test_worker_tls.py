@@ -11,8 +11,8 @@ from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.fakes.tls_door import TlsDoor, certificate
 from workers.adapter import TlsFiles, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapters.client_tls import ClientTls
 from workers.adapters.openai import OpenAIAdapter
-from workers.adapters.tls import ClientTls
 
 pytestmark = pytest.mark.any_loop
 

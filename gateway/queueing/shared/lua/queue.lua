@@ -6,7 +6,7 @@
 --             +--- the owner has asked anew <--- 250 ms over --+
 --
 -- A queue whose name ends in "#batch" gives turns only while nobody waits in the others that a call names.
--- Turns are given as policies/queueing/sfq.py says, room as policies/admission/admission.py says; a property test holds this
+-- Turns are given as policies/queueing/sfq.py says, room as policies/admission says; a property test holds this
 -- file to them. Who stands first waits until it has room where it is worth going: smaller ones do not slip past it,
 -- but others may go to workers that nobody before them waits for.
 --
@@ -21,7 +21,7 @@
 --       2 active      sorted set: "number tenant" -> start tag, of tenants that wait; number: of its first ticket
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
--- ARGV  1 gateway  2 window in tokens  3 hold, see policies/admission/admission.py; '': any worker with room will do
+-- ARGV  1 gateway  2 window in tokens  3 hold, see policies/admission; '': any worker with room will do
 --       4 number of queues, their names; then what the verb says
 -- Gives {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --

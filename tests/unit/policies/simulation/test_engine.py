@@ -6,9 +6,9 @@ import pytest
 
 from policies.simulation.block_cache import BlockCache
 from policies.simulation.engine import Engine, Job
-from policies.simulation.order import ORDERS
 from policies.simulation.step_time import StepTime
 from policies.simulation.trace import TraceRequest
+from policies.simulation.waiting_orders import ORDERS
 
 TIMES = StepTime(prefill_ms=(10, 1, 0), decode_ms=(5, 0, 0), chunk_tokens=1000, sequences_max=4)
 

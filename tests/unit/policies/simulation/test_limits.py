@@ -1,7 +1,7 @@
 """What no routing can pass by much: shared caches, and the room of workers before them."""
 
 from policies.simulation.block_cache import BlockCache
-from policies.simulation.limits import SharedCache, Workplace
+from policies.simulation.shared_cache import SharedCache, Workplace
 
 
 def test_what_one_worker_computed_the_other_has():

@@ -12,7 +12,7 @@ from policies.simulation.scenario import Change, Happening, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
 from policies.simulation.trial import LIMITS, Source, Trial, restarts
-from policies.simulation.turns import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WORKLOADS, Load
 
 CONVERSATIONS = Path(__file__).parents[3] / "data" / "mooncake" / "conversation_trace.jsonl"

@@ -9,7 +9,7 @@ from policies.simulation.outcome import summary
 from policies.simulation.scenario import Change, Happening, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
-from policies.simulation.turns import REQUESTS, QueueRule
+from policies.simulation.turn_queue import REQUESTS, QueueRule
 
 
 def request(at, tenant, tokens, number):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Output, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.tiny_checkpoint import build
 
 torch.set_num_threads(1)

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from workers.engine.aio import AsyncEngine, OutputStream
-from workers.engine.config import EngineConfig
+from workers.engine.async_engine import AsyncEngine, OutputStream
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
+from workers.engine.engine_parts import EngineInfo, Parts
 from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
-from workers.engine.parts import EngineInfo, Parts
 from workers.engine.request import Output, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import Sampled, StepPlan
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.tokenization.tokenizer import Tokenizer
 
 
 class ScriptedRunner:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from workers.engine.attention.base import Span
-from workers.engine.attention.sdpa import SHORT, SdpaBackend
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.store import KVStore
-from workers.engine.model.spec import ModelSpec
+from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.sdpa_backend import SHORT, SdpaBackend
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.kv.kv_codec import kv_codec
+from workers.engine.kv.kv_store import KVStore
 
 SIZE, BLOCKS = 4, 200
 CONFIG: dict[str, Any] = {

@@ -3,9 +3,9 @@
 import pytest
 
 from workers.engine.errors import BlockMisused
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.table import BlockTable
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.block_table import BlockTable
+from workers.engine.kv.prefix_tree import PrefixTree
 
 SIZE = 4
 

@@ -12,11 +12,11 @@ from safetensors.numpy import load_file, save_file
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from workers.engine.config import EngineConfig
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.model.rope import frequencies
-from workers.engine.model.spec import ModelSpec
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.unit.workers.engine.conftest import greedy
-from workers.engine.config import EngineConfig
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.checkpoint.rope_spec import RopeSpec
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import ConfigInvalid
-from workers.engine.kv.codec import KVCodec, kv_codec
-from workers.engine.kv.sizing import CPU_BYTES, pool_blocks
-from workers.engine.kv.store import KVStore
-from workers.engine.model.rope_spec import RopeSpec
-from workers.engine.model.spec import ModelSpec
+from workers.engine.kv.kv_codec import KVCodec, kv_codec
+from workers.engine.kv.kv_store import KVStore
+from workers.engine.kv.pool_sizing import CPU_BYTES, pool_blocks
 from workers.engine.request import Request
 
 CPU = torch.device("cpu")

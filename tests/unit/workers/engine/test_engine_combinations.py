@@ -15,14 +15,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.speculation_config import Method, SpecConfig
 from workers.engine.engine import Engine
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine.grammar.guidance import is_installed
 from workers.engine.request import Output, Request
 from workers.engine.sampling.logprobs import TokenLogprob
-from workers.engine.sampling.params import SamplingParams
-from workers.engine.speculative.config import Method, SpecConfig
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.speculative.medusa import FILE
 
 SEEDS = 40

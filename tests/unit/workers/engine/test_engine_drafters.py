@@ -8,16 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.errors import ConfigInvalid
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.table import BlockTable
-from workers.engine.sampling.params import SamplingParams
-from workers.engine.scheduler.sequence import Sequence
-from workers.engine.speculative.config import SpecConfig
-from workers.engine.speculative.draft_kv import DraftKV
-from workers.engine.speculative.ngram import NgramDrafter, continuation
-from workers.engine.speculative.pace import (
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.block_table import BlockTable
+from workers.engine.kv.prefix_tree import PrefixTree
+from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.scheduler.pace import (
     PROBE_STEPS,
     PROBE_TOKENS,
     Pace,
@@ -26,6 +23,9 @@ from workers.engine.speculative.pace import (
     row_cost,
     speed_up,
 )
+from workers.engine.scheduler.sequence import Sequence
+from workers.engine.speculative.draft_kv import DraftKV
+from workers.engine.speculative.ngram import NgramDrafter, continuation
 
 SIZE = 4
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.desk import Desk, text_of
+from workers.engine.config.speculation_config import SpecConfig
+from workers.engine.scheduler.counters import SpecCounters
+from workers.engine.scheduler.drafter import Computed
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import FinishReason, Sequence
 from workers.engine.scheduler.speculation import Speculation
-from workers.engine.speculative.config import SpecConfig
-from workers.engine.speculative.counters import SpecCounters
-from workers.engine.speculative.drafter import Computed
 
 
 class Oracle:

@@ -8,7 +8,7 @@ import pytest
 from workers.engine.engine import Engine
 from workers.engine.errors import QueueFull, RequestRefused
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.sequence import FinishReason
 
 BLOCK = 16

@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.workers.engine.conftest import Answer, finish_all, greedy
 from workers.engine.engine import Engine
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.table import BlockTable
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.block_table import BlockTable
+from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 
 SIZE = 4
 CHOICES = 5

@@ -22,8 +22,8 @@ from workers.engine.grammar.grammar import GRAMMAR_CHARS_MAX, Grammar, GrammarKi
 from workers.engine.grammar.matcher import mask_words, masks_along
 from workers.engine.grammar.queue import CompileQueue
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.tokenization.tokenizer import Tokenizer
 
 EOS = frozenset({0, 2})
 VOCAB = 520

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.unit.workers.engine.conftest import Answer, finish_all
-from workers.engine.aio import AsyncEngine
+from workers.engine.async_engine import AsyncEngine
 from workers.engine.disaggregation import channel
 from workers.engine.disaggregation.decode import DecodeSide, _Pull, connect
 from workers.engine.disaggregation.handoff import HandoffFailed, Holding, Leases, LeaseState
@@ -31,7 +31,7 @@ from workers.engine.disaggregation.prefill import PrefillServer, PrefillSide
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineFailed, RequestRefused
 from workers.engine.request import Bootstrap, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import Sampled
 from workers.engine.scheduler.sequence import Sequence
 

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 )
 
 from tests.fakes.desk import text_of, verified
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import HOLLOW, PrefixTree
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.prefix_tree import HOLLOW, PrefixTree
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import StepPlan
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import FinishReason, Sequence

@@ -13,7 +13,7 @@ from workers.engine.ablation.climb import Figures, climb
 from workers.engine.ablation.command import main
 from workers.engine.ablation.rungs import CHANGES, rungs
 from workers.engine.ablation.traffic import Arrival, Shape, traffic
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.tiny_checkpoint import build
 

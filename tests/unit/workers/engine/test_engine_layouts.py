@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.workers.engine.conftest import finish_all, greedy
 from tests.unit.workers.engine.test_engine_oracle import greedy_requests
-from workers.engine.config import EngineConfig
+from workers.engine.ablation.kv_waste import Waste, waste_of
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import BlockMisused, ConfigInvalid
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.waste import Waste, waste_of
+from workers.engine.kv.block_pool import BlockPool
 from workers.engine.request import Request
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from workers.engine.model import packed
+from workers.engine.model import packed_weights
 from workers.engine.model.linear import Linear, Packed, plain
 
 
@@ -42,7 +42,7 @@ def test_without_the_kernel_a_layer_is_plain(missing: str, monkeypatch: pytest.M
                 raise AttributeError(name)
             return getattr(torch.ops.mkldnn, name)
 
-    monkeypatch.setattr(packed, "_mkldnn", Without())
+    monkeypatch.setattr(packed_weights, "_mkldnn", Without())
     assert isinstance(plain(given(128, 64)), Linear)
 
 
@@ -53,5 +53,5 @@ def test_where_the_kernel_refuses_a_layer_is_plain(monkeypatch: pytest.MonkeyPat
         def _reorder_linear_weight(self, *_: object) -> None:
             raise RuntimeError("needs another processor")
 
-    monkeypatch.setattr(packed, "_mkldnn", Refusing())
+    monkeypatch.setattr(packed_weights, "_mkldnn", Refusing())
     assert isinstance(plain(given(128, 64)), Linear)

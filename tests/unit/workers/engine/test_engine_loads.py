@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.loads import WINDOW_SECONDS, LoadMeter
 from workers.engine.scheduler.plan import Item, StepPlan
 from workers.engine.scheduler.scheduler import Scheduler

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.unit.workers.engine.conftest import Answer, greedy
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.engine import Engine
+from workers.engine.fit_medusa import Regression, fit_heads, main, save_heads
 from workers.engine.request import Request
-from workers.engine.speculative.config import SpecConfig
-from workers.engine.speculative.fit_medusa import Regression, fit_heads, main, save_heads
 
 Finish = Callable[[Engine, Iterable[Request]], dict[str, Answer]]
 PROMPTS = [[40 + place, 7, 99, 12 * place + 3] for place in range(2)]

@@ -8,7 +8,7 @@ from tests.fakes.desk import Desk
 from workers.engine.engine import Engine
 from workers.engine.metrics import EngineMetrics, Histogram, Objectives
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import Item, Sampled, StepPlan
 from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.sequence import FinishReason

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.engine.attention.base import Span
-from workers.engine.config import EngineConfig
+from workers.engine.attention.attention_backend import Span
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.execution import runner as runner_module
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 
 NEW_TOKENS = 20
 LENGTHS = (1, 3, 15, 16, 17, 33, 48, 70)

@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.block_table import BlockTable, Copy
 from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent, hash_of
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import HOLLOW, PrefixNode, PrefixTree
-from workers.engine.kv.table import BlockTable, Copy
+from workers.engine.kv.prefix_tree import HOLLOW, PrefixNode, PrefixTree
 
 CAPACITY = 6
 SIZE = 2

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.workers.engine.test_engine_oracle import forced_logits
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import ConfigInvalid
-from workers.engine.model import packed
+from workers.engine.model import packed_weights
 from workers.engine.model.linear import Linear, Stacked
-from workers.engine.model.packed import PackedInt4
-from workers.engine.model.quant import GroupLinear, Groups, Int8Linear, projection
+from workers.engine.model.packed_weights import PackedInt4
+from workers.engine.model.quantization import GroupLinear, Groups, Int8Linear, projection
 from workers.engine_server.options import WorkerOptions
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -75,13 +75,13 @@ def test_few_rows_and_many_get_the_product_with_the_same_weight(
 
 
 def test_the_packed_kernels_are_used_for_few_rows_and_only_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not packed.has_int8(torch.device("cpu"), torch.bfloat16):
+    if not packed_weights.has_int8(torch.device("cpu"), torch.bfloat16):
         pytest.skip("this torch has no packed kernels")
     used: list[str] = []
     for name in ("_weight_int8pack_mm", "_weight_int4pack_mm_for_cpu"):
-        real = getattr(packed._aten, name)
-        monkeypatch.setattr(packed._aten, name, lambda *a, n=name, r=real: used.append(n) or r(*a))
-    for kind, few in (("int8", packed.INT8_ROWS_MAX), ("int4", packed.INT4_ROWS_MAX)):
+        real = getattr(packed_weights._aten, name)
+        monkeypatch.setattr(packed_weights._aten, name, lambda *a, n=name, r=real: used.append(n) or r(*a))
+    for kind, few in (("int8", packed_weights.INT8_ROWS_MAX), ("int4", packed_weights.INT4_ROWS_MAX)):
         layer = projection(weight(64, 64, torch.bfloat16), None, kind)
         for rows, calls in ((few, 1), (few + 1, 0)):
             used.clear()
@@ -93,7 +93,7 @@ def test_the_packed_kernels_are_used_for_few_rows_and_only_for_them(monkeypatch:
 def test_without_packed_kernels_the_result_is_the_same(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given_weight, x = weight(64, 128, torch.bfloat16), weight(4, 128, torch.bfloat16, seed=1)
     fast = projection(given_weight, None, kind)(x)
-    monkeypatch.setattr(packed, "_aten", object())
+    monkeypatch.setattr(packed_weights, "_aten", object())
     slow = projection(given_weight, None, kind)
     assert not isinstance(getattr(slow, "steps", None), PackedInt4)
     torch.testing.assert_close(slow(x).float(), fast.float(), atol=0.2, rtol=0.02)
@@ -108,7 +108,7 @@ def test_an_order_of_the_kernel_that_is_not_understood_is_not_used(monkeypatch: 
             return (steps[:, ::2] << 4 | steps[:, 1::2]).to(torch.uint8)
 
     given_weight = weight(64, 64, torch.bfloat16)
-    monkeypatch.setattr(packed, "_aten", Odd())
+    monkeypatch.setattr(packed_weights, "_aten", Odd())
     layer = GroupLinear.build(Groups.quantise(given_weight), None, torch.bfloat16)
     assert isinstance(layer.steps, torch.Tensor)
     torch.testing.assert_close(

@@ -12,16 +12,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.unit.workers.engine.quantiser import Scheme, quantise
-from workers.engine.config import EngineConfig
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.checkpoint.quantization_spec import QuantSpec
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.model.linear import Stacked
-from workers.engine.model.quant import GroupLinear
-from workers.engine.model.quant_spec import QuantSpec
 from workers.engine.model.quantised_checkpoint import read_groups
-from workers.engine.model.spec import ModelSpec
+from workers.engine.model.quantization import GroupLinear
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 
 PROMPTS = [[5, 9, 200, 431, 77] * 3, [8], [400, 41, 42, 43] * 5]
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.engine.model.linear import Linear, Projection, plain
-from workers.engine.model.packed import PackedFloat
+from workers.engine.model.packed_weights import PackedFloat
 from workers.engine.model.row_counts import in_few_counts, linear, rounded_up
 
 BUDGET = 512

@@ -21,10 +21,10 @@ from transformers import (
 from workers.engine.errors import RequestRefused
 from workers.engine.sampling.distribution import RANKED_FIRST, distribution
 from workers.engine.sampling.logprobs import LogprobReader
-from workers.engine.sampling.params import SamplingParams
-from workers.engine.sampling.rng import Stream, uniform
-from workers.engine.sampling.row import Row
+from workers.engine.sampling.random_numbers import Stream, uniform
 from workers.engine.sampling.sampler import pick, sample
+from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.sampling.sampling_row import Row
 
 VOCAB = 24
 MASK_BITS = 32

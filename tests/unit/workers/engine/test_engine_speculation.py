@@ -12,15 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import FinishReason, Sequence
-from workers.engine.speculative.config import SpecConfig
 from workers.engine.speculative.medusa import FILE
 from workers.engine.speculative.model_drafter import LAG_MAX, early_exit
 from workers.engine.tiny_checkpoint import build

@@ -13,25 +13,25 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from workers.engine.attention.base import Span
-from workers.engine.attention.sdpa import SdpaBackend
+from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.sdpa_backend import SdpaBackend
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.execution import runner as runner_module
 from workers.engine.execution.runner import Runner
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.store import KVStore
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.kv_codec import kv_codec
+from workers.engine.kv.kv_store import KVStore
+from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.model.decoder import Decoder
-from workers.engine.model.spec import ModelSpec
-from workers.engine.model.weights import load_decoder
+from workers.engine.model.weight_loading import load_decoder
 from workers.engine.sampling.distribution import distribution
-from workers.engine.sampling.params import SamplingParams
-from workers.engine.sampling.rng import Stream
-from workers.engine.sampling.row import Row
+from workers.engine.sampling.random_numbers import Stream
+from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.sampling.sampling_row import Row
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import Sequence
 from workers.engine.scheduler.speculation import Speculation
-from workers.engine.speculative.config import SpecConfig
 from workers.engine.speculative.draft_kv import DraftKV
 from workers.engine.speculative.model_drafter import ModelDrafter, early_exit
 

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.workers.engine.test_engine_drafts import Oracle
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.table import BlockTable
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.config.speculation_config import SpecConfig
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.block_table import BlockTable
+from workers.engine.kv.prefix_tree import PrefixTree
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import Item, StepPlan
 from workers.engine.scheduler.sequence import Sequence
 from workers.engine.scheduler.speculation import Speculation
-from workers.engine.speculative.config import SpecConfig
-from workers.engine.speculative.step_cost import SHARE_MAX, SHARE_MIN, StepCost
+from workers.engine.scheduler.step_cost import SHARE_MAX, SHARE_MIN, StepCost
 
 
 def learned(fixed: float, each: float, rows: list[int], typical: float = 0.1) -> StepCost:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from workers.engine import tiny_checkpoint
 from workers.engine.tiny_checkpoint import SPECIAL_TOKENS, build
 from workers.engine.tiny_text import sentences
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.tokenization.tokenizer import Tokenizer
 
 SMALL = {
     "hidden": 32,

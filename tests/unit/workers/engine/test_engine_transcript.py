@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from workers.engine.errors import CheckpointInvalid
-from workers.engine.pieces import PieceTable, is_byte_level
-from workers.engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
-from workers.engine.transcript import StopMatcher, Transcript
+from workers.engine.tokenization.token_bytes import PieceTable, is_byte_level
+from workers.engine.tokenization.tokenizer import LONG_TEXT_CHARS, Tokenizer
+from workers.engine.tokenization.transcript import StopMatcher, Transcript
 
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

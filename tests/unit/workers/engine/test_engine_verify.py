@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.engine.sampling.rejection_sampling import agreed, residual, verify
 from workers.engine.sampling.sampler import pick
-from workers.engine.speculative.verify import agreed, residual, verify
 
 Text = tuple[int, ...]
 Rule = Callable[..., list[Text]]

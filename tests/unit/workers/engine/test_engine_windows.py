@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.unit.workers.engine.conftest import finish_all, greedy
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import HOLLOW, PrefixTree
-from workers.engine.kv.table import BlockTable
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.block_table import BlockTable
+from workers.engine.kv.prefix_tree import HOLLOW, PrefixTree
 from workers.engine.request import Request
 from workers.engine.tiny_checkpoint import build
 

@@ -14,7 +14,7 @@ import pytest
 from workers.engine.tiny_checkpoint import build
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.serving import serve
-from workers.engine_server.worker import Worker
+from workers.engine_server.worker import EngineWorker
 
 BLOCK = 16
 
@@ -25,7 +25,7 @@ class Client:
 
     session: aiohttp.ClientSession
     url: str
-    worker: Worker
+    worker: EngineWorker
 
     async def post(self, path: str, body: object, **headers: str) -> tuple[int, Any]:
         async with self.session.post(self.url + path, json=body, headers=headers) as response:

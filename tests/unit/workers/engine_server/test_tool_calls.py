@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.engine_server.tools.call_parser import CallParser, CallPiece
+from workers.engine_server.tools.call_parser import CallDelta, CallParser
 from workers.engine_server.tools.formats import FORMATS, HERMES, LLAMA3, MISTRAL, CallFormat, detected
 
 NAMES = frozenset({"f", "get_weather", "sear.ch-1"})
@@ -17,12 +17,12 @@ FORMS = (HERMES, LLAMA3, MISTRAL)
 
 def read(
     form: CallFormat, parts: list[str], **options: Any
-) -> tuple[str, list[tuple[str, str]], list[CallPiece]]:
+) -> tuple[str, list[tuple[str, str]], list[CallDelta]]:
     """Text, calls (name and arguments), and the pieces that they came in."""
     parser = CallParser(form, NAMES, **options)
     pieces = [piece for part in parts for piece in parser.push(part)] + parser.end()
     text = "".join(piece for piece in pieces if isinstance(piece, str))
-    calls = [piece for piece in pieces if isinstance(piece, CallPiece)]
+    calls = [piece for piece in pieces if isinstance(piece, CallDelta)]
     whole: list[tuple[str, str]] = []
     for piece in calls:
         if piece.id is not None:
@@ -109,11 +109,11 @@ def test_arguments_come_while_they_are_written_and_the_name_comes_first() -> Non
     assert parser.push('Hm. <tool_call>\n{"name": "get_wea') == ["Hm."]
     assert parser.push('ther", "arguments":') == []
     begin, first = parser.push(' {"city": "Os')
-    assert isinstance(begin, CallPiece)
+    assert isinstance(begin, CallDelta)
     assert (begin.index, begin.name, begin.arguments) == (0, "get_weather", "")
     assert begin.id
-    assert first == CallPiece(index=0, arguments='{"city": "Os')
-    assert parser.push('lo"}}\n</tool_call>') == [CallPiece(index=0, arguments='lo"}')]
+    assert first == CallDelta(index=0, arguments='{"city": "Os')
+    assert parser.push('lo"}}\n</tool_call>') == [CallDelta(index=0, arguments='lo"}')]
 
 
 def test_arguments_that_come_before_the_name_wait_for_it() -> None:

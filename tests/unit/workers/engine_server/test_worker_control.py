@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from workers.engine_server.options import WorkerOptions
-from workers.engine_server.serving import CannotListen, serve
+from workers.engine_server.serving import WorkerCannotListen, serve
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 LONG = {"prompt": "The gateway", "max_tokens": 6000, "ignore_eos": True}
@@ -323,13 +323,13 @@ async def test_a_worker_can_listen_on_a_unix_socket(serving: Serve, model: Path,
 async def test_an_address_that_cannot_be_had_is_one_clear_error(model: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}: .*in use"):
+        with pytest.raises(WorkerCannotListen, match=rf"127\.0\.0\.1:{port}: .*in use"):
             async with serve(WorkerOptions(model=model, port=port)):
                 pass
-    with pytest.raises(CannotListen, match="no-such-host"):
+    with pytest.raises(WorkerCannotListen, match="no-such-host"):
         async with serve(WorkerOptions(model=model, host="no-such-host.invalid", port=0)):
             pass
-    with pytest.raises(CannotListen, match="missing"):
+    with pytest.raises(WorkerCannotListen, match="missing"):
         async with serve(WorkerOptions(model=model, unix_socket=tmp_path / "missing" / "w.sock")):
             pass
 

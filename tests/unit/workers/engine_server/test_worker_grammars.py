@@ -14,7 +14,7 @@ import pytest
 from workers.chat_template import ChatTemplate
 from workers.engine.grammar import guidance
 from workers.engine.grammar.grammar import Grammar, GrammarKind
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from workers.engine.tokenizer import LONG_TEXT_CHARS
+from workers.engine.tokenization.tokenizer import LONG_TEXT_CHARS
 
 BLOCK = 16
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

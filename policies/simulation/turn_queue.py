@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from policies.admission.admission import PASSED_MAX, PASSED_OF_FLOW_MAX
-from policies.queueing.cost import CostWeights
+from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.queueing.cost_weights import CostWeights
 from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
 from policies.registry import queue_policy, tenant_order
 from policies.simulation.trace import TraceRequest
@@ -24,7 +24,7 @@ REQUESTS = "requests"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRule:
     """`across`, `within`: names of policies, or REQUESTS. `weights`: of tenants; 1 by default. `hold`: how much
-    dearer than its best worker one may be; see admission.worth_going."""
+    dearer than its best worker one may be; see admission.close_enough_to_best."""
 
     across: str = "sfq"
     within: str = "hrrn"

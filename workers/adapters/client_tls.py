@@ -1,0 +1,48 @@
+"""TLS towards a worker: whose certificate it must have, and which one we show. Files that change are read again."""
+
+import logging
+import os
+import ssl
+
+from workers.adapter import TlsFiles
+
+log = logging.getLogger(__name__)
+
+
+class ClientTls:
+    """Raises OSError (ssl.SSLError is one) for files that cannot be used, when it is made and never later."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._seen = self._state()
+        self._context = _made(files)
+
+    def context(self) -> ssl.SSLContext:
+        """For a new connection. What cannot be read now leaves the old one in force."""
+        state = self._state()
+        if state != self._seen:
+            self._seen = state
+            try:
+                self._context = _made(self._files)
+            except OSError as err:
+                log.warning("the certificates towards a worker cannot be read again: %s", err)
+        return self._context
+
+    def _state(self) -> list[tuple[int, int] | None]:
+        return [_stamp(path) for path in (self._files.ca, self._files.certificate, self._files.key) if path]
+
+
+def _made(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.ca)
+    if files.certificate is not None:
+        # A key that needs a passphrase is refused; without this OpenSSL would ask for it at the terminal.
+        context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
+    return context
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino
