@@ -13,23 +13,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from workers.engine.config import EngineConfig
+from workers.engine.config.engine_config import EngineConfig
+from workers.engine.engine_parts import Parts, load_parts
 from workers.engine.errors import EngineError, RequestRefused
 from workers.engine.grammar.compiler import GrammarCompiler
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.prefix import PrefixTree
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.loads import LoadMeter, Loads
 from workers.engine.metrics import EngineMetrics
-from workers.engine.parts import Parts, load_parts
 from workers.engine.request import Bootstrap, Output, Request
+from workers.engine.scheduler.counters import SpecCounters
 from workers.engine.scheduler.limits import Limits, check_turn
 from workers.engine.scheduler.opening import table_opener
 from workers.engine.scheduler.plan import Sampled
+from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import FinishReason, Handoff, Sequence
 from workers.engine.scheduler.speculation import Speculation
-from workers.engine.speculative.counters import SpecCounters
-from workers.engine.transcript import Transcript
+from workers.engine.tokenization.transcript import Transcript
 
 
 class HandoffSide(Protocol):
@@ -95,7 +96,7 @@ class Engine:
             token_budget=config.chunk_tokens,
             running_max=config.running_max,
             waiting_max=config.waiting_max,
-            policy=config.policy,
+            policy=SchedulingPolicy.from_config(config),
             open_table=table_opener(config.kv_layout, self.tree, shares=config.prefix_caching),
             speculation=self._speculation,
         )

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.engine.kv.prefix import PrefixTree
+from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.scheduler.plan import StepPlan
 from workers.engine.scheduler.scheduler import Scheduler
 

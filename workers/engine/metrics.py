@@ -21,10 +21,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from workers.engine.scheduler.counters import SpecCounters
 from workers.engine.scheduler.plan import Item, Sampled, StepPlan
 from workers.engine.scheduler.sequence import FinishReason
 from workers.engine.scheduler.sequence import Sequence as Running
-from workers.engine.speculative.counters import SpecCounters
 
 
 def _bounds(written: str) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from workers.engine.grammar.matcher import Matcher
 from workers.engine.sampling.logprobs import TokenLogprob
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.limits import Limits
 from workers.engine.scheduler.sequence import FinishReason
 

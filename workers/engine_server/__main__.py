@@ -4,11 +4,18 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from workers.engine.config import Device, Dtype, KvDtype, KvLayout, Quantization
+from workers.engine.config.engine_config import (
+    Batching,
+    Device,
+    Dtype,
+    KvDtype,
+    KvLayout,
+    PriorityFirst,
+    Quantization,
+)
+from workers.engine.config.speculation_config import Method
 from workers.engine.disaggregation.manifest import Backend
 from workers.engine.errors import ConfigInvalid
-from workers.engine.scheduler.policy import Batching, PriorityFirst
-from workers.engine.speculative.config import Method
 from workers.engine_server.main import run
 from workers.engine_server.options import DisaggregationMode, WorkerOptions
 from workers.engine_server.tools.formats import FORMATS

@@ -6,10 +6,10 @@ from workers.engine_server import control, generation
 from workers.engine_server.embeddings import embeddings
 from workers.engine_server.errors import errors_as_json
 from workers.engine_server.options import BODY_BYTES_MAX
-from workers.engine_server.worker import WORKER, Worker
+from workers.engine_server.worker import WORKER, EngineWorker
 
 
-def build_app(worker: Worker) -> web.Application:
+def build_app(worker: EngineWorker) -> web.Application:
     """The application of one worker."""
     app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES_MAX)
     app[WORKER] = worker

@@ -11,13 +11,13 @@ from typing import Any
 
 from workers.engine.request import Bootstrap
 from workers.engine_server.errors import bad_request
-from workers.engine_server.requests import Sampling
+from workers.engine_server.requests import GenerationBody
 
 PORT = 8998
 ROOM_MAX = 2**63 - 1
 
 
-def bootstraps(body: Sampling, choices: int) -> list[Bootstrap | None]:
+def bootstraps(body: GenerationBody, choices: int) -> list[Bootstrap | None]:
     """The meeting places of all choices; None where there is none."""
     if body.bootstrap_room is None:
         return [None] * choices

@@ -14,7 +14,7 @@ from aiohttp import web
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.metrics import CONTENT_TYPE, exposition
 from workers.engine_server.requests import AbortBody, DetokenizeBody, TokenizeBody, read
-from workers.engine_server.worker import WORKER, Worker
+from workers.engine_server.worker import WORKER, EngineWorker
 
 
 def _json(value: object, status: int = 200) -> web.Response:
@@ -133,7 +133,7 @@ async def flush_cache(request: web.Request) -> web.Response:
     return _json({"success": True})
 
 
-def _kv_events(worker: Worker) -> dict[str, Any] | None:
+def _kv_events(worker: EngineWorker) -> dict[str, Any] | None:
     """Where they are published, in SGLang's words; None if they are not."""
     publisher = worker.publisher
     if publisher is None:
@@ -149,7 +149,7 @@ def _kv_events(worker: Worker) -> dict[str, Any] | None:
     }
 
 
-def _loads_of_rank(worker: Worker, now: str) -> dict[str, Any]:
+def _loads_of_rank(worker: EngineWorker, now: str) -> dict[str, Any]:
     loads = worker.engine.loads
     return {
         "dp_rank": 0,
@@ -167,7 +167,7 @@ def _loads_of_rank(worker: Worker, now: str) -> dict[str, Any]:
     }
 
 
-def _model(worker: Worker) -> dict[str, Any]:
+def _model(worker: EngineWorker) -> dict[str, Any]:
     return {
         "id": worker.options.model_name,
         "object": "model",

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 
-from workers.engine.aio import AsyncEngine
+from workers.engine.async_engine import AsyncEngine
 from workers.engine.disaggregation.decode import DecodeSide
 from workers.engine.disaggregation.handoff import Leases
 from workers.engine.disaggregation.manifest import fingerprint
@@ -14,7 +14,7 @@ from workers.engine.engine import Engine
 from workers.engine_server.options import WorkerOptions
 
 
-class Half:
+class DisaggregationStatus:
     """Which half this worker is, and what it has done as such."""
 
     def __init__(self, mode: str, port: int | None = None, counted: Any = None) -> None:
@@ -29,10 +29,12 @@ class Half:
 
 
 @asynccontextmanager
-async def halved(options: WorkerOptions, engine: Engine, running: AsyncEngine) -> AsyncIterator[Half]:
+async def halved(
+    options: WorkerOptions, engine: Engine, running: AsyncEngine
+) -> AsyncIterator[DisaggregationStatus]:
     """The handoffs of a worker, for as long as it serves. OSError if the bootstrap port is taken."""
     if options.disaggregation_mode == "null" or engine.store is None:
-        yield Half("null")
+        yield DisaggregationStatus("null")
         return
     name = fingerprint(options.model, quantization=options.quantization, dtype=engine.info.dtype)
     if options.disaggregation_mode == "decode":
@@ -41,7 +43,7 @@ async def halved(options: WorkerOptions, engine: Engine, running: AsyncEngine) -
         )
         engine.side = side
         try:
-            yield Half("decode", counted=side.taken)
+            yield DisaggregationStatus("decode", counted=side.taken)
         finally:
             side.close()
         return
@@ -55,7 +57,7 @@ async def halved(options: WorkerOptions, engine: Engine, running: AsyncEngine) -
     engine.side = PrefillSide(engine, leases)
     port = server.listen(options.kv_events_host, options.disaggregation_bootstrap_port)
     try:
-        yield Half("prefill", port, server.given)
+        yield DisaggregationStatus("prefill", port, server.given)
     finally:
         server.close()
 

@@ -17,13 +17,13 @@ from workers.engine.errors import RequestRefused
 from workers.engine.scheduler.limits import Limits
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.requests import read
-from workers.engine_server.worker import WORKER, Worker, request_name
+from workers.engine_server.worker import WORKER, EngineWorker, request_name
 
 TEXTS_MAX = 2048
 """As OpenAI has it."""
 
 
-class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+class EngineEmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /v1/embeddings."""
 
     input: str | list[Any]
@@ -36,7 +36,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
 async def embeddings(request: web.Request) -> web.Response:
     """Vectors of length one, one for each text."""
     worker = request.app[WORKER]
-    body = await read(request, EmbeddingBody)
+    body = await read(request, EngineEmbeddingBody)
     _check(worker, body)
     prompts = await _prompts(worker, body.input)
     with worker.live.enter(request_name(request, body.rid)):
@@ -54,7 +54,7 @@ async def embeddings(request: web.Request) -> web.Response:
     return web.Response(body=orjson.dumps(answer), content_type="application/json")
 
 
-def _check(worker: Worker, body: EmbeddingBody) -> None:
+def _check(worker: EngineWorker, body: EngineEmbeddingBody) -> None:
     if body.model is not None and body.model != worker.options.model_name:
         raise ApiError(
             404, f"The model {body.model!r} does not exist.", param="model", code="model_not_found"
@@ -69,7 +69,7 @@ def _check(worker: Worker, body: EmbeddingBody) -> None:
         )
 
 
-async def _prompts(worker: Worker, given: str | list[Any]) -> list[list[int]]:
+async def _prompts(worker: EngineWorker, given: str | list[Any]) -> list[list[int]]:
     """Tokens of each text. Raises ApiError, RequestRefused."""
     if not given:
         raise bad_request("input must not be empty.", param="input")
@@ -94,7 +94,7 @@ def _fitting(limits: Limits, prompt: list[int]) -> None:
     unbound.check(prompt, 0)
 
 
-async def _vector(worker: Worker, prompt: list[int]) -> list[float]:
+async def _vector(worker: EngineWorker, prompt: list[int]) -> list[float]:
     """Raises EngineFailed."""
     assert worker.embedder is not None
     embedding = worker.embedder.begin(prompt)

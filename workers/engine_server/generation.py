@@ -12,21 +12,31 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
-from workers.engine.aio import OutputStream
+from workers.engine.async_engine import OutputStream
 from workers.engine.errors import RequestRefused
 from workers.engine.grammar.matcher import Matcher
 from workers.engine.request import Output, Request
 from workers.engine.scheduler.sequence import FinishReason
-from workers.engine_server.answers import Answer, ChatAnswer, Head, TextAnswer
 from workers.engine_server.bootstrap import bootstraps
+from workers.engine_server.choices import ChoiceState
+from workers.engine_server.completion_formatters import (
+    ChatCompletionFormatter,
+    CompletionFormatter,
+    CompletionMetadata,
+    TextCompletionFormatter,
+)
 from workers.engine_server.errors import ApiError, bad_request
-from workers.engine_server.output_state import Choice
-from workers.engine_server.requests import ChatBody, CompletionBody, Sampling, read_generation
+from workers.engine_server.requests import (
+    EngineChatBody,
+    EngineCompletionBody,
+    GenerationBody,
+    read_generation,
+)
+from workers.engine_server.responses import Outputs, as_they_come, send_stream, send_whole
 from workers.engine_server.sampling import sampling_params
-from workers.engine_server.sending import Outputs, as_they_come, send_stream, send_whole
-from workers.engine_server.structured import Asked, grammar_of
+from workers.engine_server.structured_outputs import RequestedGrammar, grammar_of
 from workers.engine_server.tools.plan import TEXT_ONLY, ToolPlan, tool_plan
-from workers.engine_server.worker import WORKER, Worker, request_name
+from workers.engine_server.worker import WORKER, EngineWorker, request_name
 
 COMPLETION_TOKENS = 16
 """OpenAI's max_tokens of a text completion that names none."""
@@ -38,13 +48,13 @@ CHOICES_MAX = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class GenerationJob:
     """What is to be generated."""
 
-    body: ChatBody | CompletionBody
+    body: EngineChatBody | EngineCompletionBody
     prompts: list[list[int]]
     max_tokens: int
-    kind: Callable[[Head], Answer]
+    kind: Callable[[CompletionMetadata], CompletionFormatter]
     tools: ToolPlan = TEXT_ONLY
     echoes: Sequence[str] = ()
     """The text of each prompt, if it is to stand before its answers."""
@@ -53,7 +63,7 @@ class Job:
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """A conversation goes on; by default for as long as the context allows."""
     worker = request.app[WORKER]
-    body = await read_generation(request, ChatBody)
+    body = await read_generation(request, EngineChatBody)
     _must_be_served(worker, body)
     tools = tool_plan(
         body.tools,
@@ -75,7 +85,9 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     try:
         return await _generate(
             request,
-            Job(body=body, prompts=[prompt], max_tokens=max_tokens, kind=ChatAnswer, tools=tools),
+            GenerationJob(
+                body=body, prompts=[prompt], max_tokens=max_tokens, kind=ChatCompletionFormatter, tools=tools
+            ),
         )
     except RequestRefused as err:
         # The engine speaks of prompts; this client sent messages. And its limit may have the newer name.
@@ -88,7 +100,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 async def completions(request: web.Request) -> web.StreamResponse:
     """A text goes on."""
     worker = request.app[WORKER]
-    body = await read_generation(request, CompletionBody)
+    body = await read_generation(request, EngineCompletionBody)
     _must_be_served(worker, body)
     if body.echo and body.logprobs is not None:
         raise bad_request(
@@ -104,11 +116,13 @@ async def completions(request: web.Request) -> web.StreamResponse:
             # What can never run is not read either: a token that does not exist has no text.
             worker.engine.limits.check(prompt, max_tokens)
         echoes = _texts(worker, body, prompts)
-    job = Job(body=body, prompts=prompts, max_tokens=max_tokens, kind=TextAnswer, echoes=echoes)
+    job = GenerationJob(
+        body=body, prompts=prompts, max_tokens=max_tokens, kind=TextCompletionFormatter, echoes=echoes
+    )
     return await (_generate if max_tokens or not body.echo else _echo)(request, job)
 
 
-def _variables(body: ChatBody) -> dict[str, object]:
+def _variables(body: EngineChatBody) -> dict[str, object]:
     """What the template may look at besides messages and tools; the client's own variables win."""
     known = {"documents": body.documents, "reasoning_effort": body.reasoning_effort}
     return {name: value for name, value in known.items() if value is not None} | (
@@ -116,7 +130,7 @@ def _variables(body: ChatBody) -> dict[str, object]:
     )
 
 
-def _texts(worker: Worker, body: CompletionBody, prompts: Sequence[list[int]]) -> list[str]:
+def _texts(worker: EngineWorker, body: EngineCompletionBody, prompts: Sequence[list[int]]) -> list[str]:
     """The prompts as texts: as they came, or what their tokens say."""
     texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if all(isinstance(text, str) for text in texts):
@@ -124,7 +138,7 @@ def _texts(worker: Worker, body: CompletionBody, prompts: Sequence[list[int]]) -
     return [worker.engine.tokenizer.decode(prompt) for prompt in prompts]
 
 
-def _must_be_served(worker: Worker, body: Sampling) -> None:
+def _must_be_served(worker: EngineWorker, body: GenerationBody) -> None:
     if body.model is not None and body.model != worker.options.model_name:
         raise ApiError(
             404, f"The model {body.model!r} does not exist.", param="model", code="model_not_found"
@@ -133,9 +147,11 @@ def _must_be_served(worker: Worker, body: Sampling) -> None:
         raise bad_request(f"cache_salt has at most {CACHE_SALT_CHARS_MAX} characters.", param="cache_salt")
 
 
-def _head(request: web.Request, job: Job, *, rid: str, each: int, logprobs: bool) -> Head:
+def _head(
+    request: web.Request, job: GenerationJob, *, rid: str, each: int, logprobs: bool
+) -> CompletionMetadata:
     worker, body = request.app[WORKER], job.body
-    return Head(
+    return CompletionMetadata(
         rid=rid,
         model=worker.options.model_name,
         created=int(time.time()),
@@ -147,7 +163,7 @@ def _head(request: web.Request, job: Job, *, rid: str, each: int, logprobs: bool
     )
 
 
-async def _echo(request: web.Request, job: Job) -> web.StreamResponse:
+async def _echo(request: web.Request, job: GenerationJob) -> web.StreamResponse:
     """The prompts and nothing else: no token is wanted, so none is computed."""
     each = _choices_of_each(request.app[WORKER], job.body, len(job.prompts))
     rid = request_name(request, job.body.rid)
@@ -170,11 +186,11 @@ async def _echo(request: web.Request, job: Job) -> web.StreamResponse:
 
     send = send_stream if job.body.stream else send_whole
     async with aclosing(nothing()) as outputs:
-        choices = [Choice() for _ in range(len(job.prompts) * each)]
+        choices = [ChoiceState() for _ in range(len(job.prompts) * each)]
         return await send(request, outputs, choices, job.kind(head), head)
 
 
-async def _generate(request: web.Request, job: Job) -> web.StreamResponse:
+async def _generate(request: web.Request, job: GenerationJob) -> web.StreamResponse:
     worker, body = request.app[WORKER], job.body
     rid = request_name(request, body.rid)
     params = sampling_params(body, job.max_tokens)
@@ -207,12 +223,12 @@ async def _generate(request: web.Request, job: Job) -> web.StreamResponse:
         outputs = await stack.enter_async_context(aclosing(as_they_come(streams)))
         # What a grammar of the client's own holds is its text, and no tool call.
         reads_calls = asked is None or job.tools.grammar is not None
-        choices = [Choice(parser=job.tools.parser() if reads_calls else None) for _ in streams]
+        choices = [ChoiceState(parser=job.tools.parser() if reads_calls else None) for _ in streams]
         send = send_stream if body.stream else send_whole
         return await send(request, outputs, choices, job.kind(head), head)
 
 
-def _grammar(job: Job) -> Asked | None:
+def _grammar(job: GenerationJob) -> RequestedGrammar | None:
     """What the answers must look like, and which field says so."""
     asked = grammar_of(job.body)
     if job.tools.grammar is None:
@@ -222,7 +238,7 @@ def _grammar(job: Job) -> Asked | None:
     return "tools", job.tools.grammar
 
 
-async def _matcher(worker: Worker, asked: Asked) -> Matcher:
+async def _matcher(worker: EngineWorker, asked: RequestedGrammar) -> Matcher:
     """A new one for each answer; the second time costs next to nothing."""
     field, grammar = asked
     try:
@@ -231,7 +247,7 @@ async def _matcher(worker: Worker, asked: Asked) -> Matcher:
         raise RequestRefused(str(err), param=field, code=err.code) from err
 
 
-def _choices_of_each(worker: Worker, body: Sampling, prompts: int) -> int:
+def _choices_of_each(worker: EngineWorker, body: GenerationBody, prompts: int) -> int:
     """How many answers each prompt is to get."""
     number = 1 if body.n is None else body.n
     choices_max = min(CHOICES_MAX, worker.options.waiting_max)

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 END = b"\xff" * 8
 
 
-class Publisher:
+class KvEventPublisher:
     """`publish` from the event loop; `replay` as a task. Addresses as bound: `endpoint`, `replay_endpoint`."""
 
     def __init__(self, host: str, port: int, page_size: int, batches_kept_max: int, topic: str = "") -> None:

@@ -9,25 +9,25 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from workers.engine.errors import ConfigInvalid, EngineError
 from workers.engine_server.options import WorkerOptions
-from workers.engine_server.serving import CannotListen, Serving, serve
+from workers.engine_server.serving import ServingWorker, WorkerCannotListen, serve
 
-Beside = Callable[[Serving], AbstractAsyncContextManager[None]]
+ServingHook = Callable[[ServingWorker], AbstractAsyncContextManager[None]]
 """Entered when it serves, left before it drains."""
 
 
-def run(options: WorkerOptions, beside: Beside = lambda _: nullcontext()) -> int:
+def run(options: WorkerOptions, beside: ServingHook = lambda _: nullcontext()) -> int:
     """Block until SIGTERM or SIGINT. Exit code 0, 1 when it could not start, 2 when the options cannot work."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve_until_told(options, beside))
-    except (EngineError, CannotListen) as err:
+    except (EngineError, WorkerCannotListen) as err:
         print(f"radixgate worker: {err}", file=sys.stderr)
         return 2 if isinstance(err, ConfigInvalid) else 1
     return 0
 
 
-async def _serve_until_told(options: WorkerOptions, beside: Beside) -> None:
+async def _serve_until_told(options: WorkerOptions, beside: ServingHook) -> None:
     told = asyncio.Event()
     async with serve(options) as serving:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from workers.engine.aio import AsyncEngine
+from workers.engine.async_engine import AsyncEngine
 from workers.engine.metrics import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -5,11 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from workers.engine.config import Device, Dtype, EngineConfig, KvDtype, KvLayout, Quantization
+from workers.engine.config.engine_config import (
+    Batching,
+    Device,
+    Dtype,
+    EngineConfig,
+    KvDtype,
+    KvLayout,
+    PriorityFirst,
+    Quantization,
+)
+from workers.engine.config.speculation_config import Method, SpecConfig
 from workers.engine.disaggregation.manifest import Backend
 from workers.engine.errors import ConfigInvalid
-from workers.engine.scheduler.policy import Batching, PriorityFirst
-from workers.engine.speculative.config import Method, SpecConfig
 from workers.engine_server.tools.formats import FORMATS
 
 DisaggregationMode = Literal["null", "prefill", "decode"]

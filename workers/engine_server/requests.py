@@ -17,7 +17,7 @@ Body = TypeVar("Body")
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
+class EngineStreamOptions(msgspec.Struct, frozen=True):
     """`include_usage` asks for a last chunk with the usage."""
 
     include_usage: bool | None = None
@@ -48,12 +48,12 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     structural_tag: str | None = None
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     """What chat and text completions have in common."""
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: EngineStreamOptions | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -90,7 +90,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     guided_grammar: str | None = None
 
 
-class ChatBody(Sampling, frozen=True, kw_only=True):
+class EngineChatBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]]
@@ -107,7 +107,7 @@ class ChatBody(Sampling, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
 
 
-class CompletionBody(Sampling, frozen=True, kw_only=True):
+class EngineCompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[Any]
@@ -196,7 +196,7 @@ async def read_generation(request: web.Request, kind: type[Body]) -> Body:
     """The same, for a request whose unsupported fields must not pass unnoticed."""
     raw = await request.read()
     body = decode(raw, kind)
-    _refuse_unsupported(raw, _REFUSED | _REFUSED_IN_TEXT if kind is CompletionBody else _REFUSED)
+    _refuse_unsupported(raw, _REFUSED | _REFUSED_IN_TEXT if kind is EngineCompletionBody else _REFUSED)
     return body
 
 

@@ -1,23 +1,23 @@
 """From a request's fields to the engine's sampling settings; ApiError or RequestRefused name the field."""
 
 from workers.engine.errors import RequestRefused
-from workers.engine.sampling.params import TOP_LOGPROBS_MAX, SamplingParams
+from workers.engine.sampling.sampling_params import TOP_LOGPROBS_MAX, SamplingParams
 from workers.engine_server.errors import bad_request
-from workers.engine_server.requests import ChatBody, CompletionBody
+from workers.engine_server.requests import EngineChatBody, EngineCompletionBody
 
 # Each is looked at for every token of its request, by the one thread that computes for all.
 STOPS_MAX = 32
 STOP_CHARS_MAX = 256
 
 
-def sampling_params(body: ChatBody | CompletionBody, max_tokens: int) -> SamplingParams:
+def sampling_params(body: EngineChatBody | EngineCompletionBody, max_tokens: int) -> SamplingParams:
     """What is absent has its default, as in OpenAI's API."""
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if len(stop) > STOPS_MAX or any(len(text) > STOP_CHARS_MAX for text in stop):
         raise bad_request(
             f"stop has at most {STOPS_MAX} strings of at most {STOP_CHARS_MAX} characters.", param="stop"
         )
-    logprobs = _top_logprobs(body) if isinstance(body, ChatBody) else body.logprobs
+    logprobs = _top_logprobs(body) if isinstance(body, EngineChatBody) else body.logprobs
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=body.min_tokens or 0,
@@ -37,7 +37,7 @@ def sampling_params(body: ChatBody | CompletionBody, max_tokens: int) -> Samplin
     )
 
 
-def _top_logprobs(body: ChatBody) -> int | None:
+def _top_logprobs(body: EngineChatBody) -> int | None:
     top = body.top_logprobs or 0
     if not 0 <= top <= TOP_LOGPROBS_MAX:
         raise RequestRefused(

@@ -18,15 +18,15 @@ from pathlib import Path
 from aiohttp import web
 
 from workers.chat_template import ChatTemplate, TemplateFailed
-from workers.engine.aio import AsyncEngine
+from workers.engine.async_engine import AsyncEngine
 from workers.engine.engine import Engine
 from workers.engine_server.app import build_app
-from workers.engine_server.disaggregation import Half, halved
-from workers.engine_server.kv_events import Publisher
+from workers.engine_server.disaggregation import DisaggregationStatus, halved
+from workers.engine_server.kv_events import KvEventPublisher
 from workers.engine_server.options import WorkerOptions
-from workers.engine_server.prompts import Prompts
+from workers.engine_server.prompt_tokenizer import PromptTokenizer
 from workers.engine_server.tools.formats import FORMATS, CallFormat, detected
-from workers.engine_server.worker import Worker
+from workers.engine_server.worker import EngineWorker
 
 _log = logging.getLogger("radixgate.worker")
 
@@ -35,21 +35,21 @@ _LAST_SECONDS = 1.0
 """What handlers get to notice that they are cancelled."""
 
 
-class CannotListen(Exception):
+class WorkerCannotListen(Exception):
     """The address is taken, forbidden or unknown; one line says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class ServingWorker:
     """A worker that answers at `url`."""
 
-    worker: Worker
+    worker: EngineWorker
     url: str
 
 
 @asynccontextmanager
-async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
-    """Load and listen; on leaving, stop both. CannotListen, CheckpointInvalid or ConfigInvalid before it stands."""
+async def serve(options: WorkerOptions) -> AsyncIterator[ServingWorker]:
+    """Load and listen; on leaving, stop both. WorkerCannotListen, CheckpointInvalid or ConfigInvalid before it stands."""
     config = options.engine_config()
     listener = None if options.unix_socket else _bind(options.host, options.port)
     try:
@@ -64,10 +64,10 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
         _published(options, running) as publisher,
         _halved(options, engine, running) as half,
     ):
-        worker = Worker(
+        worker = EngineWorker(
             options=options,
             engine=running,
-            prompts=Prompts(running.tokenizer, template),
+            prompts=PromptTokenizer(running.tokenizer, template),
             publisher=publisher,
             embedder=engine.embedder,
             half=half,
@@ -81,7 +81,7 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
         await runner.setup()
         try:
             await _listen(runner, options, listener)
-            yield Serving(worker=worker, url=_url(options, listener))
+            yield ServingWorker(worker=worker, url=_url(options, listener))
         finally:
             await runner.cleanup()
             if options.unix_socket:
@@ -89,32 +89,34 @@ async def serve(options: WorkerOptions) -> AsyncIterator[Serving]:
 
 
 @asynccontextmanager
-async def _halved(options: WorkerOptions, engine: Engine, running: AsyncEngine) -> AsyncIterator[Half]:
-    """CannotListen if the bootstrap port is taken."""
+async def _halved(
+    options: WorkerOptions, engine: Engine, running: AsyncEngine
+) -> AsyncIterator[DisaggregationStatus]:
+    """WorkerCannotListen if the bootstrap port is taken."""
     async with AsyncExitStack() as stack:
         try:
             half = await stack.enter_async_context(halved(options, engine, running))
         except OSError as err:
             where = f"{options.kv_events_host}:{options.disaggregation_bootstrap_port}"
-            raise CannotListen(f"cannot listen on {where} for handoffs: {err.strerror or err}") from err
+            raise WorkerCannotListen(f"cannot listen on {where} for handoffs: {err.strerror or err}") from err
         yield half
 
 
 @asynccontextmanager
-async def _published(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterator[Publisher | None]:
-    """The engine's KV events on their way out. CannotListen if the port is taken."""
+async def _published(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterator[KvEventPublisher | None]:
+    """The engine's KV events on their way out. WorkerCannotListen if the port is taken."""
     if options.kv_events_port is None:
         yield None
         return
     try:
-        publisher = Publisher(
+        publisher = KvEventPublisher(
             options.kv_events_host,
             options.kv_events_port,
             engine.info.block_size,
             options.kv_events_buffer_steps,
         )
     except OSError as err:
-        raise CannotListen(err.strerror) from err
+        raise WorkerCannotListen(err.strerror) from err
     engine.on_kv_events = publisher.publish
     replaying = asyncio.create_task(publisher.replay())
     try:
@@ -147,7 +149,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as err:
-        raise CannotListen(f"cannot listen on {host}:{port}: {err.strerror or err}") from err
+        raise WorkerCannotListen(f"cannot listen on {host}:{port}: {err.strerror or err}") from err
     return listener
 
 
@@ -162,7 +164,7 @@ async def _listen(runner: web.AppRunner, options: WorkerOptions, listener: socke
     # Two processes can bind the same free port; only one of them can then listen on it.
     except OSError as err:
         where = options.unix_socket or f"{options.host}:{options.port}"
-        raise CannotListen(f"cannot listen on {where}: {err.strerror or err}") from err
+        raise WorkerCannotListen(f"cannot listen on {where}: {err.strerror or err}") from err
 
 
 def _url(options: WorkerOptions, listener: socket.socket | None) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from workers.engine.aio import AsyncEngine
-from workers.engine.embedding import Embedder
-from workers.engine_server.disaggregation import Half
+from workers.engine.async_engine import AsyncEngine
+from workers.engine.execution.embedding import Embedder
+from workers.engine_server.disaggregation import DisaggregationStatus
 from workers.engine_server.errors import ApiError, bad_request
-from workers.engine_server.kv_events import Publisher
+from workers.engine_server.kv_events import KvEventPublisher
 from workers.engine_server.options import WorkerOptions
-from workers.engine_server.prompts import Prompts
+from workers.engine_server.prompt_tokenizer import PromptTokenizer
 from workers.engine_server.tools.formats import CallFormat
 
 _RID = re.compile(r"[\x21-\x7e]{1,256}")
@@ -66,20 +66,20 @@ class LiveRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class EngineWorker:
     """One served model."""
 
     options: WorkerOptions
     engine: AsyncEngine
-    prompts: Prompts
+    prompts: PromptTokenizer
     live: LiveRequests = field(default_factory=LiveRequests)
     instance_id: str = field(default_factory=lambda: secrets.token_hex(16))
     """New with every start."""
-    publisher: Publisher | None = None
+    publisher: KvEventPublisher | None = None
     call_format: CallFormat | None = None
     """How the model writes tool calls; None if that is not known."""
     embedder: Embedder | None = None
-    half: Half = field(default_factory=lambda: Half("null"))
+    half: DisaggregationStatus = field(default_factory=lambda: DisaggregationStatus("null"))
     created: int
     """Unix seconds of the start."""
 
@@ -94,7 +94,7 @@ class Worker:
         return self.engine.failure is None and not self.live.draining
 
 
-WORKER: web.AppKey[Worker] = web.AppKey("worker", Worker)
+WORKER: web.AppKey[EngineWorker] = web.AppKey("worker", EngineWorker)
 
 
 def request_name(request: web.Request, rid: str | None) -> str:

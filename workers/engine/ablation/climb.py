@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from workers.engine.ablation.kv_waste import waste_of
 from workers.engine.ablation.traffic import Arrival
 from workers.engine.engine import Engine
-from workers.engine.kv.waste import waste_of
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from workers.engine.ablation.climb import Figures, climb
 from workers.engine.ablation.report import PlotImpossible, plot, table, values
 from workers.engine.ablation.rungs import CHANGES, Rung, rungs
 from workers.engine.ablation.traffic import Arrival, Shape, traffic
-from workers.engine.config import Device, Dtype, EngineConfig
+from workers.engine.config.engine_config import Device, Dtype, EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineError
 from workers.engine.tiny_checkpoint import build

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workers.engine.config import EngineConfig
-from workers.engine.speculative.config import SpecConfig
+from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.speculation_config import SpecConfig
 
 NAIVE: dict[str, Any] = {
     "kv_layout": "none",

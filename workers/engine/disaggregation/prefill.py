@@ -26,7 +26,7 @@ from workers.engine.disaggregation.manifest import (
 )
 from workers.engine.engine import Engine
 from workers.engine.errors import RequestRefused
-from workers.engine.kv.store import KVStore
+from workers.engine.kv.kv_store import KVStore
 from workers.engine.request import Bootstrap, Request
 from workers.engine.scheduler.plan import Sampled
 from workers.engine.scheduler.sequence import Handoff, Sequence

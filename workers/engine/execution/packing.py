@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.attention.base import Span
-from workers.engine.ids import id_tensor
+from workers.engine.attention.attention_backend import Span
+from workers.engine.id_tensor import id_tensor
 from workers.engine.scheduler.plan import Item
 
 

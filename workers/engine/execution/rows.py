@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from workers.engine.grammar.matcher import masks_along
-from workers.engine.sampling.rng import Stream, uniform
-from workers.engine.sampling.row import Row
+from workers.engine.sampling.random_numbers import Stream, uniform
+from workers.engine.sampling.sampling_row import Row
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import Sequence
 

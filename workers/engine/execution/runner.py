@@ -13,20 +13,20 @@ from itertools import accumulate, compress
 import torch
 from torch import Tensor
 
-from workers.engine.attention.base import AttentionBackend
+from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
 from workers.engine.execution.rows import chances, rows
-from workers.engine.ids import id_tensor
+from workers.engine.id_tensor import id_tensor
 from workers.engine.model.decoder import Decoder
 from workers.engine.sampling.distribution import distribution
 from workers.engine.sampling.logprobs import LogprobReader, TokenLogprob
-from workers.engine.sampling.rng import Stream
-from workers.engine.sampling.row import Row
+from workers.engine.sampling.random_numbers import Stream
+from workers.engine.sampling.rejection_sampling import agreed, verify
 from workers.engine.sampling.sampler import sample
+from workers.engine.sampling.sampling_row import Row
+from workers.engine.scheduler.drafter import Computed, Drafter
 from workers.engine.scheduler.plan import Item, Sampled, StepPlan
 from workers.engine.scheduler.sequence import Sequence
-from workers.engine.speculative.drafter import Computed, Drafter
-from workers.engine.speculative.verify import agreed, verify
 
 Tokens = tuple[int, ...]
 Logprobs = tuple[TokenLogprob, ...]

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workers.engine.attention.base import AttentionStep
+from workers.engine.attention.attention_backend import AttentionStep
+from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.model.linear import Projection
 from workers.engine.model.rope import RopeTable, rotate
-from workers.engine.model.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

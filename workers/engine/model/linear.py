@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from workers.engine.model import packed
+from workers.engine.model import packed_weights
 from workers.engine.model.row_counts import linear
 
 
@@ -49,7 +49,7 @@ class Linear:
 class Packed:
     """The same with a weight that only its kernel can read."""
 
-    weight: packed.PackedFloat
+    weight: packed_weights.PackedFloat
     bias: Tensor | None = None
 
     @property
@@ -80,6 +80,6 @@ class Stacked:
 
 def plain(weight: Tensor, bias: Tensor | None = None) -> Projection:
     """A layer over `weight` [out, in], which nobody else needs: as this machine multiplies it best."""
-    if (found := packed.PackedFloat.pack(weight)) is not None:
+    if (found := packed_weights.PackedFloat.pack(weight)) is not None:
         return Packed(weight=found, bias=bias)
     return Linear(weight=weight, bias=bias)

@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from workers.engine.checkpoint.quantization_spec import QuantSpec
 from workers.engine.errors import CheckpointInvalid
-from workers.engine.model.quant import Groups
-from workers.engine.model.quant_spec import QuantSpec
+from workers.engine.model.quantization import Groups
 
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """In which nibble each of eight outputs is: the inverse of the order above."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.model.rope_spec import RopeSpec
+from workers.engine.checkpoint.rope_spec import RopeSpec
 
 
 def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:

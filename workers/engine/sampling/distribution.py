@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.sampling.processors import process
-from workers.engine.sampling.row import Row
+from workers.engine.sampling.sampling_row import Row
 
 RANKED_FIRST = 1024
 """Likeliest tokens to look at before ranking all of them: mostly top-p ends among them."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.sampling.row import Row
+from workers.engine.sampling.sampling_row import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from workers.engine.ids import id_tensor
-from workers.engine.sampling.row import Row
+from workers.engine.id_tensor import id_tensor
+from workers.engine.sampling.sampling_row import Row
 
 _WORD = 32
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workers.engine.sampling.distribution import drawn, weights
 from workers.engine.sampling.processors import process
-from workers.engine.sampling.row import Row
+from workers.engine.sampling.sampling_row import Row
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[int]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from workers.engine.config import KvLayout
-from workers.engine.kv.baselines import ContiguousTable, NoTable
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.table import BlockTable, Table
+from workers.engine.config.engine_config import KvLayout
+from workers.engine.kv.baseline_tables import ContiguousTable, NoTable
+from workers.engine.kv.block_table import BlockTable, Table
+from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.scheduler.sequence import Sequence
 
 OpenTable = Callable[[Sequence], Table]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from workers.engine.kv.table import Copy
+from workers.engine.kv.block_table import Copy
 from workers.engine.sampling.logprobs import TokenLogprob
 from workers.engine.scheduler.sequence import Sequence
 

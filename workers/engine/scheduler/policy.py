@@ -13,12 +13,10 @@ slack, and is the one to preempt.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from workers.engine.config.engine_config import Batching, EngineConfig, PriorityFirst
 from workers.engine.scheduler.sequence import Sequence
-
-Batching = Literal["continuous", "static"]
-PriorityFirst = Literal["lower", "higher"]
 
 PRIORITY_MAX = 1000
 """Of either sign: a class beyond it would be overtaken for hours."""
@@ -46,6 +44,17 @@ class SchedulingPolicy:
     """Whether a lower number goes first, as in vLLM, or a higher one, as SGLang has it by default."""
     ageing_seconds: float = 60.0
     """How long a wait makes up for one class of priority."""
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> "SchedulingPolicy":
+        """Return the scheduler's part of the engine's settings."""
+        return cls(
+            batching=config.batching,
+            chunked_prefill=config.chunked_prefill,
+            prefix_caching=config.prefix_caching,
+            priority_first=config.priority_first,
+            ageing_seconds=config.ageing_seconds,
+        )
 
     @property
     def static(self) -> bool:

@@ -24,8 +24,8 @@ from collections.abc import Collection, Iterable
 from operator import attrgetter
 
 from workers.engine.errors import QueueFull
-from workers.engine.kv.prefix import PrefixTree
-from workers.engine.kv.table import NextBlock, Table
+from workers.engine.kv.block_table import NextBlock, Table
+from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.scheduler.opening import OpenTable, table_opener
 from workers.engine.scheduler.plan import Item, PlanBuilder, Sampled, StepPlan
 from workers.engine.scheduler.policy import SchedulingPolicy, expired

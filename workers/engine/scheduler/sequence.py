@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Literal
 
 from workers.engine.grammar.matcher import Matcher
-from workers.engine.kv.table import Table
+from workers.engine.kv.block_table import Table
 from workers.engine.sampling.logprobs import TokenLogprob
-from workers.engine.sampling.params import SamplingParams
-from workers.engine.speculative.pace import Pace
+from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.scheduler.pace import Pace
 
 Handoff = Literal["give", "take"]
 

@@ -9,13 +9,13 @@ blocks   guesses take only blocks that no running sequence has been promised, pr
          the step what did not come to stand
 """
 
+from workers.engine.config.speculation_config import SpecConfig
+from workers.engine.scheduler.counters import SpecCounters
+from workers.engine.scheduler.drafter import Drafter
+from workers.engine.scheduler.pace import row_cost
 from workers.engine.scheduler.plan import Item, StepPlan
 from workers.engine.scheduler.sequence import Sequence
-from workers.engine.speculative.config import SpecConfig
-from workers.engine.speculative.counters import SpecCounters
-from workers.engine.speculative.drafter import Drafter
-from workers.engine.speculative.pace import row_cost
-from workers.engine.speculative.step_cost import StepCost
+from workers.engine.scheduler.step_cost import StepCost
 
 VERIFY_COSTS = {"cpu": 0.08, "cuda": 0.006}
 """What is believed at the start: a step of about 13 rows on a CPU (measured, two cores with AVX2), and of 165 on an

@@ -10,7 +10,7 @@ for both. But it does not compute every position: not while nobody wanted guesse
 A note on a block is worth something only while the block is in the same hands: so it names the block's life.
 """
 
-from workers.engine.kv.table import Table
+from workers.engine.kv.block_table import Table
 
 
 class DraftKV:

@@ -4,17 +4,17 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.engine.attention.base import AttentionBackend
-from workers.engine.attention.sdpa import SdpaBackend
+from workers.engine.attention.attention_backend import AttentionBackend
+from workers.engine.attention.sdpa_backend import SdpaBackend
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.errors import ConfigInvalid
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.store import KVStore
+from workers.engine.kv.kv_codec import kv_codec
+from workers.engine.kv.kv_store import KVStore
 from workers.engine.model.decoder import Decoder
-from workers.engine.model.spec import ModelSpec
-from workers.engine.model.weights import load_decoder
-from workers.engine.speculative.config import SpecConfig
+from workers.engine.model.weight_loading import load_decoder
+from workers.engine.scheduler.drafter import Drafter
 from workers.engine.speculative.draft_kv import DraftKV
-from workers.engine.speculative.drafter import Drafter
 from workers.engine.speculative.medusa import MedusaDrafter, load_heads
 from workers.engine.speculative.model_drafter import ModelDrafter, early_exit
 from workers.engine.speculative.ngram import NgramDrafter

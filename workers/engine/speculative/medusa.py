@@ -24,13 +24,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from workers.engine.checkpoint import integer, read_json
+from workers.engine.checkpoint.json_files import integer, read_json
 from workers.engine.errors import CheckpointInvalid
 from workers.engine.model.decoder import Decoder
 from workers.engine.model.linear import Projection, plain
+from workers.engine.scheduler.drafter import Computed
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import Sequence
-from workers.engine.speculative.drafter import Computed
 
 FILE = "medusa_lm_head.safetensors"
 

@@ -23,17 +23,17 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from workers.engine.attention.base import AttentionBackend
+from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
 from workers.engine.execution.rows import chance, row_after_drafts
 from workers.engine.model.decoder import Decoder
 from workers.engine.sampling.distribution import distribution
-from workers.engine.sampling.rng import Stream
+from workers.engine.sampling.random_numbers import Stream
 from workers.engine.sampling.sampler import pick, sample
+from workers.engine.scheduler.drafter import Computed
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import Sequence
 from workers.engine.speculative.draft_kv import DraftKV
-from workers.engine.speculative.drafter import Computed
 
 LAG_MAX = 32
 """Tokens that it may catch up with while it guesses; a larger lag is worked off beside other steps."""

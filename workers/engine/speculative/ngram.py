@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from workers.engine.scheduler.drafter import Computed
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import Sequence
-from workers.engine.speculative.drafter import Computed
 
 
 def continuation(tokens: NDArray[np.int32], *, shortest: int, longest: int) -> int | None:

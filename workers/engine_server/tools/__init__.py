@@ -1,2 +1,2 @@
-"""Tool calls in OpenAI's shape: `formats` are how models write them, `call_reader` and `call_parser` read that
+"""ToolDefinition calls in OpenAI's shape: `formats` are how models write them, `call_reader` and `call_parser` read that
 while it comes, `plan` is what one request wants."""

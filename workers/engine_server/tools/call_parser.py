@@ -15,7 +15,7 @@ from workers.engine_server.tools.formats import CallFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallPiece:
+class CallDelta:
     """A part of call number `index`. The first one has `id` and `name`, the others only arguments."""
 
     index: int
@@ -24,7 +24,7 @@ class CallPiece:
     arguments: str = ""
 
 
-Piece = str | CallPiece
+ParsedPiece = str | CallDelta
 
 
 class CallParser:
@@ -42,17 +42,17 @@ class CallParser:
         self._space = ""
         self._reader = CallReader(names)
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[ParsedPiece]:
         """What is certain now."""
         self._text += text
-        pieces: list[Piece] = []
+        pieces: list[ParsedPiece] = []
         while getattr(self, f"_in_{self._mode}")(pieces):
             pass
         return pieces
 
-    def end(self) -> list[Piece]:
+    def end(self) -> list[ParsedPiece]:
         """What was held; the answer is over."""
-        pieces: list[Piece] = []
+        pieces: list[ParsedPiece] = []
         inside = self._reader.begun or (self._mode == "between" and self.calls > 0)
         if self._mode != "silence" and not inside:
             self._say(pieces, self._raw + self._text)
@@ -63,7 +63,7 @@ class CallParser:
 
     # What to do in each mode; true when there may be more to do at once.
 
-    def _in_start(self, pieces: list[Piece]) -> bool:
+    def _in_start(self, pieces: list[ParsedPiece]) -> bool:
         """The answer is a call from its beginning, or it has none."""
         text = self._text.lstrip()
         if any(begin.startswith(text) and begin != text for begin in self._form.begin):
@@ -76,12 +76,12 @@ class CallParser:
             self._enter(cut)
         return True
 
-    def _in_plain(self, pieces: list[Piece]) -> bool:
+    def _in_plain(self, pieces: list[ParsedPiece]) -> bool:
         self._say(pieces, self._text)
         self._text = ""
         return False
 
-    def _in_text(self, pieces: list[Piece]) -> bool:
+    def _in_text(self, pieces: list[ParsedPiece]) -> bool:
         found = [(at, begin) for begin in self._form.begin if (at := self._text.find(begin)) >= 0]
         if found:
             at, begin = min(found)
@@ -94,7 +94,7 @@ class CallParser:
         self._text = self._text[len(self._text) - hold :]
         return False
 
-    def _in_between(self, pieces: list[Piece]) -> bool:
+    def _in_between(self, pieces: list[ParsedPiece]) -> bool:
         """Behind a marker, and behind a call."""
         rest = self._text.lstrip(self._form.separators + " \t\r\n")
         self._move_to_raw(len(self._text) - len(rest))
@@ -109,7 +109,7 @@ class CallParser:
             self._give_up(pieces)
         return True
 
-    def _in_call(self, pieces: list[Piece]) -> bool:
+    def _in_call(self, pieces: list[ParsedPiece]) -> bool:
         reader, begun = self._reader, self._reader.begun
         arguments, rest = reader.push(self._text)
         self._move_to_raw(len(self._text) - len(rest))
@@ -120,16 +120,16 @@ class CallParser:
             reader.begun, arguments = True, "{}"
         if reader.begun and not begun:
             self._space = ""
-            pieces.append(CallPiece(index=self.calls, id=self._form.new_id(), name=reader.name))
+            pieces.append(CallDelta(index=self.calls, id=self._form.new_id(), name=reader.name))
             self.calls += 1
         if arguments:
-            pieces.append(CallPiece(index=self.calls - 1, arguments=arguments))
+            pieces.append(CallDelta(index=self.calls - 1, arguments=arguments))
         if reader.done or reader.failed:
             self._raw, self._mode = "", "silence" if self._only_first else "between"
             self._reader = CallReader(self._names)
         return bool(rest)
 
-    def _in_silence(self, pieces: list[Piece]) -> bool:
+    def _in_silence(self, pieces: list[ParsedPiece]) -> bool:
         self._text = ""
         return False
 
@@ -141,12 +141,12 @@ class CallParser:
         self._raw += self._text[:length]
         self._text = self._text[length:]
 
-    def _give_up(self, pieces: list[Piece]) -> None:
+    def _give_up(self, pieces: list[ParsedPiece]) -> None:
         self._say(pieces, self._raw)
         self._raw, self._mode = "", "plain" if self._form.at_start else "text"
         self._reader = CallReader(self._names)
 
-    def _say(self, pieces: list[Piece], text: str) -> None:
+    def _say(self, pieces: list[ParsedPiece], text: str) -> None:
         text = self._space + text
         said = text.rstrip()
         self._space = text[len(said) :]

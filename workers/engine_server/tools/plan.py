@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from workers.engine.grammar.grammar import Grammar, GrammarKind
-from workers.engine.pieces import PieceTable
+from workers.engine.tokenization.token_bytes import PieceTable
 from workers.engine_server.errors import bad_request
 from workers.engine_server.tools.call_parser import CallParser
 from workers.engine_server.tools.formats import CallFormat
@@ -24,17 +24,17 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-class Function(msgspec.Struct, frozen=True):
+class FunctionDefinition(msgspec.Struct, frozen=True):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     name: str
     parameters: dict[str, Any] | None = None
 
 
-class Tool(msgspec.Struct, frozen=True):
+class ToolDefinition(msgspec.Struct, frozen=True):
     """One entry of `tools`."""
 
-    function: Function
+    function: FunctionDefinition
     type: str = "function"
 
 
@@ -42,7 +42,7 @@ class _Named(msgspec.Struct, frozen=True):
     name: str
 
 
-class NamedChoice(msgspec.Struct, frozen=True):
+class NamedToolChoice(msgspec.Struct, frozen=True):
     """A `tool_choice` that names a function."""
 
     function: _Named
@@ -113,7 +113,7 @@ def _functions(tools: list[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
     for place, entry in enumerate(tools):
         where = f"tools[{place}]"
         try:
-            tool = msgspec.convert(entry, Tool)
+            tool = msgspec.convert(entry, ToolDefinition)
         except msgspec.ValidationError as err:
             raise bad_request(f"{where} is invalid: {err}.", param=where) from err
         if tool.type != "function":
@@ -140,7 +140,7 @@ def _wanted(choice: str | dict[str, Any] | None, functions: Mapping[str, Any]) -
     if choice == "required":
         return "required", None
     try:
-        named = msgspec.convert(choice, NamedChoice)
+        named = msgspec.convert(choice, NamedToolChoice)
     except msgspec.ValidationError as err:
         raise bad_request(
             'tool_choice is "none", "auto", "required", or names a function.', param="tool_choice"

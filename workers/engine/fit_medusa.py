@@ -1,6 +1,6 @@
 """Medusa heads for a model, fitted to what it says itself. No training: linear regression, in one pass over texts.
 
-    python -m workers.engine.speculative.fit_medusa --model DIR --out HEADS [--prompts FILE] [--heads 4]
+    python -m workers.engine.fit_medusa --model DIR --out HEADS [--prompts FILE] [--heads 4]
 
 The model answers prompts, greedily; whoever watches it sees each state x and the tokens that came after it. Head h
 is the matrix W [vocab, hidden] which makes  sum |W x - one_hot(token h + 2 places on)|^2 + pull |W|^2  smallest:
@@ -24,18 +24,18 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from workers.engine.config import EngineConfig
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
+from workers.engine.engine_parts import load_parts
 from workers.engine.errors import ConfigInvalid, EngineError
-from workers.engine.model.spec import ModelSpec
-from workers.engine.parts import load_parts
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.scheduler.drafter import Computed
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import Sequence as Running
-from workers.engine.speculative.drafter import Computed
 from workers.engine.speculative.medusa import FILE
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.tokenization.tokenizer import Tokenizer
 
 RIDGE = 1e-3
 """The pull to zero, as a share of the mean of X^T X's diagonal: how loud the states are."""
@@ -212,7 +212,7 @@ def _prompts(options: argparse.Namespace) -> list[list[int]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m workers.engine.speculative.fit_medusa", description=str(__doc__).partition("\n")[0]
+        prog="python -m workers.engine.fit_medusa", description=str(__doc__).partition("\n")[0]
     )
     parser.add_argument("--model", type=Path, required=True, help="the checkpoint's directory")
     parser.add_argument("--out", type=Path, required=True, help="directory for the heads")

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.errors import ConfigInvalid
-from workers.engine.scheduler.policy import Batching, PriorityFirst, SchedulingPolicy
-from workers.engine.speculative.config import SpecConfig
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4", "k8v4"]
 Quantization = Literal["none", "int8", "int4"]
 KvLayout = Literal["paged", "contiguous", "none"]
+Batching = Literal["continuous", "static"]
+PriorityFirst = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,3 @@ class EngineConfig:
                 )
         if not (math.isfinite(self.ageing_seconds) and self.ageing_seconds > 0):
             raise ConfigInvalid(f"ageing_seconds must be more than 0, not {self.ageing_seconds}")
-
-    @property
-    def policy(self) -> SchedulingPolicy:
-        """The scheduler's part."""
-        return SchedulingPolicy(
-            batching=self.batching,
-            chunked_prefill=self.chunked_prefill,
-            prefix_caching=self.prefix_caching,
-            priority_first=self.priority_first,
-            ageing_seconds=self.ageing_seconds,
-        )

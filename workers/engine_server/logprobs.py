@@ -7,12 +7,12 @@ text    {"tokens": [" the"], "token_logprobs": [-0.1], "top_logprobs": [{" the":
 from collections.abc import Sequence
 from typing import Any
 
-from workers.engine.pieces import PieceTable
 from workers.engine.sampling.logprobs import TokenLogprob
+from workers.engine.tokenization.token_bytes import PieceTable
 
 Json = dict[str, Any]
 
-LEAST = -9999.0
+LOGPROB_MIN = -9999.0
 """What stands for a token that was impossible: JSON has no infinity. OpenAI's number, and vLLM's."""
 
 
@@ -39,10 +39,13 @@ def of_text(logprobs: Sequence[TokenLogprob], pieces: PieceTable, offset: int) -
         offset += len(text)
     return {
         "tokens": texts,
-        "token_logprobs": [max(one.logprob, LEAST) for one in logprobs],
+        "token_logprobs": [max(one.logprob, LOGPROB_MIN) for one in logprobs],
         # The token itself is among them, also where it is not among the likeliest.
         "top_logprobs": [
-            {_text(token, pieces): max(value, LEAST) for token, value in (*one.top, (one.token, one.logprob))}
+            {
+                _text(token, pieces): max(value, LOGPROB_MIN)
+                for token, value in (*one.top, (one.token, one.logprob))
+            }
             for one in logprobs
         ],
         "text_offset": offsets,
@@ -57,7 +60,7 @@ def text_length(logprobs: Sequence[TokenLogprob], pieces: PieceTable) -> int:
 def _entry(token: int, logprob: float, pieces: PieceTable) -> Json:
     return {
         "token": _text(token, pieces),
-        "logprob": max(logprob, LEAST),
+        "logprob": max(logprob, LOGPROB_MIN),
         "bytes": list(pieces.written(token)),
     }
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine_server.errors import bad_request
-from workers.engine_server.requests import ResponseFormat, Sampling, StructuredOutputs
+from workers.engine_server.requests import GenerationBody, ResponseFormat, StructuredOutputs
 
 _ANY_OBJECT = {"type": "object"}
 
-Asked = tuple[str, Grammar]
+RequestedGrammar = tuple[str, Grammar]
 """The field, and what it asks for."""
 
 
-def grammar_of(body: Sampling) -> Asked | None:
+def grammar_of(body: GenerationBody) -> RequestedGrammar | None:
     """What the request asks for, and in which field; ApiError when it asks twice or in an unknown way."""
     asked = [*_of_openai(body.response_format), *_of_vllm(body.structured_outputs), *_of_fields(body)]
     if len(asked) > 1:
@@ -27,7 +27,7 @@ def grammar_of(body: Sampling) -> Asked | None:
     return asked[0] if asked else None
 
 
-def _of_openai(form: ResponseFormat | None) -> Iterator[Asked]:
+def _of_openai(form: ResponseFormat | None) -> Iterator[RequestedGrammar]:
     if form is None or form.type == "text":
         return
     if form.type == "json_object":
@@ -44,7 +44,7 @@ def _of_openai(form: ResponseFormat | None) -> Iterator[Asked]:
         yield "response_format", _schema(form.json_schema.schema)
 
 
-def _of_vllm(asked: StructuredOutputs | None) -> Iterator[Asked]:
+def _of_vllm(asked: StructuredOutputs | None) -> Iterator[RequestedGrammar]:
     if asked is None:
         return
     if asked.structural_tag is not None:
@@ -66,7 +66,7 @@ def _of_vllm(asked: StructuredOutputs | None) -> Iterator[Asked]:
             yield field, _of_name(field, name, value)
 
 
-def _of_fields(body: Sampling) -> Iterator[Asked]:
+def _of_fields(body: GenerationBody) -> Iterator[RequestedGrammar]:
     fields: Mapping[str, tuple[str, Any]] = {
         "json_schema": ("json", body.json_schema),
         "regex": ("regex", body.regex),

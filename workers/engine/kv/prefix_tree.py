@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from workers.engine.errors import BlockMisused
+from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.events import (
     EVENTS_MAX,
     BlockRemoved,
@@ -37,7 +38,6 @@ from workers.engine.kv.events import (
     digest,
     hash_of,
 )
-from workers.engine.kv.pool import BlockPool
 
 BlockTokens = tuple[int, ...]
 

@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workers.engine.attention.base import Span
-from workers.engine.ids import id_tensor
-from workers.engine.kv.store import KVStore
-from workers.engine.model.spec import ModelSpec
+from workers.engine.attention.attention_backend import Span
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.id_tensor import id_tensor
+from workers.engine.kv.kv_store import KVStore
 
 Window = int | None
 

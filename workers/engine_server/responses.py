@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Sequence
 import orjson
 from aiohttp import web
 
-from workers.engine.aio import OutputStream
+from workers.engine.async_engine import OutputStream
 from workers.engine.request import Output
 from workers.engine.scheduler.sequence import FinishReason
-from workers.engine_server.answers import Answer, Head, Json
+from workers.engine_server.choices import ChoiceState, CompletedChoice
+from workers.engine_server.completion_formatters import CompletionFormatter, CompletionMetadata, Json
 from workers.engine_server.errors import ApiError, translate
-from workers.engine_server.output_state import Choice, Whole
 
 _DONE = b"data: [DONE]\n\n"
 _STREAM_HEADERS = {
@@ -49,10 +49,14 @@ async def as_they_come(choices: Sequence[OutputStream]) -> Outputs:
 
 
 async def send_whole(
-    request: web.Request, outputs: Outputs, choices: Sequence[Choice], answer: Answer, head: Head
+    request: web.Request,
+    outputs: Outputs,
+    choices: Sequence[ChoiceState],
+    answer: CompletionFormatter,
+    head: CompletionMetadata,
 ) -> web.StreamResponse:
     """One JSON, once all choices have ended."""
-    wholes = [Whole(choice=choice) for choice in choices]
+    wholes = [CompletedChoice(choice=choice) for choice in choices]
     async for index, output in outputs:
         wholes[index].said.append(choices[index].hear(output))
     lasts = _lasts(choices)
@@ -62,7 +66,11 @@ async def send_whole(
 
 
 async def send_stream(
-    request: web.Request, outputs: Outputs, choices: Sequence[Choice], answer: Answer, head: Head
+    request: web.Request,
+    outputs: Outputs,
+    choices: Sequence[ChoiceState],
+    answer: CompletionFormatter,
+    head: CompletionMetadata,
 ) -> web.StreamResponse:
     """Frames while it comes."""
     first = await anext(outputs)
@@ -91,7 +99,10 @@ def _refuse_if_late(*outputs: Output) -> None:
 
 
 async def _send_pieces(
-    response: web.StreamResponse, outputs: Outputs, choices: Sequence[Choice], answer: Answer
+    response: web.StreamResponse,
+    outputs: Outputs,
+    choices: Sequence[ChoiceState],
+    answer: CompletionFormatter,
 ) -> None:
     async for index, output in outputs:
         choice = choices[index]
@@ -110,7 +121,7 @@ async def _with_first(first: tuple[int, Output], outputs: Outputs) -> Outputs:
         yield output
 
 
-def _lasts(choices: Sequence[Choice]) -> list[Output]:
+def _lasts(choices: Sequence[ChoiceState]) -> list[Output]:
     """The last output of each choice, once all have ended."""
     return [choice.last for choice in choices if choice.last is not None]
 

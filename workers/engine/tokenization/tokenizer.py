@@ -4,9 +4,9 @@ from pathlib import Path
 
 import tokenizers
 
-from workers.engine.checkpoint import read_json
+from workers.engine.checkpoint.json_files import read_json
 from workers.engine.errors import CheckpointInvalid
-from workers.engine.pieces import PieceTable, is_byte_level
+from workers.engine.tokenization.token_bytes import PieceTable, is_byte_level
 
 LONG_TEXT_CHARS = 8192
 """Texts above this take milliseconds to encode; an event loop should have a thread do it."""

@@ -10,7 +10,7 @@ What was given out is never taken back: all pieces joined are the text of the wh
 import codecs
 from collections.abc import Sequence
 
-from workers.engine.pieces import PieceTable
+from workers.engine.tokenization.token_bytes import PieceTable
 
 
 class _Stop:

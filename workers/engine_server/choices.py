@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from workers.engine.request import Output
 from workers.engine.sampling.logprobs import TokenLogprob
-from workers.engine_server.tools.call_parser import CallParser, CallPiece, Piece
+from workers.engine_server.tools.call_parser import CallDelta, CallParser, ParsedPiece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ChoiceDelta:
     """Text, pieces of tool calls, and the log probabilities of the tokens that they came from."""
 
     text: str = ""
-    calls: tuple[CallPiece, ...] = ()
+    calls: tuple[CallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
     def __bool__(self) -> bool:
@@ -22,7 +22,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeCall:
+class CompletedToolCall:
     """A tool call with all of its arguments."""
 
     id: str
@@ -31,19 +31,19 @@ class WholeCall:
 
 
 @dataclass(slots=True, kw_only=True)
-class Choice:
+class ChoiceState:
     """One choice while it is said. `parser` None: all of it is text."""
 
     parser: CallParser | None = None
     last: Output | None = None
 
-    def hear(self, output: Output) -> Said:
+    def hear(self, output: Output) -> ChoiceDelta:
         """What this output adds."""
         self.last = output
         if self.parser is None:
-            return Said(text=output.text, logprobs=output.logprobs)
+            return ChoiceDelta(text=output.text, logprobs=output.logprobs)
         pieces = self.parser.push(output.text) + (self.parser.end() if output.finish else [])
-        return Said(
+        return ChoiceDelta(
             text="".join(piece for piece in pieces if isinstance(piece, str)),
             calls=_joined(pieces),
             logprobs=output.logprobs,
@@ -66,11 +66,11 @@ class Choice:
 
 
 @dataclass(slots=True, kw_only=True)
-class Whole:
+class CompletedChoice:
     """All that a choice said, for clients that do not stream."""
 
-    choice: Choice
-    said: list[Said] = field(default_factory=list)
+    choice: ChoiceState
+    said: list[ChoiceDelta] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -78,11 +78,11 @@ class Whole:
         return "".join(said.text for said in self.said)
 
     @property
-    def calls(self) -> list[WholeCall]:
+    def calls(self) -> list[CompletedToolCall]:
         """Its tool calls."""
         pieces = [piece for said in self.said for piece in said.calls]
         return [
-            WholeCall(
+            CompletedToolCall(
                 id=begin.id,
                 name=begin.name or "",
                 arguments="".join(piece.arguments for piece in pieces if piece.index == begin.index),
@@ -97,17 +97,17 @@ class Whole:
         return tuple(one for said in self.said for one in said.logprobs)
 
 
-def _joined(pieces: Sequence[Piece]) -> tuple[CallPiece, ...]:
+def _joined(pieces: Sequence[ParsedPiece]) -> tuple[CallDelta, ...]:
     """The pieces of calls; neighbours of one call become one, but what begins a call stands alone."""
-    joined: list[CallPiece] = []
+    joined: list[CallDelta] = []
     for piece in _calls(pieces):
         before = joined[-1] if joined else None
         if before and before.id is None and before.index == piece.index and piece.id is None:
-            joined[-1] = CallPiece(index=piece.index, arguments=before.arguments + piece.arguments)
+            joined[-1] = CallDelta(index=piece.index, arguments=before.arguments + piece.arguments)
         else:
             joined.append(piece)
     return tuple(joined)
 
 
-def _calls(pieces: Iterable[Piece]) -> list[CallPiece]:
-    return [piece for piece in pieces if isinstance(piece, CallPiece)]
+def _calls(pieces: Iterable[ParsedPiece]) -> list[CallDelta]:
+    return [piece for piece in pieces if isinstance(piece, CallDelta)]

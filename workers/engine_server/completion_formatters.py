@@ -16,15 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workers.engine.pieces import PieceTable
 from workers.engine.request import Output
-from workers.engine_server import likelihoods
-from workers.engine_server.output_state import Choice, Said, Whole
-from workers.engine_server.tools.call_parser import CallPiece
+from workers.engine.tokenization.token_bytes import PieceTable
+from workers.engine_server import logprobs
+from workers.engine_server.choices import ChoiceDelta, ChoiceState, CompletedChoice
+from workers.engine_server.tools.call_parser import CallDelta
 
 Json = dict[str, Any]
 
-GOES_ON: Mapping[str, Any] = {"finish_reason": None}
+UNFINISHED: Mapping[str, Any] = {"finish_reason": None}
 
 
 def usage(outputs: Sequence[Output], per_prompt: int) -> Json:
@@ -42,7 +42,7 @@ def usage(outputs: Sequence[Output], per_prompt: int) -> Json:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class CompletionMetadata:
     """What all chunks of one answer have in common."""
 
     rid: str
@@ -69,18 +69,18 @@ class Head:
         } | ({"usage": None} if self.include_usage else {})
 
 
-class Answer(Protocol):
+class CompletionFormatter(Protocol):
     """How one kind of answer is written."""
 
     def first(self, index: int) -> Json | None:
         """The chunk before anything that a choice says, if there is one."""
         ...
 
-    def pieces(self, index: int, said: Said) -> Iterator[Json]:
+    def pieces(self, index: int, said: ChoiceDelta) -> Iterator[Json]:
         """The chunks of what was said."""
         ...
 
-    def last(self, index: int, choice: Choice) -> Json:
+    def last(self, index: int, choice: ChoiceState) -> Json:
         """The chunk that ends a choice."""
         ...
 
@@ -88,39 +88,39 @@ class Answer(Protocol):
         """The chunk with the usage."""
         ...
 
-    def whole(self, choices: Sequence[Whole], outputs: Sequence[Output]) -> Json:
+    def whole(self, choices: Sequence[CompletedChoice], outputs: Sequence[Output]) -> Json:
         """Everything at once, for clients that do not stream."""
         ...
 
 
-class ChatAnswer:
+class ChatCompletionFormatter:
     """chat.completion and chat.completion.chunk."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: CompletionMetadata) -> None:
         self._head = head
 
     def first(self, index: int) -> Json | None:
-        """As promised by Answer."""
+        """As promised by CompletionFormatter."""
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def pieces(self, index: int, said: Said) -> Iterator[Json]:
-        """As promised by Answer."""
+    def pieces(self, index: int, said: ChoiceDelta) -> Iterator[Json]:
+        """As promised by CompletionFormatter."""
         deltas: list[Json] = [{"content": said.text}] if said.text else []
         deltas += [{"tool_calls": [_call_delta(call)]} for call in said.calls]
         # Log probabilities go with the first chunk of what their tokens said, or with an empty one.
         for number, delta in enumerate(deltas or [{"content": ""}]):
             yield self._delta(index, delta, logprobs=None if number else self._logprobs(said))
 
-    def last(self, index: int, choice: Choice) -> Json:
-        """As promised by Answer."""
+    def last(self, index: int, choice: ChoiceState) -> Json:
+        """As promised by CompletionFormatter."""
         return self._delta(index, {}, choice.ending)
 
     def counts(self, outputs: Sequence[Output]) -> Json:
-        """As promised by Answer."""
+        """As promised by CompletionFormatter."""
         return self._chunk([]) | {"usage": usage(outputs, self._head.per_prompt)}
 
-    def whole(self, choices: Sequence[Whole], outputs: Sequence[Output]) -> Json:
-        """As promised by Answer."""
+    def whole(self, choices: Sequence[CompletedChoice], outputs: Sequence[Output]) -> Json:
+        """As promised by CompletionFormatter."""
         answers: list[Json] = [
             {
                 "index": index,
@@ -135,18 +135,18 @@ class ChatAnswer:
         }
 
     def _delta(
-        self, index: int, delta: Json, ending: Mapping[str, Any] = GOES_ON, logprobs: Json | None = None
+        self, index: int, delta: Json, ending: Mapping[str, Any] = UNFINISHED, logprobs: Json | None = None
     ) -> Json:
         return self._chunk([{"index": index, "delta": delta, "logprobs": logprobs, **ending}])
 
     def _chunk(self, choices: list[Json]) -> Json:
         return self._head.chunk("chatcmpl", "chat.completion.chunk", choices)
 
-    def _logprobs(self, said: Said | Whole) -> Json | None:
-        return likelihoods.of_chat(said.logprobs, self._head.pieces) if self._head.logprobs else None
+    def _logprobs(self, said: ChoiceDelta | CompletedChoice) -> Json | None:
+        return logprobs.of_chat(said.logprobs, self._head.pieces) if self._head.logprobs else None
 
 
-def _message(whole: Whole) -> Json:
+def _message(whole: CompletedChoice) -> Json:
     calls: list[Json] = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in whole.calls
@@ -155,7 +155,7 @@ def _message(whole: Whole) -> Json:
     return message | {"content": whole.text or None, "tool_calls": calls} if calls else message
 
 
-def _call_delta(call: CallPiece) -> Json:
+def _call_delta(call: CallDelta) -> Json:
     if call.id is None:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     return {
@@ -166,32 +166,32 @@ def _call_delta(call: CallPiece) -> Json:
     }
 
 
-class TextAnswer:
+class TextCompletionFormatter:
     """text_completion."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: CompletionMetadata) -> None:
         self._head = head
         self._offsets: dict[int, int] = {}
         """Of each choice, the characters that log probabilities were told of."""
 
     def first(self, index: int) -> Json | None:
-        """As promised by Answer."""
+        """As promised by CompletionFormatter."""
         return self._chunk([_text(index, self._head.echoes[index])]) if self._head.echoes else None
 
-    def pieces(self, index: int, said: Said) -> Iterator[Json]:
-        """As promised by Answer."""
+    def pieces(self, index: int, said: ChoiceDelta) -> Iterator[Json]:
+        """As promised by CompletionFormatter."""
         yield self._chunk([_text(index, said.text, logprobs=self._logprobs(index, said))])
 
-    def last(self, index: int, choice: Choice) -> Json:
-        """As promised by Answer."""
+    def last(self, index: int, choice: ChoiceState) -> Json:
+        """As promised by CompletionFormatter."""
         return self._chunk([_text(index, "", choice.ending)])
 
     def counts(self, outputs: Sequence[Output]) -> Json:
-        """As promised by Answer."""
+        """As promised by CompletionFormatter."""
         return self._chunk([]) | {"usage": usage(outputs, self._head.per_prompt)}
 
-    def whole(self, choices: Sequence[Whole], outputs: Sequence[Output]) -> Json:
-        """As promised by Answer."""
+    def whole(self, choices: Sequence[CompletedChoice], outputs: Sequence[Output]) -> Json:
+        """As promised by CompletionFormatter."""
         echoes = self._head.echoes or [""] * len(choices)
         texts = [
             _text(index, echo + whole.text, whole.choice.ending, self._logprobs(index, whole))
@@ -202,13 +202,15 @@ class TextAnswer:
     def _chunk(self, choices: list[Json]) -> Json:
         return self._head.chunk("cmpl", "text_completion", choices)
 
-    def _logprobs(self, index: int, said: Said | Whole) -> Json | None:
+    def _logprobs(self, index: int, said: ChoiceDelta | CompletedChoice) -> Json | None:
         if not self._head.logprobs:
             return None
         offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + likelihoods.text_length(said.logprobs, self._head.pieces)
-        return likelihoods.of_text(said.logprobs, self._head.pieces, offset)
+        self._offsets[index] = offset + logprobs.text_length(said.logprobs, self._head.pieces)
+        return logprobs.of_text(said.logprobs, self._head.pieces, offset)
 
 
-def _text(index: int, text: str, ending: Mapping[str, Any] = GOES_ON, logprobs: Json | None = None) -> Json:
+def _text(
+    index: int, text: str, ending: Mapping[str, Any] = UNFINISHED, logprobs: Json | None = None
+) -> Json:
     return {"index": index, "text": text, "logprobs": logprobs, **ending}

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workers.chat_template import ChatTemplate, Message, NothingToContinue
-from workers.engine.tokenizer import LONG_TEXT_CHARS, Tokenizer
+from workers.engine.tokenization.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from workers.engine_server.errors import bad_request
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
-class Prompts:
+class PromptTokenizer:
     """The tokenizer and the chat template of one model; `template` is None when it has none."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:

@@ -15,7 +15,7 @@ A fork shares the block that is not full yet as well, and whoever writes into it
 from collections.abc import Sequence
 from typing import Protocol
 
-from workers.engine.kv.prefix import BlockTokens, PrefixNode, PrefixTree
+from workers.engine.kv.prefix_tree import BlockTokens, PrefixNode, PrefixTree
 
 NextBlock = tuple[str, PrefixNode | None, BlockTokens]
 Copy = tuple[int, int]

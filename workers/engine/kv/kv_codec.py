@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from workers.engine.config import KvDtype
-from workers.engine.model.spec import ModelSpec
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import KvDtype
 
 GROUP = 64
 _HALF_MAX = torch.finfo(torch.float16).max

@@ -12,20 +12,20 @@ from typing import Protocol
 
 import torch
 
-from workers.engine.attention.sdpa import SdpaBackend
-from workers.engine.config import EngineConfig
-from workers.engine.embedding import Embedder
+from workers.engine.attention.sdpa_backend import SdpaBackend
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.errors import ConfigInvalid
+from workers.engine.execution.embedding import Embedder
 from workers.engine.execution.runner import Runner
-from workers.engine.kv.codec import kv_codec
-from workers.engine.kv.sizing import pool_blocks
-from workers.engine.kv.store import KVStore
-from workers.engine.model.spec import ModelSpec
-from workers.engine.model.weights import load_decoder
+from workers.engine.kv.kv_codec import kv_codec
+from workers.engine.kv.kv_store import KVStore
+from workers.engine.kv.pool_sizing import pool_blocks
+from workers.engine.model.weight_loading import load_decoder
+from workers.engine.scheduler.drafter import Drafter
 from workers.engine.scheduler.plan import Sampled, StepPlan
-from workers.engine.speculative.drafter import Drafter
 from workers.engine.speculative.loading import Target, draft_bytes_per_token, draft_spec, load_drafter
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

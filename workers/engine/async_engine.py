@@ -20,15 +20,15 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from workers.engine.engine import Engine
+from workers.engine.engine_parts import EngineInfo
 from workers.engine.errors import EngineError, EngineFailed, RequestRefused
 from workers.engine.grammar.queue import CompileQueue
 from workers.engine.kv.events import KVEvent
 from workers.engine.loads import Loads
 from workers.engine.metrics import EngineMetrics
-from workers.engine.parts import EngineInfo
 from workers.engine.request import Output, Request
 from workers.engine.scheduler.limits import Limits
-from workers.engine.tokenizer import Tokenizer
+from workers.engine.tokenization.tokenizer import Tokenizer
 
 _log = logging.getLogger("radixgate.engine")
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workers.engine.checkpoint import integer, number
+from workers.engine.checkpoint.json_files import integer, number
 from workers.engine.errors import CheckpointInvalid
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]

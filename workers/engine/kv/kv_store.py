@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.engine.kv.codec import Codec, KVCodec
-from workers.engine.model.spec import ModelSpec
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.kv.kv_codec import Codec, KVCodec
 
 
 class KVStore:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workers.engine.checkpoint import integer, number, read_json, read_json_if_present
+from workers.engine.checkpoint.json_files import integer, number, read_json, read_json_if_present
+from workers.engine.checkpoint.quantization_spec import QuantSpec, quant_spec
+from workers.engine.checkpoint.rope_spec import RopeSpec, rope_spec
 from workers.engine.errors import CheckpointInvalid
-from workers.engine.model.quant_spec import QuantSpec, quant_spec
-from workers.engine.model.rope_spec import RopeSpec, rope_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

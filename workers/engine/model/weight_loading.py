@@ -16,15 +16,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from workers.engine.checkpoint import read_json
-from workers.engine.config import Quantization
+from workers.engine.checkpoint.json_files import read_json
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import Quantization
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.model.decoder import Decoder, Layer
 from workers.engine.model.linear import Linear, Projection, Stacked
-from workers.engine.model.quant import GroupLinear, Groups, projection
 from workers.engine.model.quantised_checkpoint import read_groups
+from workers.engine.model.quantization import GroupLinear, Groups, projection
 from workers.engine.model.rope import RopeTable
-from workers.engine.model.spec import ModelSpec
 
 
 def load_decoder(

@@ -2,10 +2,10 @@
 
 import torch
 
-from workers.engine.config import EngineConfig
+from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.errors import ConfigInvalid
-from workers.engine.kv.codec import KVCodec
-from workers.engine.model.spec import ModelSpec
+from workers.engine.kv.kv_codec import KVCodec
 
 CPU_BYTES = 1 << 30
 CUDA_SHARE = 0.8

@@ -16,8 +16,8 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from workers.engine.config import Quantization
-from workers.engine.model import packed
+from workers.engine.config.engine_config import Quantization
+from workers.engine.model import packed_weights
 from workers.engine.model.linear import Projection, plain
 from workers.engine.model.row_counts import linear
 
@@ -51,9 +51,9 @@ class Int8Linear:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """As promised by Projection."""
-        few = len(rows) <= packed.INT8_ROWS_MAX and packed.has_int8(rows.device, rows.dtype)
+        few = len(rows) <= packed_weights.INT8_ROWS_MAX and packed_weights.has_int8(rows.device, rows.dtype)
         if few:
-            product = packed.int8_product(rows.contiguous(), self.steps, self.scale)
+            product = packed_weights.int8_product(rows.contiguous(), self.steps, self.scale)
         elif rows.dtype == torch.float16:
             # Sums of unscaled steps can be larger than a float16.
             product = linear(rows, self.dequantised())
@@ -123,7 +123,7 @@ class GroupLinear:
     `scale_and_middle` is [in / group, out, 2].
     """
 
-    steps: Tensor | packed.PackedInt4
+    steps: Tensor | packed_weights.PackedInt4
     bits: int
     halves: bool
     scale_and_middle: Tensor
@@ -133,10 +133,10 @@ class GroupLinear:
     @classmethod
     def build(cls, groups: Groups, bias: Tensor | None, dtype: torch.dtype) -> "GroupLinear":
         """Packed as this machine multiplies it best, for a model that computes in `dtype`."""
-        steps: Tensor | packed.PackedInt4 | None = None
+        steps: Tensor | packed_weights.PackedInt4 | None = None
         halves = groups.bits == 4 and groups.steps.shape[1] % 2 == 0
         if groups.bits == 4:
-            steps = packed.PackedInt4.pack(groups.steps, groups.group, dtype)
+            steps = packed_weights.PackedInt4.pack(groups.steps, groups.group, dtype)
         if steps is None:
             steps = groups.steps[:, 0::2] | groups.steps[:, 1::2] << 4 if halves else groups.steps
         return cls(
@@ -151,12 +151,12 @@ class GroupLinear:
     @property
     def num_bytes(self) -> int:
         """As promised by Projection."""
-        steps = self.steps.packed if isinstance(self.steps, packed.PackedInt4) else self.steps
+        steps = self.steps.packed if isinstance(self.steps, packed_weights.PackedInt4) else self.steps
         return steps.nbytes + self.scale_and_middle.nbytes
 
     def dequantised(self) -> Tensor:
         """The weight, [out, in], its columns in `order`."""
-        if isinstance(self.steps, packed.PackedInt4):
+        if isinstance(self.steps, packed_weights.PackedInt4):
             steps = self.steps.unpack()
         elif self.halves:
             steps = torch.stack((self.steps & 15, self.steps >> 4), dim=2).flatten(1)
@@ -171,7 +171,7 @@ class GroupLinear:
         """As promised by Projection."""
         if self.order is not None:
             rows = rows.index_select(1, self.order)
-        if isinstance(self.steps, packed.PackedInt4) and len(rows) <= packed.INT4_ROWS_MAX:
+        if isinstance(self.steps, packed_weights.PackedInt4) and len(rows) <= packed_weights.INT4_ROWS_MAX:
             group = rows.shape[1] // len(self.scale_and_middle)
             product = self.steps.product(rows.contiguous(), group, self.scale_and_middle)
         else:

@@ -11,8 +11,8 @@ They keep the promise of `Table`. (The names of what is lost are those of Kwon e
 
 from collections.abc import Sequence
 
-from workers.engine.kv.pool import BlockPool
-from workers.engine.kv.table import Copy, NextBlock
+from workers.engine.kv.block_pool import BlockPool
+from workers.engine.kv.block_table import Copy, NextBlock
 
 
 class ContiguousTable:

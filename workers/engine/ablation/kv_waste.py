@@ -11,8 +11,8 @@ external   free, yet too scattered for the request that waits first
 
 from dataclasses import dataclass
 
-from workers.engine.kv.baselines import ContiguousTable
-from workers.engine.kv.pool import BlockPool
+from workers.engine.kv.baseline_tables import ContiguousTable
+from workers.engine.kv.block_pool import BlockPool
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import Sequence
 

@@ -1,0 +1,1 @@
+"""The settings of an engine, and of its speculative decoding."""
