@@ -8,8 +8,10 @@ PYTEST_ARGS ?=
 TEST_PROCESSES ?= 2
 REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py test_quota_windows.py test_shared_queue.py test_index_audit.py) \
 	$(addprefix tests/conformance/, test_prefix_index.py test_quota_store.py) \
-	$(addprefix tests/integration/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_quota_race.py test_shared_index.py \
-	test_shared_turns.py test_shared_queue.py test_index_keeper.py test_index_reader.py test_index_namespaces.py test_index_commands.py test_feed_leases.py test_feed_takeover.py)
+	$(addprefix tests/integration/radix_cache/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_index_maintenance.py \
+	test_reader.py test_namespaces.py test_feed_leases.py) \
+	$(addprefix tests/integration/, quotas/test_quota_race.py queueing/test_shared_turns.py queueing/test_shared_queue.py \
+	kv_index/test_shared_index.py kv_index/test_feed_takeover.py cli/test_index_commands.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \

@@ -1,4 +1,4 @@
-"""What every TenantDirectory promises. (What single kinds of keys do is in tests/unit/gateway/test_keys.py.)"""
+"""Every TenantDirectory keeps the promises of the protocol. tests/unit/gateway/tenants tests single kinds of keys."""
 
 from hashlib import sha256
 from pathlib import Path

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from tests.engines.processes import MODEL
-from tests.integration.test_whole import ask, cached, conversation
+from tests.integration.routing.test_prefix_cache_routing import ask, cached, conversation
 
 
 async def whole(running, url, messages, **more):

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tests.engines.processes import MODEL
-from tests.integration.test_kv_events import feed_of, feeds_of, held, index_of
-from tests.integration.test_whole import ask, cached, conversation, text
+from tests.integration.kv_index.test_kv_events import feed_of, feeds_of, held, index_of
+from tests.integration.routing.test_prefix_cache_routing import ask, cached, conversation, text
 
 TENANTS = ("acme", "globex")
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engines.processes import Engine, SglangOfOneTokenPages
 from tests.engines.test_caches import TENANTS, foretold
-from tests.integration.test_kv_events import feed_of, held, index_of
-from tests.integration.test_whole import conversation, text
+from tests.integration.kv_index.test_kv_events import feed_of, held, index_of
+from tests.integration.routing.test_prefix_cache_routing import conversation, text
 
 BLOCK = 16
 

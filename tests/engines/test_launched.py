@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.worker_registry import WorkerRegistry
 from radix_cache.redis.scripts import ScriptCaller
 from tests.engines.conftest import KINDS
 from tests.engines.launched import LaunchedWorker, gone
 from tests.engines.processes import MODEL, START_SECONDS_MAX, Sglang, Vllm
 from tests.engines.test_caches import foretold
 from tests.engines.test_losses import health
-from tests.integration.test_kv_events import feed_of, held
-from tests.integration.test_whole import conversation
+from tests.integration.kv_index.test_kv_events import feed_of, held
+from tests.integration.routing.test_prefix_cache_routing import conversation
 from workers.launching.engine_flags import PAGE_SIZE
 
 LOST_SECONDS_MAX = 90

@@ -5,8 +5,8 @@ import json
 import signal
 
 from tests.engines.test_caches import foretold, heard
-from tests.integration.test_kv_events import feed_of, held
-from tests.integration.test_whole import ask, conversation
+from tests.integration.kv_index.test_kv_events import feed_of, held
+from tests.integration.routing.test_prefix_cache_routing import ask, conversation
 
 
 def health(running, worker="w0"):

@@ -5,7 +5,7 @@ import pytest
 from tests.engines.launched import LaunchedWorker
 from tests.engines.processes import MODEL, SglangOfTwoRanks
 from tests.engines.test_launched import is_up, listening
-from tests.integration.test_whole import ask, cached, conversation
+from tests.integration.routing.test_prefix_cache_routing import ask, cached, conversation
 
 
 @pytest.fixture

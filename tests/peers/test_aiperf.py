@@ -14,7 +14,7 @@ import pytest
 
 from policies.simulation.trace import read_trace
 from tests.fakes.scripted_worker import ScriptedWorker
-from tests.integration.test_bench_command import bench
+from tests.integration.bench.test_bench_command import bench
 from workers.engine import tiny_checkpoint
 
 AIPERF = Path(__file__).parents[2] / ".tools" / "aiperf" / "venv" / "bin" / "aiperf"

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from gateway.domain.errors import Overloaded
-from gateway.web import chat_answers
 from gateway.web.anthropic import answers as messages
+from gateway.web.openai import chat_completions
 from gateway.web.responses import answers as responses
 from gateway.web.responses import items, wire
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.tools import Tools
-from tests.unit.gateway import test_anthropic_events, test_responses_items
+from tests.unit.gateway.web.anthropic import test_events
+from tests.unit.gateway.web.responses import test_items
 
 TOOLS = Path(__file__).parents[2] / ".tools"
 SAID = {
@@ -51,7 +52,7 @@ def faults(sdk, kind, found):
 
 def chat(**choice):
     body = {"model": "m", "choices": [{"message": SAID, "finish_reason": "stop", **choice}], "usage": USAGE}
-    return chat_answers.read(json.dumps(body).encode())
+    return chat_completions.read(json.dumps(body).encode())
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "content_filter"])
@@ -63,7 +64,7 @@ def test_a_message(finish):
 def test_a_messages_events():
     made = [
         event
-        for name, event in test_anthropic_events.translated(*test_anthropic_events.STREAM)
+        for name, event in test_events.translated(*test_events.STREAM)
         if name != "ping"  # The SDK reads past it.
     ]
     assert len({event["type"] for event in made}) == 6
@@ -119,7 +120,7 @@ def test_a_response_and_its_events(sdk, body):
     ]
     assert faults(sdk, "openai.types.responses Response", made) == []
     events = ResponseEvents(opening, Tools(body.tools))
-    text = events.begin() + b"".join(map(events.feed, test_responses_items.STREAM))
+    text = events.begin() + b"".join(map(events.feed, test_items.STREAM))
     closing, output = events.close()
     text += closing + events.last(responses.ended(events.response, output, events.finish, events.usage, 2.0))
     found = [json.loads(part.split("\ndata: ")[1]) for part in text.decode().split("\n\n")[:-1]]

@@ -11,7 +11,7 @@ from gateway.fleet.response_shape import NAMES_MAX, Shapes
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import Assembly
 from gateway.telemetry.record import Progress
-from gateway.web.openai import decode
+from gateway.web.openai.inference_requests import decode
 
 BLANK = st.sampled_from([None, []])
 BLANKS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3).map("x_{}".format), BLANK, max_size=4)

@@ -20,7 +20,7 @@ from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota import Refusal
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret, SettingsProblem
-from gateway.tokenization.prompts import TextEncoder
+from gateway.tokenization.prompt_encoders import TextEncoder
 from policies.admission.limit_windows import Window
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from workers.engine.tiny_checkpoint import build
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.serving import serve
 from workers.engine_server.worker import EngineWorker
@@ -61,14 +60,6 @@ class Client:
     async def until_idle(self) -> None:
         now = await self.until(num_running_reqs=0, num_waiting_reqs=0)
         assert now["num_used_tokens"] == 0
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("models")
-    return build(
-        root / "tiny", hidden=32, layers=1, heads=2, kv_heads=1, intermediate=48, vocab=512, context=8192
-    )
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Client]]

@@ -1,0 +1,325 @@
+"""Workers and routes in the admin API, and `radixgate route`. Scripted workers, real Valkey, SQLite."""
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack
+
+import pytest
+
+from gateway.adminapi import openapi
+from gateway.discovery.worker_registry import WorkerRegistry
+from policies.routing.checked_policy import PromiseBroken
+from policies.routing.cost import Cost
+from tests.fakes.scripted_worker import ScriptedWorker
+
+TOKEN = "an-operators-token"
+LONG = "word " * 400
+
+
+@pytest.fixture
+def operated(gateway, tmp_path):
+    """Makes gateways with a database, where TOKEN is an owner's."""
+
+    def start(*workers, **settings):
+        url = f"sqlite:///{tmp_path}/tenants.db"
+        return gateway(*workers, **{"database.url": url, "admin.token": TOKEN, **settings})
+
+    return start
+
+
+async def call(running, method, path, body=None):
+    more = {"json": body} if body is not None else {}
+    url = f"{running.admin}{openapi.BASE}{path}"
+    async with running.http.request(
+        method, url, headers={"Authorization": f"Bearer {TOKEN}"}, **more
+    ) as response:
+        return response.status, await response.json(content_type=None)
+
+
+async def served(running, count=4):
+    for number in range(count):
+        async with running.chat(f"question {number}") as response:
+            assert response.status == 200, await response.text()
+
+
+async def explained(running, text, tenant="acme", model="m"):
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    return await call(running, "POST", "/route", {"tenant": tenant, "body": body})
+
+
+async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(operated):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with operated(one, two, **{"routing.policy": "round_robin"}) as running:
+            fleet = running.here.gateway.fleet
+            two.then(gap=0.2, tokens=8)
+            streams = [await running.chat("long", stream=True) for _ in range(2)]
+            assert (await call(running, "POST", "/workers/w1/drain"))[0] == 202
+            await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
+            before = len(two.seen)
+            await served(running)
+            assert len(two.seen) == before
+            for stream in streams:
+                assert (await stream.text()).rstrip().endswith("[DONE]")
+            _, page = await call(running, "GET", "/workers")
+            assert [(w["id"], w["state"], w["found"]) for w in page["data"]] == [
+                ("w0", "up", "settings"),
+                ("w1", "draining", "settings"),
+            ]
+            assert (await call(running, "POST", "/workers/w1/resume"))[0] == 202
+            await running.until(lambda: fleet["w1"].health.health.value == "up", 20)
+            _, told = await call(running, "GET", "/audit?kind=workers")
+            assert [(entry["action"], entry["subject"]) for entry in told["data"]] == [
+                ("resume", "w1"),
+                ("drain", "w1"),
+            ]
+
+
+def that_sleeps():
+    worker = ScriptedWorker()
+    for path in ("/release_memory_occupation", "/resume_memory_occupation"):
+        worker.others[path] = ("application/json", b"{}")
+    return worker
+
+
+async def test_a_worker_is_put_to_sleep_and_woken_and_all_of_it_is_written_down(operated):
+    async with ScriptedWorker() as one, that_sleeps() as two, operated(one, two) as running:
+        fleet = running.here.gateway.fleet
+        assert await call(running, "POST", "/workers/w1/sleep") == (200, {"id": "w1", "state": "asleep"})
+        assert len(two.seen) == 1
+        await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
+        await served(running)
+        assert len(two.seen) == 1
+        assert (await call(running, "POST", "/workers/w1/wake"))[0] == 200
+        assert len(two.seen) == 2
+        await running.until(lambda: fleet["w1"].health.health.value == "up", 20)
+        _, told = await call(running, "GET", "/audit?kind=workers")
+        assert [(entry["action"], entry["subject"]) for entry in told["data"]] == [
+            ("wake", "w1"),
+            ("sleep", "w1"),
+        ]
+
+
+async def test_a_worker_that_cannot_sleep_goes_on_as_before(operated):
+    async with that_sleeps() as one, operated(one) as running:
+        one.other_status = 500
+        status, problem = await call(running, "POST", "/workers/w0/sleep")
+        assert (status, "status 500 from /release_memory_occupation" in problem["detail"]) == (503, True)
+        here = running.here.gateway
+        registry = WorkerRegistry(here.scripts, here.settings.redis.prefix)
+        assert await registry.draining() == frozenset()
+        # One that was drained before stays so.
+        await call(running, "POST", "/workers/w0/drain")
+        await call(running, "POST", "/workers/w0/sleep")
+        assert await registry.draining() == {"w0"}
+
+
+async def test_a_worker_of_a_kind_that_does_not_sleep_is_not_asked_to(operated):
+    async with ScriptedWorker() as one, operated(one, kind="openai") as running:
+        status, problem = await call(running, "POST", "/workers/w0/wake")
+        assert (status, problem["detail"]) == (409, "It is of a kind that does not sleep: openai.")
+
+
+async def test_a_worker_at_work_is_not_put_to_sleep(operated):
+    async with that_sleeps() as one, operated(one) as running:
+        one.then(gap=3600.0)
+        async with running.chat("long", stream=True) as response:
+            await response.content.readline()
+            status, problem = await call(running, "POST", "/workers/w0/sleep")
+            assert (status, problem["detail"]) == (
+                409,
+                "Requests under way there: 1. Drain it, and let them end first.",
+            )
+        await running.until(lambda: running.idle)
+
+
+async def test_an_engine_sleeps_when_its_gateways_have_heard_of_it(operated):
+    async with ScriptedWorker() as one, that_sleeps() as two, operated(one, two) as running:
+        worker, found = running.here.gateway.fleet["w1"], []
+        sleep = worker.adapter.sleep
+
+        async def told():
+            found.append(worker.health.health.value)
+            await sleep()
+
+        worker.adapter.sleep = told
+        assert (await call(running, "POST", "/workers/w1/sleep"))[0] == 200
+        assert found == ["draining"]
+
+
+async def test_what_comes_before_it_is_drained_is_not_slept_under(operated, monkeypatch):
+    async with that_sleeps() as one, operated(one) as running, AsyncExitStack() as stack:
+        drain = WorkerRegistry.drain
+
+        async def drained(registry, workers):
+            response = await stack.enter_async_context(running.chat("long", stream=True))
+            await response.content.readline()
+            await drain(registry, workers)
+
+        one.then(gap=3600.0)
+        monkeypatch.setattr(WorkerRegistry, "drain", drained)
+        assert (await call(running, "POST", "/workers/w0/sleep"))[0] == 409
+        here = running.here.gateway
+        registry = WorkerRegistry(here.scripts, here.settings.redis.prefix)
+        assert await registry.draining() == frozenset()
+        await stack.aclose()
+        await running.until(lambda: running.idle)
+
+
+async def test_a_worker_is_registered_and_taken_out_again(operated):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with operated(one, discovery="[{kind: redis}]") as running:
+            fleet = running.here.gateway.fleet
+            put = {"kind": "sglang", "url": two.url}
+            assert (await call(running, "PUT", "/workers/late", put))[0] == 202
+            await running.until(lambda: "late" in fleet and fleet["late"].health.health.value == "up", 20)
+            _, page = await call(running, "GET", "/workers")
+            assert {w["id"]: w["found"] for w in page["data"]}["late"] == "registry in Redis"
+            assert (await call(running, "DELETE", "/workers/late"))[0] == 202
+            await running.until(lambda: "late" not in fleet, 20)
+            assert (await call(running, "DELETE", "/workers/late"))[0] == 404
+            _, told = await call(running, "GET", "/audit/verification")
+            assert told["broken"] is None
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("POST", "/workers/nobody/drain", None, 404, "no worker 'nobody'"),
+        ("POST", "/workers/nobody/sleep", None, 404, "no worker 'nobody'"),
+        ("PUT", "/workers/w0", {"kind": "sglang", "url": "http://h:1"}, 409, "stands in the settings"),
+        ("PUT", "/workers/x", {"kind": "sglang", "url": "http://h:1"}, 409, "discovery has no"),
+        ("PUT", "/workers/x", {"kind": "sglang", "url": "h"}, 400, "url"),
+        ("POST", "/route", {"tenant": "nobody", "body": {"model": "m"}}, 404, "no tenant"),
+        ("POST", "/route", {"tenant": "acme", "body": {"model": "m"}}, 400, "message"),
+        (
+            "POST",
+            "/route",
+            {"tenant": "acme", "body": {"model": "none", "messages": [{"role": "user", "content": "a"}]}},
+            404,
+            "none",
+        ),
+    ],
+    ids=["unknown", "unknown-sleeper", "static", "unasked", "url", "tenant", "body", "model"],
+)
+async def test_what_cannot_be_is_refused_with_a_reason(operated, method, path, body, status, says):
+    async with ScriptedWorker() as one, operated(one) as running:
+        found, problem = await call(running, method, path, body)
+        assert (found, says in problem["detail"]) == (status, True), problem
+
+
+async def test_a_route_is_explained_and_nothing_is_sent_or_counted(operated):
+    async with ScriptedWorker() as one, ScriptedWorker() as two, operated(one, two) as running:
+        async with running.chat(LONG) as response:
+            await response.read()
+        await running.until(lambda: running.idle)
+        holder, other = ("w0", "w1") if one.seen else ("w1", "w0")
+        status, found = await explained(running, LONG)
+        assert status == 200
+        first, second = found["workers"]
+        assert (first["worker"], first["rank"], second["worker"]) == (holder, 1, other)
+        assert first["matched_tokens"] > 0 == second["matched_tokens"]
+        assert first["cost_ms"] < second["cost_ms"]
+        assert "tokens held" in first["reason"]
+        terms = first["terms"]
+        assert sum(value for name, value in terms.items() if name.endswith("_ms")) * terms["stay"] == (
+            pytest.approx(first["cost_ms"])
+        )
+        assert len(one.seen) + len(two.seen) == 1
+        assert (found["policy"], found["model"], found["tenant"], found["waiting"]) == (
+            "cost",
+            "m",
+            "acme",
+            0,
+        )
+        _, stranger = await explained(running, LONG, tenant="globex")
+        assert all(worker["matched_tokens"] == 0 for worker in stranger["workers"])
+        assert running.idle
+
+
+async def test_without_tenants_a_route_is_explained_for_everybody(operated):
+    async with ScriptedWorker() as worker, operated(worker, tenants={}) as running:
+        status, found = await explained(running, "hello", tenant="default")
+        assert (status, found["tenant"], found["workers"][0]["rank"]) == (200, "default", 1)
+        assert (await explained(running, "hello", tenant="acme"))[0] == 404
+
+
+async def test_a_route_leads_to_who_stands_in_for_a_model_that_nobody_serves(operated):
+    models = json.dumps([{"name": "m", "fallbacks": ["none", "next"]}, {"name": "next"}])
+    async with ScriptedWorker(["next"]) as worker, operated(worker, models=models) as running:
+        _, found = await explained(running, "hello")
+        assert (found["asked"], found["model"], found["workers"][0]["rank"]) == ("m", "next", 1)
+
+
+async def test_no_route_is_explained_that_a_tenant_may_not_take(operated):
+    tenants = {"acme": {"models": {"deny": ["m"]}}}
+    async with ScriptedWorker() as worker, operated(worker, tenants=tenants) as running:
+        status, problem = await explained(running, "hello")
+        async with running.chat() as refused:
+            assert (status, refused.status) == (403, 403)
+            assert problem["detail"] == (await refused.json())["error"]["message"]
+
+
+async def test_a_policy_that_cannot_rank_is_named_to_operators(operated, monkeypatch):
+    def broken(*_):
+        raise PromiseBroken("policy cost failed: KeyError: 3 (cost.py, line 7)")
+
+    monkeypatch.setattr(Cost, "rank", broken)
+    async with ScriptedWorker() as worker, operated(worker) as running:
+        status, problem = await explained(running, "hello")
+        async with running.chat() as refused:
+            assert (status, refused.status) == (500, 500)
+            assert "cost.py" not in await refused.text()
+    assert problem["detail"] == "The policy cost failed: KeyError: 3 (cost.py, line 7)."
+
+
+async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):
+    async with ScriptedWorker() as one, ScriptedWorker(["other"]) as two, ScriptedWorker() as three:
+        async with operated(one, two, three) as running:
+            await call(running, "POST", "/workers/w2/drain")
+            fleet = running.here.gateway.fleet
+            await running.until(lambda: fleet["w2"].health.health.value == "draining", 20)
+            _, found = await explained(running, "hello")
+            assert [(w["worker"], w["rank"]) for w in found["workers"]] == [
+                ("w0", 1),
+                ("w1", None),
+                ("w2", None),
+            ]
+            assert [w["reason"] for w in found["workers"][1:]] == ["it does not serve m", "it is draining"]
+
+
+async def test_no_client_sees_why_a_worker_was_chosen(operated):
+    async with ScriptedWorker() as one, operated(one) as running:
+        async with running.chat(LONG, stream=True) as response:
+            said = json.dumps(dict(response.headers)) + await response.text()
+        assert "tokens held" not in said
+        async with running.http.post(f"{running.url}/admin/v1/route", json={}) as response:
+            assert response.status == 404
+
+
+async def test_the_command_prints_the_best_worker_or_all_with_their_terms(operated, tmp_path):
+    async with ScriptedWorker() as one, ScriptedWorker() as two, operated(one, two) as running:
+        prompt = tmp_path / "prompt.txt"
+        prompt.write_text(LONG)
+
+        async def route(*options):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "gateway", "route", str(prompt), "--url", running.admin),
+                *("--token", TOKEN, "--tenant", "acme", *options),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            out, err = await asyncio.wait_for(process.communicate(), 60)
+            return process.returncode, out.decode(), err.decode()
+
+        code, out, err = await route("--model", "m")
+        assert (code, err) == (0, "")
+        assert len(out.splitlines()) == 3
+        code, out, _ = await route("--model", "m", "--explain")
+        assert ("w0" in out, "w1" in out, "own " in out) == (True, True, True)
+        code, out, _ = await route("--model", "m", "--json")
+        assert len(json.loads(out)["workers"]) == 2
+        assert (await route())[0] == 2
+        code, _, err = await route("--model", "none")
+        assert (code, "Traceback" in err) == (1, False)
+        assert one.seen == two.seen == []

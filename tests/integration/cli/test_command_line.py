@@ -1,0 +1,470 @@
+"""The commands, as processes: what they print, what they refuse, how they stop."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from tests.fakes.scripted_worker import ScriptedWorker
+
+
+def radixgate(*arguments, seconds_max=150, **environment):
+    """Runs a command to its end: exit code, output, errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=seconds_max,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def settings_file(tmp_path):
+    def write(**settings):
+        tree = {
+            "workers": [{"id": "a", "kind": "openai", "url": "http://127.0.0.1:9", "models": ["m"]}],
+            "listen": {"port": 0},
+            "admin": {"port": 0},
+            "state_directory": str(tmp_path / "state"),
+            "drain": {"notice_seconds": 0, "seconds": 5},
+            **settings,
+        }
+        path = tmp_path / "gateway.yaml"
+        path.write_text(yaml.safe_dump(tree))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--help"],
+        *([name, "-h"] for name in ("serve", "worker", "demo", "keys", "index", "doctor", "plan", "ladder")),
+    ],
+)
+def test_help_is_given(arguments):
+    code, output, errors = radixgate(*arguments)
+    assert code == (0 if arguments else 2)
+    # typer writes it large, argparse small.
+    assert "usage: " in output.lower()
+    assert errors == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["serve", "--nope"], "serve: No such option: --nope"),
+        (["nope"], "No such command 'nope'"),
+        (["serve", "--config", "/nowhere.yaml"], "/nowhere.yaml: there is no such file"),
+        (["check-config", "--set", "listen.prt=1"], "$.listen.prt: unknown setting (did you mean port?)"),
+        (["serve"], "$.workers: at least one worker is needed"),
+        (["check-config", "--set", "$.listen.port=x"], "$.listen.port: expected a port, 0 to 65535"),
+        (["worker"], "Missing option '--model'"),
+        (["worker", "--model", "/nowhere"], "/nowhere"),
+        (["keys", "hash"], "not a key of the form"),
+        (["plan"], "plan: --config-json is needed"),
+        (["plan", "--config-json", "/nowhere"], "/nowhere cannot be read"),
+        (["plan", "--gpus", "0"], "--gpus"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_two(arguments, expected):
+    code, output, errors = radixgate(*arguments)
+    assert code == 2
+    assert expected in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert output == ""
+
+
+def test_settings_are_checked_and_explained(settings_file):
+    path = settings_file(deployment_secret="very secret")
+    code, output, _ = radixgate("check-config", "--config", path)
+    assert (code, output) == (0, "The settings are right: 1 worker, 0 tenants, policy cost.\n")
+    code, output, _ = radixgate("explain-config", "--config", path, RADIXGATE__LISTEN__PORT="7")
+    assert code == 0
+    assert re.search(r"^\$\.listen\.port +7 +environment RADIXGATE__LISTEN__PORT$", output, re.M)
+    assert re.search(r"^\$\.deployment_secret +\*\*\*\* +", output, re.M)
+    assert "very secret" not in output
+
+
+def test_what_is_odd_is_a_warning_and_no_refusal(settings_file):
+    key = {"id": "k", "hash": "hmac-sha256:" + "0" * 64, "expires": "2020-01-31"}
+    path = settings_file(tenants=[{"id": "acme", "keys": [key]}])
+    code, output, errors = radixgate("check-config", "--config", path, RADIXGATE_LISTEN_PORT="7")
+    assert (code, output) == (0, "The settings are right: 1 worker, 1 tenant, policy cost.\n")
+    assert errors.splitlines() == [
+        "radixgate: warning: environment RADIXGATE_LISTEN_PORT: not a setting; write RADIXGATE__LISTEN__PORT",
+        "radixgate: warning: $.tenants[0].keys[0].expires: 2020-01-31 has passed; this key is refused",
+    ]
+
+
+def test_a_line_stays_one_line_whatever_is_quoted_in_it(tmp_path):
+    path = tmp_path / "gateway.yaml"
+    path.write_text('"a\\nb\\e[1m": 1\n')
+    code, _, errors = radixgate("check-config", "--config", path)
+    assert (code, errors) == (2, "radixgate: $.a\\nb\\x1b[1m: unknown setting\n")
+
+
+def test_a_new_secret_is_announced(tmp_path):
+    (tmp_path / "conf").mkdir()
+    path = tmp_path / "conf" / "gateway.yaml"
+    path.write_text("workers: []\n")
+    secret = tmp_path / "conf" / ".radixgate" / "deployment.secret"
+    for said in ("was generated", "is"):
+        code, _, errors = radixgate("keys", "new", "--config", path)
+        assert code == 0
+        assert errors == f"The deployment secret {said} in {secret}; this key is worth nothing without it.\n"
+    assert secret.read_text()
+    assert radixgate("keys", "new", "--set", "deployment_secret=x")[2] == ""
+
+
+def test_a_new_key_fits_the_settings_and_its_hash_can_be_made_again(settings_file):
+    path = settings_file()
+    code, output, _ = radixgate("keys", "new", "--config", path)
+    assert code == 0
+    key = re.search(r"rg-\S+", output)[0]
+    entry = yaml.safe_load(output.partition("settings:\n")[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", "keys", "hash", "--config", str(path)],
+        input=key,
+        capture_output=True,
+        text=True,
+    )
+    assert yaml.safe_load(done.stdout) == entry
+    path = settings_file(tenants=[{"id": "acme", "keys": entry}])
+    assert radixgate("check-config", "--config", path)[0] == 0
+
+
+class Serving:
+    """`radixgate serve` in a process of its own."""
+
+    def __init__(self, path):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        lines = [self.process.stdout.readline() for _ in range(2)]
+        assert all(lines), self.process.stderr.read()
+        self.url = re.search(r"ready at (\S+)", lines[0])[1]
+        self.admin = re.search(r"(http\S+)/ui/", lines[1])[1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+async def test_a_gateway_serves_and_stops_when_told(settings_file):
+    async with ScriptedWorker() as worker:
+        path = settings_file(workers=[{"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}])
+        with Serving(path) as serving:
+            async with aiohttp.ClientSession() as http:
+                body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+                async with http.post(serving.url + "/v1/chat/completions", json=body) as response:
+                    assert response.status == 200
+                async with http.get(serving.admin + "/metrics") as response:
+                    metrics = await response.text()
+            serving.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(serving.process.wait, 10) == 0
+    assert "radixgate_requests_total{" in metrics
+    assert "_created" not in metrics
+
+
+async def test_a_running_stream_ends_in_peace_when_the_gateway_is_told_to_stop(settings_file):
+    async with ScriptedWorker() as worker:
+        worker.then(tokens=20, gap=0.05)
+        entry = {"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}
+        path = settings_file(workers=[entry], drain={"notice_seconds": 0.3, "seconds": 10})
+        with Serving(path) as serving:
+            async with aiohttp.ClientSession() as http:
+                body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+                async with http.post(serving.url + "/v1/chat/completions", json=body) as response:
+                    await response.content.readline()
+                    serving.process.send_signal(signal.SIGTERM)
+                    await asyncio.sleep(0.1)
+                    async with http.get(serving.admin + "/health/ready") as ready:
+                        assert (ready.status, (await ready.json())["draining"]) == (503, True)
+                    assert (await response.text()).endswith("data: [DONE]\n\n")
+                assert await asyncio.to_thread(serving.process.wait, 10) == 0
+
+
+async def test_a_keyboard_stops_an_idle_gateway_at_once(settings_file):
+    with Serving(settings_file(drain={"notice_seconds": 60, "seconds": 60})) as serving:
+        async with aiohttp.ClientSession() as http:
+            async with http.get(serving.url + "/v1/models") as response:
+                assert response.status == 200
+            serving.process.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(serving.process.wait, 20) == 0
+
+
+async def test_a_keyboard_lets_requests_end_and_says_how_not_to_wait(settings_file):
+    async with ScriptedWorker() as worker:
+        worker.then(silent=True)
+        entry = {"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}
+        path = settings_file(workers=[entry], drain={"notice_seconds": 60, "seconds": 60})
+        with Serving(path) as serving:
+            async with aiohttp.ClientSession() as http:
+                body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+                call = asyncio.create_task(
+                    http.post(serving.url + "/v1/chat/completions", json=body).__aenter__()
+                )
+                await asyncio.sleep(0.5)
+                serving.process.send_signal(signal.SIGINT)
+                await asyncio.sleep(0.5)
+                assert serving.process.poll() is None
+                serving.process.send_signal(signal.SIGINT)
+                await asyncio.to_thread(serving.process.wait, 20)
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+            assert "for 1 running request; a second signal ends it at once" in serving.process.stderr.read()
+
+
+async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(settings_file, tmp_path):
+    socket = tmp_path / "gateway.sock"
+    path = settings_file(listen={"unix_socket": str(socket)})
+    with Serving(path) as serving:
+        assert socket.is_socket()
+        code, _, errors = radixgate("serve", "-c", path, "--set", f"state_directory={tmp_path}/other")
+        assert (code, errors.splitlines()[-1]) == (
+            1,
+            f"radixgate: cannot listen on {socket}: Address already in use",
+        )
+        serving.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(serving.process.wait, 10) == 0
+    assert not socket.exists()
+    with Serving(path) as serving:  # What a kill leaves is no obstacle.
+        serving.process.kill()
+        serving.process.wait()
+    assert socket.exists()
+    with Serving(path) as serving:
+        assert serving.url == f"unix:{socket}"
+
+
+def test_socket_directories_of_the_dead_are_removed(settings_file, tmp_path, monkeypatch):
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    with Serving(settings_file()) as serving:
+        (left,) = place.glob("radixgate-*")
+        serving.process.kill()
+        serving.process.wait()
+    assert left.exists()
+    (place / "radixgate-not-ours").mkdir(mode=0o700)
+    (place / "radixgate-not-ours" / "lock").touch()
+    (place / "radixgate-not-ours" / "more").touch()
+    with Serving(settings_file(state_directory=str(tmp_path / "other"))):
+        here = set(place.glob("radixgate-*"))
+        assert left not in here
+        assert place / "radixgate-not-ours" in here
+        with Serving(settings_file(state_directory=str(tmp_path / "third"))):
+            assert here < set(place.glob("radixgate-*"))
+
+
+async def test_a_second_signal_stops_at_once(settings_file):
+    async with ScriptedWorker() as worker:
+        worker.then(silent=True)
+        entry = {"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}
+        path = settings_file(workers=[entry], drain={"notice_seconds": 0, "seconds": 60})
+        with Serving(path) as serving:
+            async with aiohttp.ClientSession() as http:
+                body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+                call = asyncio.create_task(
+                    http.post(serving.url + "/v1/chat/completions", json=body).__aenter__()
+                )
+                await asyncio.sleep(0.3)
+                started = time.monotonic()
+                serving.process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(0.3)
+                assert serving.process.poll() is None
+                serving.process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(serving.process.wait, 10)
+                assert time.monotonic() - started < 8
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("listen", "reason"),
+    [
+        ({"host": "127.0.0.1.nowhere.invalid"}, "not known"),
+        ({"unix_socket": "/nowhere/gateway.sock"}, "/nowhere/gateway.sock: No such file or directory"),
+    ],
+)
+def test_an_address_that_cannot_be_is_one_line(settings_file, listen, reason):
+    tenants = [{"id": "acme"}]
+    code, _, errors = radixgate("serve", "-c", settings_file(listen=listen, tenants=tenants))
+    assert code == 1
+    # The log says what else there is to say.
+    (line,) = [line for line in errors.splitlines() if " INFO " not in line and " WARNING " not in line]
+    assert reason in line
+
+
+def test_an_address_that_is_taken_is_one_line(settings_file):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        path = settings_file(listen={"port": taken.getsockname()[1]})
+        code, _, errors = radixgate("serve", "--config", path)
+    assert code == 1
+    assert "cannot listen on 127.0.0.1:" in errors
+    assert "Traceback" not in errors
+
+
+def test_one_state_directory_serves_one_gateway(settings_file):
+    path = settings_file()
+    with Serving(path):
+        code, _, errors = radixgate("serve", "--config", path)
+    assert code == 1
+    assert "is used by another gateway" in errors
+
+
+def pids_of_valkey(directory):
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                command = Path(f"/proc/{name}/cmdline").read_bytes()
+                where = os.readlink(f"/proc/{name}/cwd")
+            except OSError:
+                continue
+            if b"valkey-server" in command and where.startswith(str(directory)):
+                found.append(int(name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_the_embedded_valkey_is_started_again_and_dies_with_its_gateway(settings_file, tmp_path):
+    directory = tmp_path / "state"
+    with Serving(settings_file()) as serving:
+        (pid,) = pids_of_valkey(directory)
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while pids_of_valkey(directory) in ([], [pid]):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        serving.process.kill()
+        serving.process.wait()
+        deadline = time.monotonic() + 10
+        while pids_of_valkey(directory):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+
+async def test_what_tenants_have_used_survives_a_restart(settings_file):
+    _, output, _ = radixgate("keys", "new", "--config", settings_file())
+    key = re.search(r"rg-\S+", output)[0]
+    entry = yaml.safe_load(output.partition("settings:\n")[2])
+    async with ScriptedWorker() as worker:
+        path = settings_file(
+            workers=[{"id": "a", "kind": "sglang", "url": worker.url, "models": ["m"]}],
+            plans=[{"name": "p", "limits": [{"requests": 10, "per": "day"}]}],
+            tenants=[{"id": "acme", "plan": "p", "keys": entry}],
+        )
+        remaining = []
+        for _ in range(2):
+            with Serving(path) as serving:
+                async with aiohttp.ClientSession() as http:
+                    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+                    headers = {"Authorization": f"Bearer {key}"}
+                    url = serving.url + "/v1/chat/completions"
+                    async with http.post(url, json=body, headers=headers) as response:
+                        assert response.status == 200, await response.text()
+                        remaining.append(int(response.headers["x-ratelimit-remaining-requests"]))
+                serving.process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(serving.process.wait, 10)
+    assert remaining == [9, 8]
+
+
+def test_a_gateway_starts_without_torch(tmp_path):
+    """Nothing on the way to serving imports torch, numpy or transformers."""
+    program = (
+        "import sys, gateway.cli.main, gateway.runtime.server, gateway.web.admin_app\n"
+        "print(sorted(name for name in ('torch', 'numpy', 'transformers', 'safetensors') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--json", "/nope/x.json"], "--json: /nope/x.json cannot be written: No such file or directory"),
+        (["--json", "."], "--json: . cannot be written: Is a directory"),
+        (["--directory", "/proc/x"], "--directory: /proc/x cannot be used: No such file or directory"),
+        (["--port", "99999"], "Invalid value for '--port'"),
+    ],
+)
+def test_what_the_demo_cannot_do_is_said_before_it_begins(tmp_path, arguments, expected):
+    code, output, errors = radixgate("demo", "--exit", "--directory", tmp_path, *arguments)
+    assert (code, output) == (2, "")
+    assert expected in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def test_a_second_demo_leaves_the_files_of_the_first_alone(tmp_path):
+    import fcntl
+
+    (tmp_path / "gateway.yaml").write_text("of the first")
+    with open(tmp_path / "demo.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, errors = radixgate("demo", "--exit", "--directory", tmp_path)
+    assert (code, errors) == (1, f"radixgate: --directory: another demo runs in {tmp_path}\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"gateway.yaml", "demo.lock"}
+    assert (tmp_path / "gateway.yaml").read_text() == "of the first"
+
+
+def test_a_demo_that_is_interrupted_has_not_succeeded(tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "demo", "--exit", "--directory", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(3)
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=120)
+    assert (demo.returncode, errors) == (130, "")
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_runs_and_its_figures_add_up(tmp_path):
+    result = tmp_path / "out.json"
+    code, output, errors = radixgate(
+        *("demo", "--exit", "--json", result, "--directory", tmp_path / "demo"),
+        *("--sessions", 2, "--turns", 3, "--workers", 2, "--port", 0, "--admin-port", 0),
+        seconds_max=280,
+    )
+    assert code == 0, errors
+    assert "cost against round_robin" in output
+    assert "\u2026" not in output
+    assert max(map(len, output.partition("The same sessions")[2].partition("against")[0].splitlines())) <= 80
+    runs = json.loads(result.read_text())["runs"]
+    assert set(runs) == {"round_robin", "cost"}
+    for run in runs.values():
+        assert (run["all"]["requests"], run["all"]["errors"]) == (12, 0)
+        assert set(run["tenants"]) == {"acme", "globex"}
+        for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"):
+            assert run["all"][name] == sum(tenant[name] for tenant in run["tenants"].values())
+        assert run["all"]["output_tokens"] == 12 * 24
+        assert 0 < run["all"]["hit_ratio"] < 1
+        assert run["all"]["ttft_ms_p50"] > 0
+    assert runs["cost"]["all"]["hit_ratio"] > runs["round_robin"]["all"]["hit_ratio"]
+    assert runs["cost"]["all"]["prompt_tokens"] == runs["round_robin"]["all"]["prompt_tokens"]

@@ -1,0 +1,234 @@
+"""Workers that join and leave while a gateway runs, and the commands for it: scripted workers, real Valkey."""
+
+import asyncio
+import sys
+
+import pytest
+
+from gateway.discovery.registration import registered
+from gateway.discovery.worker_registry import WorkerRegistry
+from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.scripted_worker import ScriptedWorker
+from tests.integration.conftest import EmbeddedWorker
+
+
+async def workers(running, *arguments):
+    """`radixgate workers ...` beside this gateway: its exit code and both its outputs."""
+    settings = running.here.gateway.settings
+    chosen = [
+        *("--set", f"redis.url={settings.redis.url}", "--set", f"redis.prefix={settings.redis.prefix}"),
+        *("--set", "discovery=[{kind: redis}]"),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "workers", *arguments, *chosen),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, out.decode(), err.decode()
+
+
+def up(running, name):
+    fleet = running.here.gateway.fleet
+    return name in fleet and fleet[name].health.health.value == "up"
+
+
+async def served(running, count=4):
+    for number in range(count):
+        async with running.chat(f"question {number}") as response:
+            assert response.status == 200, await response.text()
+
+
+async def test_a_worker_that_is_added_serves_and_one_that_is_removed_loses_no_stream(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        settings = {"discovery": "[{kind: redis}]", "routing.policy": "round_robin"}
+        async with gateway(one, **settings) as running:
+            code, _, err = await workers(running, "add", "late", two.url, "--kind", "sglang")
+            assert (code, err) == (0, "")
+            await running.until(lambda: up(running, "late"), 20)
+            await served(running)
+            assert len(two.seen) == 2
+
+            two.then(gap=0.3, tokens=6)
+            one.then(gap=0.3, tokens=6)
+            streams = [running.chat("long", stream=True) for _ in range(2)]
+            answers = [await stream for stream in streams]
+            code, _, err = await workers(running, "remove", "late")
+            assert (code, err) == (0, "")
+            for answer in answers:
+                assert (await answer.text()).rstrip().endswith("[DONE]")
+            await running.until(lambda: "late" not in running.here.gateway.fleet, 20)
+            await served(running, 2)
+            assert len(two.seen) == 3
+            await running.until(lambda: running.idle)
+
+
+async def test_a_worker_that_is_drained_gets_no_requests_from_any_gateway_until_it_is_resumed(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two, gateway(one, two) as running:
+        code, _, noted = await workers(running, "drain", "w1")
+        assert (code, "w1 stands neither in these settings nor in the registry" in noted) == (0, True)
+        fleet = running.here.gateway.fleet
+        await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
+        await served(running)
+        assert two.seen == []
+        _, out, _ = await workers(running, "list")
+        # It is of the gateway's settings, not of this command's.
+        assert [line.split() for line in out.splitlines()[1:]] == [["w1", "elsewhere", "draining"]]
+        assert (await workers(running, "resume", "w1"))[0] == 0
+        await running.until(lambda: up(running, "w1"), 20)
+
+
+async def test_a_worker_is_drained_put_to_sleep_and_woken(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        await two.stop()
+        for path in ("/release_memory_occupation", "/resume_memory_occupation"):
+            two.others[path] = ("application/json", b"{}")
+        await two.start()
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            assert (await workers(running, "add", "w1", two.url, "--kind", "sglang"))[0] == 0
+            fleet = running.here.gateway.fleet
+            await running.until(lambda: up(running, "w1"), 20)
+            assert (await workers(running, "sleep", "w1"))[0] == 0
+            assert len(two.seen) == 1
+            await running.until(lambda: fleet["w1"].health.health.value == "draining", 20)
+            assert (await workers(running, "wake", "w1"))[0] == 0
+            assert len(two.seen) == 2
+            await running.until(lambda: up(running, "w1"), 20)
+            two.other_status = 500
+            status, _, said = await workers(running, "sleep", "w1")
+            assert (status, "status 500 from /release_memory_occupation" in said) == (1, True)
+            assert (await workers(running, "wake", "nobody"))[0] == 1
+
+
+async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            settings = running.here.gateway.settings
+            redis = ScriptCaller(settings.redis.url)
+            registry = WorkerRegistry(redis, settings.redis.prefix)
+            lent = {"id": "lent", "kind": "sglang", "url": two.url}
+            await registry.put(lent, lease_seconds=2)
+            await running.until(lambda: up(running, "lent"), 20)
+            await running.until(lambda: "lent" not in running.here.gateway.fleet, 20)
+            assert await registry.registered() == []
+            await redis.close()
+
+
+async def test_one_that_is_added_while_its_old_lease_is_dropped_stays(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        settings = running.here.gateway.settings
+        redis = ScriptCaller(settings.redis.url)
+        worker = {"id": "again", "kind": "openai", "url": one.url}
+        by_hand = WorkerRegistry(redis, settings.redis.prefix)
+
+        class Between:
+            """Adds it by hand after it was found to be gone, and before its id is dropped."""
+
+            async def ask(self, command, *arguments):
+                if command == "SREM":
+                    await by_hand.put(worker, lease_seconds=None)
+                return await redis.ask(command, *arguments)
+
+        try:
+            await redis.ask("SADD", f"{{{settings.redis.prefix}:workers}}:ids", "again")
+            await WorkerRegistry(Between(), settings.redis.prefix).registered()
+            assert await by_hand.registered() == [worker]
+        finally:
+            await redis.close()
+
+
+async def test_one_that_is_not_understood_keeps_no_other_from_coming(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            redis = ScriptCaller(running.here.gateway.settings.redis.url)
+            try:
+                registry = WorkerRegistry(redis, running.here.gateway.settings.redis.prefix)
+                newer = {"id": "newer", "kind": "openai", "url": two.url, "colour": "red"}
+                await registry.put(newer, lease_seconds=None)
+                tag = f"{{{running.here.gateway.settings.redis.prefix}:workers}}"
+                await redis.ask("SET", f"{tag}:at:garbled", "{")
+                await redis.ask("SADD", f"{tag}:ids", "garbled")
+                assert (await workers(running, "add", "w9", two.url, "--kind", "openai"))[0] == 0
+                await running.until(lambda: up(running, "w9"), 20)
+                code, out, err = await workers(running, "list")
+            finally:
+                await redis.close()
+    assert (code, err) == (0, "")
+    told = {line.split()[0]: line for line in out.splitlines()}
+    assert "not understood: colour: unknown setting" in told["newer"]
+    assert "not understood" in told["garbled"]
+    assert "not understood" not in told["w9"]
+
+
+async def test_what_cannot_be_a_worker_is_refused(gateway):
+    async with ScriptedWorker() as one, gateway(one) as running:
+        for arguments, says in (
+            (("add", "bad id", "http://h:1", "--kind", "vllm"), "radixgate: id: expected 1 to 64 letters"),
+            (
+                ("add", "w", "nowhere", "--kind", "vllm"),
+                "radixgate: url: expected an http:// or https:// address",
+            ),
+            (("add", "w", "http://h:1", "--kind", "none"), "there is no kind 'none'"),
+            (("remove", "nobody"), "nobody is not registered"),
+        ):
+            code, _, err = await workers(running, *arguments)
+            assert code != 0
+            assert says in err
+            assert "Traceback" not in err
+
+
+async def test_an_embedded_worker_registers_itself_serves_and_leaves_with_its_end(
+    gateway, checkpoint, tmp_path
+):
+    async with ScriptedWorker() as one:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            settings = running.here.gateway.settings
+            own = EmbeddedWorker(
+                checkpoint,
+                tmp_path / "worker.log",
+                *("--register", settings.redis.url, "--register-prefix", settings.redis.prefix),
+                *("--register-id", "own"),
+            )
+            await asyncio.to_thread(own.start)
+            try:
+                await running.until(lambda: up(running, "own"), 30)
+                async with running.chat("hello", model="tiny", max_tokens=4) as response:
+                    assert response.status == 200, await response.text()
+                assert await asyncio.to_thread(own.stop) == 0
+                await running.until(lambda: "own" not in running.here.gateway.fleet, 20)
+            finally:
+                own.kill()
+
+
+async def test_a_worker_registers_again_when_redis_has_forgotten_it(gateway):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            settings = running.here.gateway.settings
+            redis = ScriptCaller(settings.redis.url)
+            registry = WorkerRegistry(redis, settings.redis.prefix)
+            async with registered(registry, {"id": "own", "kind": "sglang", "url": two.url}, 0.05):
+                await running.until(lambda: up(running, "own"), 20)
+                await registry.remove("own")
+                await running.until(lambda: up(running, "own"), 20)
+            assert await registry.registered() == []
+            await redis.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--register", "nowhere"], "--register: "),
+        (["--register", "redis://h:1", "--host", "0.0.0.0"], "--register-url: "),
+        (["--register", "redis://h:1", "--register-id", "a b"], "--register-id: "),
+    ],
+    ids=["redis", "everywhere", "id"],
+)
+async def test_a_worker_that_cannot_register_says_so_before_it_loads(checkpoint, options, says):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "worker", "--model", str(checkpoint), *options),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 2
+    assert says in err.decode()
+    assert "Traceback" not in err.decode()

@@ -1,0 +1,124 @@
+"""Bodies that are small in bytes and large in everything else are refused before they become objects."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.errors import BadRequest
+from gateway.domain.request import Surface
+from gateway.web.bodies.body_limits import (
+    CONTAINERS_MAX,
+    DEPTH_MAX,
+    SPLIT_BYTES_MAX,
+    VALUES_MAX,
+    check_size,
+    value_is_deep,
+)
+from gateway.web.openai.inference_requests import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def nested(levels):
+    return "[" * levels + "]" * levels
+
+
+def chat(extra=""):
+    return f'{{"model":"m","messages":{json.dumps(MESSAGES)}{extra}}}'.encode()
+
+
+def refused(body, surface=Surface.CHAT):
+    with pytest.raises(BadRequest) as refusal:
+        decode(surface, body)
+    return refusal.value.param
+
+
+@pytest.mark.parametrize("field", ["tools", "nobody_knows_it"])
+def test_a_value_may_be_as_deep_as_the_bound_and_no_deeper(field):
+    assert decode(Surface.CHAT, chat(f',"{field}":{nested(DEPTH_MAX)}')).fields[field]
+    assert refused(chat(f',"{field}":{nested(DEPTH_MAX + 1)}')) == field
+
+
+def test_messages_may_not_be_deep_either():
+    def body(levels):
+        return f'{{"model":"m","messages":[{{"role":"user","x":{nested(levels)}}}]}}'.encode()
+
+    assert decode(Surface.CHAT, body(DEPTH_MAX - 2))
+    assert refused(body(DEPTH_MAX - 1)) == "messages"
+
+
+def test_brackets_in_texts_are_no_depth_and_no_objects():
+    text = "[{" * (CONTAINERS_MAX // 2 + 1) + ',"' * 10
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], "x": text}).encode()
+    assert decode(Surface.CHAT, body).prompt[0]["content"] == text
+
+
+def test_many_shallow_values_are_no_depth():
+    body = chat(f',"tools":{json.dumps([{"type": "function"}] * 1000)}')
+    assert decode(Surface.CHAT, body)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" + ",".join(["[]"] * 2_000_000) + "]",
+        "[" + ",".join(['{"role":""}'] * 1_000_000) + "]",
+        "[" + ",".join(["1"] * (VALUES_MAX + 2)) + "]",
+    ],
+    ids=["arrays", "objects", "numbers"],
+)
+def test_a_body_of_very_many_values_is_refused_at_once(value):
+    for surface, field in ((Surface.CHAT, "messages"), (Surface.COMPLETIONS, "prompt")):
+        body = f'{{"model":"m","{field}":{value}}}'.encode()
+        started = time.process_time()
+        assert refused(body, surface) is None
+        # As objects they take the loop for half a minute; counting them takes a tenth of a second if all is quiet.
+        assert time.process_time() - started < 10.0
+
+
+def test_a_prompt_of_a_million_token_ids_is_read():
+    body = b'{"model":"m","prompt":[' + b",".join([b"7"] * 1_000_000) + b"]}"
+    assert len(decode(Surface.COMPLETIONS, body).prompt[0]) == 1_000_000
+
+
+@given(st.recursive(st.text(alphabet='[]{},"\\x', max_size=9), lambda inner: st.lists(inner, max_size=3)))
+def test_the_depth_is_that_of_the_decoded_value(value):
+    def depth(value):
+        return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+    wrapped = value
+    for _ in range(DEPTH_MAX - 2):
+        wrapped = [wrapped]
+    assert value_is_deep(json.dumps(wrapped).encode()) is (depth(wrapped) > DEPTH_MAX)
+
+
+@given(st.text(alphabet='[]{},"\\', max_size=9), st.booleans())
+def test_depth_is_found_behind_any_string(text, long):
+    """Strings may hold brackets, quotes and backslashes in any order; a long value is looked at in another way."""
+    padding = ["x" * SPLIT_BYTES_MAX] if long else []
+    for levels in (DEPTH_MAX - 1, DEPTH_MAX):
+        inner = json.loads(nested(levels))
+        assert value_is_deep(json.dumps([text, *padding, inner, text]).encode()) is (levels == DEPTH_MAX)
+
+
+@given(st.text(alphabet='[]{},"\\\n', max_size=50))
+def test_what_stands_in_strings_is_never_counted(text):
+    # So many that the cheap count is not enough.
+    check_size(json.dumps([text, "{" * (CONTAINERS_MAX + 1), text]).encode())
+
+
+@pytest.mark.parametrize("name", ["top_logprobs", "prompt_logprobs", "logprobs"])
+def test_log_probabilities_of_the_whole_vocabulary_are_not_to_be_had(name):
+    assert decode(Surface.CHAT, chat(f',"{name}":{LOGPROBS_MAX}')).fields[name]
+    assert refused(chat(f',"{name}":{LOGPROBS_MAX + 1}')) == name
+    assert refused(chat(f',"{name}":-1')) == name
+    assert refused(b'{"model":"m","prompt":"hi","logprobs":100000}', Surface.COMPLETIONS) == "logprobs"
+
+
+def test_an_output_bound_that_no_counter_holds_is_refused():
+    assert decode(Surface.CHAT, chat(f',"max_tokens":{WHOLE_NUMBER_MAX}')).output_tokens_max
+    assert refused(chat(f',"max_tokens":{WHOLE_NUMBER_MAX + 1}')) == "max_tokens"
+    assert refused(chat(',"max_completion_tokens":' + "9" * 30)) == "max_completion_tokens"

@@ -1,0 +1,214 @@
+"""Items of the Responses API to chat messages and back; a stream's events wherever it was cut."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.errors import BadRequest, StreamInterrupted
+from gateway.web.openai import chat_completions
+from gateway.web.responses import answers, items
+from gateway.web.responses.dialect import ResponsesDialect
+from gateway.web.responses.events import ResponseEvents
+from gateway.web.responses.requests import chat_request, read_body
+from gateway.web.responses.tools import Tools
+
+USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
+CALLS = [
+    {"index": 0, "id": "c0", "function": {"name": "f", "arguments": '{"a":1}'}},
+    {"index": 1, "id": "c1", "function": {"name": "g", "arguments": "{}"}},
+]
+
+
+def chunk(delta=None, finish=None, usage=None):
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return b"data: " + json.dumps({"model": "m", "choices": choices, "usage": usage}).encode() + b"\n\n"
+
+
+STREAM = [
+    chunk({"role": "assistant", "content": ""}),
+    chunk({"reasoning": "hm"}),
+    chunk({"content": "Let me "}),
+    chunk({"content": "look."}),
+    *(chunk({"tool_calls": [call]}) for call in CALLS),
+    chunk({}, "tool_calls"),
+    chunk(usage=USAGE),
+    b"data: [DONE]\n\n",
+]
+
+
+def translated(*pieces, tools=None):
+    stream = ResponseEvents({"id": "resp_1"}, tools or Tools(None))
+    text = stream.begin() + b"".join(map(stream.feed, pieces))
+    closing, output = stream.close()
+    text += closing + stream.last(answers.ended(stream.response, output, stream.finish, stream.usage, 0))
+    found = [part.split("\n") for part in text.decode().split("\n\n")[:-1]]
+    return [json.loads(data.removeprefix("data: ")) for _, data in found]
+
+
+def without_ids(value):
+    """The same without what is drawn anew."""
+    if isinstance(value, dict):
+        return {k: without_ids(v) for k, v in value.items() if k not in ("id", "item_id")}
+    return [without_ids(v) for v in value] if isinstance(value, list) else value
+
+
+def test_a_stream_and_a_whole_answer_have_the_same_output():
+    said = {"reasoning": "hm", "content": "Let me look.", "tool_calls": CALLS}
+    body = {"choices": [{"message": said, "finish_reason": "tool_calls"}], "usage": USAGE}
+    output, _ = answers.output_of(chat_completions.read(json.dumps(body).encode()), "resp_1", Tools(None))
+    last = translated(*STREAM)[-1]
+    assert last["type"] == "response.completed"
+    assert without_ids(last["response"]["output"]) == without_ids(output)
+    assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
+    assert last["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 6
+
+
+def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
+    body = {"choices": [{"message": {"reasoning": "hm", "content": None}, "finish_reason": "length"}]}
+    output, _ = answers.output_of(chat_completions.read(json.dumps(body).encode()), "resp_1", Tools(None))
+    streamed = translated(STREAM[1], chunk({}, "length"))[-1]["response"]
+    assert [item["type"] for item in output] == ["reasoning"]
+    assert without_ids(streamed["output"]) == without_ids(output)
+
+
+def test_each_item_is_added_said_and_done_at_its_place():
+    events = translated(*STREAM)
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    added = [e["output_index"] for e in events if e["type"] == "response.output_item.added"]
+    done = [(e["output_index"], e["item"]) for e in events if e["type"] == "response.output_item.done"]
+    assert added == [at for at, _ in done] == [0, 1, 2, 3]
+    assert [item for _, item in done] == events[-1]["response"]["output"]
+    ids = {item["id"] for _, item in done}
+    assert all(e["item_id"] in ids for e in events if "item_id" in e)
+
+
+def test_a_part_is_added_before_it_is_said_and_done_behind_it():
+    kinds = [event["type"].removeprefix("response.") for event in translated(*STREAM)]
+    for kind in ("reasoning_text", "output_text"):
+        begun, said = kinds.index("content_part.added"), kinds.index(f"{kind}.delta")
+        ended, done = kinds.index(f"{kind}.done"), kinds.index("content_part.done")
+        assert begun + 1 == said
+        assert ended + 1 == done
+        kinds = kinds[done + 1 :]
+
+
+@given(cuts=st.lists(st.integers(0, sum(map(len, STREAM))), max_size=12))
+def test_where_a_stream_is_cut_makes_no_difference(cuts):
+    whole = b"".join(STREAM)
+    pieces = [whole[a:b] for a, b in pairwise([0, *sorted(cuts), len(whole)])]
+    assert without_ids(translated(*pieces)) == without_ids(translated(*STREAM))
+
+
+def test_a_stream_without_an_end_is_interrupted():
+    with pytest.raises(StreamInterrupted):
+        translated(*STREAM[:4])
+
+
+def test_an_output_goes_back_as_one_turn():
+    output = translated(*STREAM)[-1]["response"]["output"]
+    told = {"type": "function_call_output", "call_id": "c0", "output": "rain"}
+    chat = items.messages([*items.whole("Oslo?", "resp_1"), *output, told], "Be brief.")
+    assert [message["role"] for message in chat] == ["system", "user", "assistant", "tool"]
+    turn = chat[2]
+    assert (turn["reasoning_content"], turn["content"]) == ("hm", "Let me look.")
+    assert [call["id"] for call in turn["tool_calls"]] == ["c0", "c1"]
+    assert chat[3] == {"role": "tool", "tool_call_id": "c0", "content": "rain"}
+
+
+def test_leading_developers_join_the_instructions_and_later_ones_stay_where_they_are():
+    given_items = [
+        {"type": "message", "role": "developer", "content": "One."},
+        {"type": "message", "role": "user", "content": "a"},
+        {"type": "message", "role": "system", "content": "Two."},
+    ]
+    chat = items.messages(given_items, "Zero.")
+    assert [(m["role"], m["content"]) for m in chat] == [
+        ("system", "Zero.\nOne."),
+        ("user", "a"),
+        ("system", "Two."),
+    ]
+
+
+def test_what_a_function_shows_comes_after_all_results_of_its_turn():
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    results = [
+        {
+            "type": "function_call_output",
+            "call_id": "a",
+            "output": [{"type": "input_text", "text": "A"}, image],
+        },
+        {"type": "function_call_output", "call_id": "b", "output": "B"},
+    ]
+    shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
+    given = [{**call, "call_id": "a"}, {**call, "call_id": "b"}, *results]
+    turns = items.messages(given, None)[1:]
+    assert [turn["role"] for turn in turns] == ["tool", "tool", "user"]
+    assert ([turn["content"] for turn in turns[:2]], turns[2]["content"]) == (["A", "B"], [shown])
+    turns = items.messages([*given, {"type": "message", "role": "user", "content": "what?"}], None)[1:]
+    assert turns[2:] == [{"role": "user", "content": [shown, {"type": "text", "text": "what?"}]}]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_system_message_that_is_more_than_text_is_refused(role):
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    with pytest.raises(BadRequest) as raised:
+        items.messages([{"type": "message", "role": role, "content": [image]}], None)
+    assert raised.value.param == "input[0]"
+
+
+TOOLS = [{"type": "function", "name": name} for name in "fgh"]
+
+
+def chat_of(**body):
+    read, fields = read_body(json.dumps({"model": "m", "input": "x", **body}).encode())
+    chat = chat_request(read, fields, [], items.whole(read.input, "resp_1")).chat
+    return {name: json.loads(bytes(raw)) for name, raw in chat.fields.items()}, read
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_of_allowed_tools_a_worker_hears_of_no_others(mode):
+    allowed = [{"type": "function", "name": "h"}, {"type": "function", "name": "f"}]
+    choice = {"type": "allowed_tools", "mode": mode, "tools": allowed}
+    chat, read = chat_of(tools=TOOLS, tool_choice=choice)
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["f", "h"]
+    assert chat["tool_choice"] == mode
+    assert answers.opening("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
+
+
+@pytest.mark.parametrize("names", ["", "fx"], ids=["none", "one that is not there"])
+def test_what_allows_no_tool_that_there_is_is_refused(names):
+    allowed = [{"type": "function", "name": name} for name in names]
+    with pytest.raises(BadRequest) as refused:
+        chat_of(tools=TOOLS, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed})
+    assert refused.value.param == "tool_choice.tools"
+
+
+def test_a_function_that_is_chosen_is_said_again():
+    chat, read = chat_of(tools=TOOLS, tool_choice={"type": "function", "name": "g"})
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "g"}}
+    assert answers.opening("resp_1", 0.0, read, stored=True)["tool_choice"] == {
+        "type": "function",
+        "name": "g",
+    }
+
+
+@pytest.mark.parametrize(
+    ("param", "message", "called", "told"),
+    [
+        *(
+            ("max_completion_tokens", "max_completion_tokens must be 1.", "max_output_tokens", None),
+            ("messages", "The messages are none.", "input", "The messages are none."),
+            ("response_format", "response_format: no.", "text.format", "text.format: no."),
+        ),
+        ("model", "model must be one.", "model", "model must be one."),
+        (None, "max_completion_tokens is no.", None, "max_completion_tokens is no."),
+    ],
+    ids=["a limit", "in a sentence", "with a colon", "the same here", "of no field"],
+)
+def test_errors_name_fields_as_this_api_does(param, message, called, told):
+    error = json.loads(ResponsesDialect("req-1", None).error(BadRequest(message, param=param)))["error"]
+    assert (error["param"], error["message"]) == (called, told or "max_output_tokens must be 1.")
