@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from gateway.adminapi.principal import Principal
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.sessions import Sessions
 from gateway.database import schema
-from gateway.database.operators import ROLES
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.listeners import AdminSettings, is_loopback
-from gateway.settings.tokens import Role
+from gateway.settings.token_issuers import Role
 from gateway.settings.types import address_of
-from gateway.tenants.auth_throttle import Penalties
+from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.keys import HASH_PREFIX, OPERATOR_PREFIX, claimed_id, key_digest
 from gateway.tenants.token_failures import IssuerAway
 
@@ -34,17 +34,6 @@ if TYPE_CHECKING:  # who takes no such tokens need not have what they are verifi
     from gateway.adminapi.issuer_tokens import OperatorTokens
 
 PAGE_COOKIE = "radixgate_admin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """`name`: as the audit log knows whoever it is."""
-
-    name: str
-    role: Role
-
-    def may(self, least: Role) -> bool:
-        return ROLES.index(self.role) >= ROLES.index(least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +52,7 @@ class Gate:
         self,
         admin: AdminSettings,
         operators: Operators | None,
-        penalties: Penalties,
+        penalties: AuthThrottle,
         tokens: "OperatorTokens | None" = None,
         sessions: Sessions | None = None,
         wall: Callable[[], float] = time.time,
@@ -77,7 +66,7 @@ class Gate:
         self._tokens = tokens
         self._wall = wall
 
-    async def admit(self, http: web.Request, least: Role, *, page: bool = False) -> Asker:
+    async def admit(self, http: web.Request, least: Role, *, page: bool = False) -> Principal:
         """Whoever asks, if that is enough. `page`: a page, or what one shows.
 
         Raises Problem (401, 403, 429, 503), DatabaseDown, TimeoutError.
@@ -90,22 +79,22 @@ class Gate:
             raise Problem(503, "Tokens cannot be checked at present.", {"retry-after": "1"}) from err
         if asker is None:
             raise self._refusal(http, token or (page and http.query.get("token")), page)
-        if not asker.may(least):
+        if not asker.has_role(least):
             raise Problem(403, f"This needs the role {least}; yours is {asker.role}.")
         return asker
 
     def is_admin_token(self, token: str) -> bool:
         return self._token is not None and hmac.compare_digest(_bytes(token), _bytes(self._token))
 
-    async def _asker(self, token: str) -> Asker | None:
+    async def _asker(self, token: str) -> Principal | None:
         if self.is_admin_token(token):
-            return Asker(name="admin.token", role="owner")
+            return Principal(name="admin.token", role="owner")
         asker = await self._operator(token)
         if asker is None and self._tokens is not None:
             return await self._tokens.asker(token)
         return asker
 
-    async def _operator(self, token: str) -> Asker | None:
+    async def _operator(self, token: str) -> Principal | None:
         identity = claimed_id(token, OPERATOR_PREFIX)
         if self._operators is None or not identity or not identity.isalnum():
             return None
@@ -116,16 +105,16 @@ class Gate:
         right = hmac.compare_digest(digest, found.hash if found is not None else HASH_PREFIX)
         if found is None or not right or not found.active(self._wall()):
             return None
-        return Asker(name=f"operator:{found.id}", role=found.role)
+        return Principal(name=f"operator:{found.id}", role=found.role)
 
-    async def _without_token(self, http: web.Request, page: bool) -> Asker | None:
+    async def _without_token(self, http: web.Request, page: bool) -> Principal | None:
         given = http.query.get("token") or http.cookies.get(PAGE_COOKIE) if page else None
         if given and self.is_admin_token(given):
-            return Asker(name="admin.token", role="owner")
+            return Principal(name="admin.token", role="owner")
         session = await self.sessions.find(http) if self.sessions is not None else None
         if session is not None:
-            return Asker(name=session.name, role=session.role)
-        return Asker(name="loopback", role="viewer") if self.open else None
+            return Principal(name=session.name, role=session.role)
+        return Principal(name="loopback", role="viewer") if self.open else None
 
     def _refusal(self, http: web.Request, given: object, page: bool) -> Problem:
         wait = self._penalties.failed(address_of(http.remote or "")) if given else 0.0

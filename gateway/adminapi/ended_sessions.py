@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from gateway.concurrency.bounded_wait import within
+from gateway.concurrency.bounded_wait import bounded_wait
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -36,7 +36,7 @@ class EndedSessions:
         if left_ms <= 0:
             return True
         try:
-            await within(
+            await bounded_wait(
                 self._redis.ask("SET", f"{self._tag}:{identity}", "1", "PX", left_ms), ANSWER_SECONDS_MAX
             )
         except (RedisDown, TimeoutError) as err:
@@ -52,7 +52,7 @@ class EndedSessions:
             return True
         try:
             asked = self._redis.ask("EXISTS", f"{self._tag}:{identity}")
-            if not await within(asked, ANSWER_SECONDS_MAX):
+            if not await bounded_wait(asked, ANSWER_SECONDS_MAX):
                 return False
         except (RedisDown, TimeoutError):
             return False

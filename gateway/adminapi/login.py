@@ -30,7 +30,7 @@ from jwt.exceptions import PyJWTError
 from gateway.adminapi.issuer_tokens import name_of, role_of
 from gateway.adminapi.problems import HEADERS, Problem
 from gateway.adminapi.sessions import Sessions
-from gateway.settings.tokens import OperatorIssuerSettings
+from gateway.settings.token_issuers import OperatorIssuerSettings
 from gateway.tenants.issuer import Description, Issuer, bounded
 from gateway.tenants.key_set import KeysUnreadable
 from gateway.tenants.token_failures import IssuerAway, TokenInvalid

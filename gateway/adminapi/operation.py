@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from gateway.adminapi.authorization import Asker
+from gateway.adminapi.principal import Principal
 from gateway.adminapi.problems import HEADERS, Problem
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.messages import explained
-from gateway.settings.tokens import Role
+from gateway.settings.error_messages import explained
+from gateway.settings.token_issuers import Role
 from gateway.tenants.key_life import KeyLife
 
 BODY_BYTES_MAX = 256 * 1024
@@ -42,7 +42,7 @@ class Call:
     """`store`, `life`: what they change is told as done by `asker`."""
 
     http: web.Request
-    asker: Asker
+    asker: Principal
     store: TenantStore
     life: KeyLife
 

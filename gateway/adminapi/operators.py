@@ -9,7 +9,7 @@ from gateway.adminapi.operation import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
 from gateway.database.operators import Operator
-from gateway.settings.tokens import Role
+from gateway.settings.token_issuers import Role
 from gateway.settings.types import Moment, Name
 from gateway.tenants.operator_life import OperatorLife
 

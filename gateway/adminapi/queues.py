@@ -1,6 +1,6 @@
 """Who waits, and what each tenant has received: in all gateways together.
 
-The operators' listener answers it itself (gateway/web/admin.py), also where there is no database, and while that is
+The operators' listener answers it itself (gateway/web/admin_app.py), also where there is no database, and while that is
 away; here it stands for the document.
 """
 

@@ -17,7 +17,7 @@ from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
 from gateway.discovery.discovery import Discovery
-from gateway.discovery.registry import WorkerRegistry
+from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.pipeline import Services
 from gateway.queueing.queue_report import AllQueues
 from gateway.tenants.key_life import KeyLife, KeyProblem

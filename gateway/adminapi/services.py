@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from gateway.adminapi.authorization import Gate, Operators
 from gateway.adminapi.ended_sessions import EndedSessions
 from gateway.adminapi.route_explanation import Decode
+from gateway.adminapi.routes import Records
 from gateway.adminapi.sessions import Sessions
 from gateway.adminapi.signed_cookies import Seals
-from gateway.adminapi.urls import Records
 from gateway.app import Gateway
 from gateway.database.audit_log import AuditLog, chain_key
 from gateway.database.tenant_store import TenantStore
 from gateway.process.secrets import deployment_secret
-from gateway.tenants.auth_throttle import Penalties
+from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.keys import pepper
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def office_of(gateway: Gateway, decode: Decode) -> Office:
     operators = None
     if records is not None:
         operators = Operators(store=records.store, pepper=records.pepper, upgrades=records.upgrades)
-    penalties = Penalties(settings.authentication.failures_per_minute_max, time.monotonic)
+    penalties = AuthThrottle(settings.authentication.failures_per_minute_max, time.monotonic)
     if not gateway.issuers:
         return Office(gate=Gate(settings.admin, operators, penalties), records=records, login=None)
 
-    from gateway.adminapi.issuers import OperatorTokens
+    from gateway.adminapi.issuer_tokens import OperatorTokens
     from gateway.adminapi.login import Login
 
     tokens = OperatorTokens(gateway.issuers)

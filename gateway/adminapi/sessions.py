@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gateway.adminapi.ended_sessions import EndedSessions
 from gateway.adminapi.signed_cookies import Seals
-from gateway.settings.tokens import OperatorIssuerSettings, Role
+from gateway.settings.token_issuers import OperatorIssuerSettings, Role
 
 SECURE_COOKIE = "__Host-radixgate_session"
 """Browsers take it over https only, from this host only, for all of it (RFC 6265bis, 4.1.3)."""

@@ -9,11 +9,11 @@ from msgspec import Meta
 from gateway.adminapi.operation import Answer, Call, Operation
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import Page
-from gateway.discovery import sleeping
+from gateway.discovery import worker_sleep
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.file import worker_from
-from gateway.discovery.registry import WorkerRegistry
 from gateway.discovery.source import SourceAway
+from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.settings.types import HttpUrl, Name
@@ -95,7 +95,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
         if streams():
             raise at_work(streams())
         await noted(call, "sleep", identity)
-        return await done(identity, sleeping.put_to_sleep(registry, identity, engine, streams), "asleep")
+        return await done(identity, worker_sleep.put_to_sleep(registry, identity, engine, streams), "asleep")
 
     def at_work(streams: int) -> Problem:
         # What an engine makes of them when its memory goes differs, and none of it is good.
@@ -104,7 +104,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
     async def wake(call: Call) -> Answer:
         engine, identity = sleeper(call), call.part("id")
         await noted(call, "wake", identity)
-        return await done(identity, sleeping.wake(registry, identity, engine), Health.SUSPECT.value)
+        return await done(identity, worker_sleep.wake(registry, identity, engine), Health.SUSPECT.value)
 
     def sleeper(call: Call) -> Sleeps:
         call.parameters()
@@ -124,7 +124,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             await doing
         except WorkerUnreachable as err:
             raise Problem(503, f"The engine does not do as it is told: {err}.") from err
-        except sleeping.AtWork as err:
+        except worker_sleep.AtWork as err:
             raise at_work(err.streams) from err
         return Answer(value=Told(id=identity, state=state))
 

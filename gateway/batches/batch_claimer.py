@@ -1,4 +1,4 @@
-"""Keeper: which batches this gateway works on. It claims what nobody has, as many as it may at a time."""
+"""BatchClaimer: which batches this gateway works on. It claims what nobody has, as many as it may at a time."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ SWEEP_SECONDS = 600.0
 LEAVE_SECONDS_MAX = 2.0
 
 
-class Keeper:
+class BatchClaimer:
     """`run` for as long as the gateway lives; `drain` when it stops, then `close`.
 
     `running_max`: batches at a time. `kept_seconds`: how long those that have ended are kept.

@@ -35,7 +35,7 @@ from gateway.database.file_store import MESSAGE_BATCH, StoredFile
 from gateway.domain import errors
 from gateway.files.content import ContentLost
 from gateway.files.tenant_files import Label
-from gateway.web.exchange import new_request_id
+from gateway.web.request_identity import new_request_id
 from radix_cache.loop_yield import Turns
 
 LEFT = "left"

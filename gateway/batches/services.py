@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.batches.row_exchange import RowExchange
 from gateway.database.batch_store import BatchStore
-from gateway.files.tenant_files import Shelf
+from gateway.files.tenant_files import TenantFiles
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.web.dialect import Dialect
 
@@ -46,7 +46,7 @@ class BatchParts:
     """
 
     store: BatchStore
-    shelf: Shelf
+    shelf: TenantFiles
     ask: Callable[[RowExchange], Awaitable[None]]
     dialects: Callable[[str], Callable[[str], Dialect]]
     slots: asyncio.Semaphore

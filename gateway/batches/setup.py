@@ -4,18 +4,18 @@ import asyncio
 from functools import partial
 
 from gateway.app import Gateway
-from gateway.batches.batch_claimer import Keeper
+from gateway.batches.batch_claimer import BatchClaimer
 from gateway.batches.services import LINE_BYTES_MAX, ROWS_BYTES_MAX, BatchParts, Memory
 from gateway.domain.request import Surface
 from gateway.pipeline import serve
 from gateway.settings.tree import Settings
-from gateway.web import dialects
+from gateway.web import dialect_factory
 from gateway.web.anthropic.batch_body import ENDPOINT
-from gateway.web.batches import SURFACES
-from gateway.web.dialects import NewDialect
+from gateway.web.dialect_factory import NewDialect
+from gateway.web.openai.batches import SURFACES
 
 
-def keeper_of(gateway: Gateway) -> Keeper | None:
+def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
     """None without a database."""
     records, settings = gateway.records, gateway.settings.batches
     if records.batches is None or records.shelf is None:
@@ -23,7 +23,7 @@ def keeper_of(gateway: Gateway) -> Keeper | None:
 
     def dialect(endpoint: str) -> NewDialect:
         surface = Surface.MESSAGES if endpoint == ENDPOINT else SURFACES[endpoint]
-        return dialects.of(surface, records.responses)
+        return dialect_factory.of(surface, records.responses)
 
     parts = BatchParts(
         store=records.batches,
@@ -37,7 +37,7 @@ def keeper_of(gateway: Gateway) -> Keeper | None:
         line_bytes_max=row_bytes_max(gateway.settings),
         counts=records.batch_counts,
     )
-    return Keeper(parts, running_max=settings.running_max, kept_seconds=settings.kept_seconds)
+    return BatchClaimer(parts, running_max=settings.running_max, kept_seconds=settings.kept_seconds)
 
 
 def row_bytes_max(settings: Settings) -> int:

@@ -19,8 +19,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
-from gateway.batches.batch_claimer import Keeper
-from gateway.batches.setup import keeper_of, row_bytes_max
+from gateway.batches.batch_claimer import BatchClaimer
+from gateway.batches.setup import batch_claimer_of, row_bytes_max
 from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.certificates import ServerTls
 from gateway.runtime.reload import Reloader, registered_for_reload
@@ -28,12 +28,12 @@ from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.tree import Settings
 from gateway.web.admin_app import admin_app, admin_failure
 from gateway.web.client_address import finder
-from gateway.web.error_response import failure
+from gateway.web.error_response import error_response
 from gateway.web.middleware.connection_limits import Connections
 from gateway.web.middleware.cors import Browsers
 from gateway.web.middleware.protocol_errors import Failure, speaking
 from gateway.web.stored.background_responses import Runs
-from gateway.web.stored.object_stores import Kept
+from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.tenant_app import tenant_app
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ServingGateway:
     admin: str
     runner: web.AppRunner
     certificates: tuple[ServerTls, ...] = ()
-    batches: Keeper | None
+    batches: BatchClaimer | None
     runs: Runs | None
 
 
@@ -94,7 +94,7 @@ async def run(
     sys.setswitchinterval(SWITCH_SECONDS)
     async with serving(settings, one) as here:
         _spare_the_collector()
-        log.info("serving at %s, operators at %s", here.tenants, here.admin)
+        log.info("serving at %s, operators at %s", here.tenant_url, here.admin_url)
         reloader = Reloader(here.gateway, here.certificates, read or (lambda: settings))
         here.gateway.supervisor.start("reloads", reloader.run)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
@@ -109,7 +109,7 @@ async def serving(settings: Settings, one: GatewayProcess | None = None) -> Asyn
     """A gateway with its listeners open. `one`: which of several processes it is."""
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running(settings))
-        bounds, records, keeper = settings.requests, gateway.records, keeper_of(gateway)
+        bounds, records, keeper = settings.requests, gateway.records, batch_claimer_of(gateway)
         if keeper is not None:
             stack.push_async_callback(keeper.close)
             gateway.supervisor.start("batches", keeper.run)
@@ -131,7 +131,7 @@ async def serving(settings: Settings, one: GatewayProcess | None = None) -> Asyn
                 ),
                 access_log=gateway.access_log,
                 find_address=finder(listen.trusted_proxies),
-                kept=Kept(
+                kept=ObjectStores(
                     responses=records.responses,
                     runs=runs,
                     shelf=records.shelf,
@@ -142,7 +142,7 @@ async def serving(settings: Settings, one: GatewayProcess | None = None) -> Asyn
                     wake=keeper.wake if keeper is not None else lambda: None,
                 ),
             ),
-            failure,
+            error_response,
             seconds_max=settings.drain.seconds,
         )
         admin = _runner(admin_app(gateway, one), admin_failure, seconds_max=ADMIN_SECONDS_MAX)

@@ -8,14 +8,11 @@ One is made for each exchange. OpenAI's own passes bytes on as they are.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Protocol
 
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.web import openai
-from gateway.web.bodies.body_decoding import unhurried
 
 
 class Dialect(Protocol):
@@ -59,37 +56,3 @@ class Dialect(Protocol):
     def error_frame(self, error: GatewayError) -> bytes:
         """The last event of a stream that cannot go on."""
         ...
-
-
-class OpenAIDialect:
-    """As it comes."""
-
-    def __init__(self, surface: Surface) -> None:
-        self.surface = surface
-
-    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        return await unhurried(body, partial(openai.decode, self.surface))
-
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        pass
-
-    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        return dict(headers)
-
-    def begin(self) -> bytes:
-        return b""
-
-    def frames(self, data: bytes) -> bytes:
-        return data
-
-    async def end(self) -> bytes:
-        return b""
-
-    async def whole(self, body: bytes) -> bytes:
-        return body
-
-    def error(self, error: GatewayError) -> bytes:
-        return error.body()
-
-    def error_frame(self, error: GatewayError) -> bytes:
-        return error.frame()

@@ -1,7 +1,6 @@
 """Exchange over aiohttp: one HTTP request of a client, and its answer."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -21,15 +20,12 @@ from gateway.domain.request import InferenceRequest, Surface, Wishes
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
 from gateway.web.bodies.body_reader import Bodies
+from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
-from gateway.web.middleware.client_address import FindAddress
 from gateway.web.queue_headers import wishes_in
+from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
 
-SERVER = "radixgate"
 REPEAT_KEY_MAX = 255
-CALLER = web.RequestKey("caller", tuple[str, str])
-"""Tenant and id of its key, once they are known."""
-REQUEST_ID = web.RequestKey("request_id", str)
 COMMENT = b": waiting\n\n"
 STREAM_HEADERS = {
     "cache-control": "no-cache",
@@ -104,7 +100,7 @@ class HttpExchange:
         return self.response is not None and self.response.prepared
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
-        known_as(self._http, tenant)
+        set_caller(self._http, tenant)
         return await self._dialect.request(await self._body(), tenant)
 
     def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
@@ -216,22 +212,3 @@ class HttpExchange:
         for extra in more:
             headers.update(extra)
         return self._dialect.headers(headers)
-
-
-def known_as(http: web.Request, tenant: Tenant) -> None:
-    """Whose request it is."""
-    http[CALLER] = tenant.id, tenant.key_id
-
-
-def new_request_id() -> str:
-    """Unique among all gateways, and ours: quotas are idempotent on it, so a client may not choose it."""
-    return f"req-{secrets.token_hex(16)}"
-
-
-def presented_key(headers: Mapping[str, str]) -> str | None:
-    """The API key, as a bearer token or as `x-api-key`. Bytes that are no text are surrogates in it."""
-    authorization = headers.get("Authorization")
-    if authorization is not None:
-        scheme, _, key = authorization.partition(" ")
-        return key.strip() if scheme.lower() == "bearer" else None
-    return headers.get("x-api-key")

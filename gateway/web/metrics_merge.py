@@ -9,21 +9,21 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from gateway.process.multiprocess import OneOf
+from gateway.process.multiprocess import GatewayProcess
 
 log = logging.getLogger(__name__)
 
 SECONDS_MAX = 5.0
 
 
-async def texts_of_others(one: OneOf, accept: str) -> dict[int, bytes]:
+async def texts_of_others(one: GatewayProcess, accept: str) -> dict[int, bytes]:
     """What the other processes say now, by number; without those that do not answer."""
     others = [number for number in range(one.count) if number != one.number]
     found = await asyncio.gather(*(_asked(one, number, accept) for number in others))
     return {number: text for number, text in zip(others, found, strict=True) if text is not None}
 
 
-async def _asked(one: OneOf, number: int, accept: str) -> bytes | None:
+async def _asked(one: GatewayProcess, number: int, accept: str) -> bytes | None:
     connector = aiohttp.UnixConnector(path=str(one.admin_socket(number)))
     timeout = aiohttp.ClientTimeout(total=SECONDS_MAX)
     try:

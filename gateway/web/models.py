@@ -12,8 +12,8 @@ from gateway.domain.errors import GatewayError, ModelNotFound
 from gateway.domain.model import Model
 from gateway.domain.tenant import Tenant
 from gateway.models.catalogue import Catalogue
-from gateway.web.error_response import failure, speaks_anthropic
-from gateway.web.exchange import SERVER, new_request_id
+from gateway.web.error_response import error_response, speaks_anthropic
+from gateway.web.request_identity import SERVER, new_request_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class ModelCard:
 
 
 class Models:
-    """`tenant_of`: whose key a request has; raises what Entrance.admit raises."""
+    """`tenant_of`: whose key a request has; raises what Authentication.admit raises."""
 
     def __init__(self, catalogue: Catalogue, tenant_of: Callable[[web.Request], Awaitable[Tenant]]) -> None:
         self._catalogue = catalogue
@@ -37,7 +37,7 @@ class Models:
         try:
             cards = self._visible(await self._tenant_of(http))
         except GatewayError as err:
-            return failure(err, http)
+            return error_response(err, http)
         if not speaks_anthropic(http):
             return _json({"object": "list", "data": cards})
         ids = [card.id for card in cards]
@@ -58,7 +58,7 @@ class Models:
             if found is None:
                 raise ModelNotFound(name)
         except GatewayError as err:
-            return failure(err, http)
+            return error_response(err, http)
         return _json(_anthropic(found) if speaks_anthropic(http) else found)
 
     def _visible(self, tenant: Tenant) -> list[ModelCard]:

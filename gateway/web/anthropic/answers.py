@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-import orjson
 
-from gateway.domain.errors import GatewayError, PromptTooLong, WorkerError
+from gateway.domain.errors import WorkerError
 from gateway.telemetry.record import Usage
-from gateway.web.chat_answers import Chat, ToolCall
+from gateway.web.openai.chat_completions import Chat, ToolCall
 
 Json = dict[str, Any]
 
@@ -24,23 +23,8 @@ STOP_REASONS = {
 CUT, OUT_OF_CONTEXT = "max_tokens", "model_context_window_exceeded"
 """Of what is too long: for the client's bound, for what its context has left."""
 
-ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
-
 UNSAID: Json = {"content": [], "stop_reason": CUT, "stop_sequence": None}
 """Of a message that was to warm a cache: the token that it took is not told, but counted."""
-
-NAMES = {"stop": "stop_sequences"}
-"""What fields of the chat that it becomes are called here."""
 
 
 def message(chat: Chat, message_id: str, asked_stops: Collection[str], cut: str = CUT) -> Json:
@@ -118,20 +102,6 @@ def usage(counted: Usage) -> Json:
         "cache_read_input_tokens": cached,
         "output_tokens": counted.completion_tokens or 0,
     }
-
-
-def error(refusal: GatewayError, request_id: str) -> bytes:
-    """An error in Anthropic's shape."""
-    kind = ERROR_TYPES.get(refusal.status)
-    if kind is None:
-        kind = "invalid_request_error" if refusal.status < 500 else "api_error"
-    text = refusal.called(NAMES)[0].encode("utf-8", "replace").decode()
-    if isinstance(refusal, PromptTooLong):
-        # Clients know it by these words, and make their conversation shorter.
-        text = (
-            f"prompt is too long: {refusal.least}{refusal.tokens} tokens > {refusal.context_length} maximum"
-        )
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
 
 
 LIMITS = {

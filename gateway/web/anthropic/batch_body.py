@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
-from gateway.web.bodies import json_bodies
+from gateway.web.bodies import typed_bodies
 from gateway.web.bodies.body_reader import Body
 from radix_cache.loop_yield import Turns
 
@@ -107,7 +107,7 @@ class Splitter:
 
     def end(self) -> None:
         """That was all of it. Raises BadRequest if that is no list of requests."""
-        frame, _ = json_bodies.read(bytes(self._frame) + bytes(self._request or b""), _FRAME)
+        frame, _ = typed_bodies.read(bytes(self._frame) + bytes(self._request or b""), _FRAME)
         if len(frame.requests) != self._found or any(frame.requests):
             raise BadRequest("requests: each has to be an object, in one list.", param="requests")
 

@@ -39,13 +39,15 @@ from gateway.domain.errors import (
     StorageExceeded,
     TooManyBatches,
 )
-from gateway.files.tenant_files import Label, Shelf, TooLarge
+from gateway.files.tenant_files import Label, TenantFiles, TooLarge
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.batch_body import ENDPOINT, LINE_BYTES_MORE, BatchBody
 from gateway.web.bodies.body_reader import Bodies
-from gateway.web.file_contents import content
 from gateway.web.middleware.error_middleware import Handler
-from gateway.web.stored_objects import Kept, TenantOf, answering, limit_of
+from gateway.web.stored.file_contents import content
+from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
+from gateway.web.stored.list_parameters import requested_limit
+from gateway.web.stored.object_stores import ObjectStores
 
 BATCHES, BATCHES_MAX = 20, 1000
 SECONDS_MAX = 86400.0
@@ -63,8 +65,8 @@ Json = dict[str, Any]
 class MessageBatches:
     def __init__(
         self,
-        kept: Kept,
-        tenant_of: TenantOf,
+        kept: ObjectStores,
+        tenant_of: AuthenticateTenant,
         bodies: Bodies,
         *,
         idle_seconds_max: float,
@@ -80,11 +82,11 @@ class MessageBatches:
         """Method, path below the prefix, handler."""
         one = "messages/batches/{batch}"
         return [
-            ("POST", "messages/batches", answering(self.create, FilesUnavailable)),
-            ("GET", "messages/batches", answering(self.list_all, FilesUnavailable)),
-            ("GET", one, answering(self.show, FilesUnavailable)),
-            ("DELETE", one, answering(self.delete, FilesUnavailable)),
-            ("POST", f"{one}/cancel", answering(self.cancel, FilesUnavailable)),
+            ("POST", "messages/batches", json_handler(self.create, FilesUnavailable)),
+            ("GET", "messages/batches", json_handler(self.list_all, FilesUnavailable)),
+            ("GET", one, json_handler(self.show, FilesUnavailable)),
+            ("DELETE", one, json_handler(self.delete, FilesUnavailable)),
+            ("POST", f"{one}/cancel", json_handler(self.cancel, FilesUnavailable)),
             ("GET", f"{one}/results", self.results),
         ]
 
@@ -95,7 +97,7 @@ class MessageBatches:
         return self._kept.batches
 
     @property
-    def _shelf(self) -> Shelf:
+    def _shelf(self) -> TenantFiles:
         assert self._kept.shelf is not None
         return self._kept.shelf
 
@@ -146,7 +148,10 @@ class MessageBatches:
 
     async def list_all(self, http: web.Request) -> bytes:
         """Newest first, also the page that comes before one."""
-        tenant, limit = await self._tenant_of(http), limit_of(http, limit=BATCHES, limit_max=BATCHES_MAX)
+        tenant, limit = (
+            await self._tenant_of(http),
+            requested_limit(http, limit=BATCHES, limit_max=BATCHES_MAX),
+        )
         after, before = http.query.get("after_id"), http.query.get("before_id")
         if after is not None and before is not None:
             raise BadRequest("Only one of after_id and before_id can be given.", param="before_id")
@@ -192,7 +197,7 @@ class MessageBatches:
     async def results(self, http: web.Request) -> web.StreamResponse:
         """A line for each request, in no order that is promised."""
 
-        async def find() -> tuple[Shelf, StoredFile]:
+        async def find() -> tuple[TenantFiles, StoredFile]:
             batch = await self._found(http)
             found = batch.output_file and await self._shelf.get(batch.tenant, batch.output_file)
             if not found:

@@ -8,11 +8,12 @@ import msgspec
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.web import chat_answers
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents, error_event
 from gateway.web.anthropic.requests import read_counted, read_message
 from gateway.web.bodies.body_decoding import unhurried
+from gateway.web.error_response import anthropic_error_body
+from gateway.web.openai import chat_completions
 
 
 class AnthropicDialect:
@@ -62,12 +63,12 @@ class AnthropicDialect:
         return self._events.end()
 
     async def whole(self, body: bytes) -> bytes:
-        message = answers.message(chat_answers.read(body), self._message_id, self._stops, self._cut)
+        message = answers.message(chat_completions.read(body), self._message_id, self._stops, self._cut)
         unsaid = answers.UNSAID if self._warms else {}
         return msgspec.json.encode({**message, **unsaid, "model": message["model"] or self._model})
 
     def error(self, error: GatewayError) -> bytes:
-        return answers.error(error, self._request_id)
+        return anthropic_error_body(error, self._request_id)
 
     def error_frame(self, error: GatewayError) -> bytes:
         return error_event(self.error(error))

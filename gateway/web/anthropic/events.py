@@ -19,8 +19,8 @@ import msgspec
 from gateway.domain.errors import StreamInterrupted
 from gateway.relay.sse_payloads import Payloads
 from gateway.telemetry.record import Usage
-from gateway.web import chat_answers
 from gateway.web.anthropic.answers import CUT, opening, stopped, usage
+from gateway.web.openai import chat_completions
 
 Json = dict[str, Any]
 
@@ -82,14 +82,14 @@ class MessageEvents:
         )
 
     def _of(self, payload: bytes) -> bytes:
-        chunk = chat_answers.read(payload)
+        chunk = chat_completions.read(payload)
         if chunk.error is not None:
             raise StreamInterrupted
         self._counted = chunk.counted or self._counted
         events = []
         # With usage in every chunk the last of them has no choices and ends nothing.
         for choice in chunk.choices[:1]:
-            said = (choice.delta if not self._mute else None) or chat_answers.Said()
+            said = (choice.delta if not self._mute else None) or chat_completions.Said()
             if said.thought:
                 events += [self._in("thinking"), self._delta("thinking_delta", "thinking", said.thought)]
             if said.text:
@@ -103,7 +103,7 @@ class MessageEvents:
         """A block of this kind is the open one."""
         return b"" if self._open == kind else self._start(kind, _STARTS[kind])
 
-    def _call(self, call: chat_answers.ToolCall) -> bytes:
+    def _call(self, call: chat_completions.ToolCall) -> bytes:
         started = b""
         if call.index not in self._calls:
             block = {

@@ -17,9 +17,9 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
-from gateway.web import openai
 from gateway.web.anthropic import wire
-from gateway.web.bodies import json_bodies
+from gateway.web.bodies import typed_bodies
+from gateway.web.openai import inference_requests
 
 BILLING = "x-anthropic-billing-header"
 """Claude Code begins its system prompt with this, other in each request: nothing after it could ever be cached."""
@@ -40,7 +40,7 @@ class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_message(body: bytes) -> MessageRequest:
     """The chat request in a body of /v1/messages. Raises BadRequest that names the field."""
-    read, fields = json_bodies.read(body, _MESSAGES)
+    read, fields = typed_bodies.read(body, _MESSAGES)
     # Engines compute no prompt for an answer of no tokens.
     chat = _chat(read, fields) | {"max_tokens": max(1, read.max_tokens)}
     if read.stop_sequences:
@@ -49,7 +49,7 @@ def read_message(body: bytes) -> MessageRequest:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if read.metadata is not None and read.metadata.user_id is not None:
         chat["user"] = read.metadata.user_id
-    request = openai.decode(Surface.CHAT, msgspec.json.encode(chat))
+    request = inference_requests.decode(Surface.CHAT, msgspec.json.encode(chat))
     return MessageRequest(
         # As at Anthropic's, where clients ask for more than most models here can say.
         chat=msgspec.structs.replace(request, shortens=True),
@@ -60,8 +60,8 @@ def read_message(body: bytes) -> MessageRequest:
 
 def read_counted(body: bytes) -> InferenceRequest:
     """The same for /v1/messages/count_tokens, which has no max_tokens."""
-    read, fields = json_bodies.read(body, _COUNTED)
-    return openai.decode(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
+    read, fields = typed_bodies.read(body, _COUNTED)
+    return inference_requests.decode(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
 
 
 def _chat(read: wire.CountedBody, fields: Mapping[str, msgspec.Raw]) -> Json:

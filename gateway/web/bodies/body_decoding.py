@@ -19,12 +19,12 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from gateway.concurrency.gil_yield import breathe
+from gateway.concurrency.gil_yield import yield_gil
 
 LONG_BYTES = 256 * 1024
 """Shorter bodies are read at once: a few milliseconds at the most."""
 SLICE_BYTES = 32 * 1024
-BREATH_SLICES = 8
+YIELD_SLICES = 8
 SEARCHED_BYTES = 256 * 1024
 """At the beginning of a body, for a list of ids."""
 
@@ -46,7 +46,7 @@ async def unhurried(body: bytes, read: Callable[[bytes], _Read]) -> _Read:
 def between(body: bytes) -> None:
     """Two calls that each read all of the body."""
     if len(body) > LONG_BYTES:
-        breathe()
+        yield_gil()
 
 
 def check_text(body: bytes) -> None:
@@ -94,8 +94,8 @@ def token_ids(raw: bytes) -> "array[int]":
                 raise msgspec.DecodeError("a comma with nothing before or behind it")
             ids.extend(some)
             start, slices = cut + 1, slices + 1
-            if slices % BREATH_SLICES == 0:
-                breathe()
+            if slices % YIELD_SLICES == 0:
+                yield_gil()
         if start == end and ids:
             raise msgspec.DecodeError("a comma with nothing behind it")
         return ids

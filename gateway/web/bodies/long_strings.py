@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from gateway.concurrency.gil_yield import breathe
+from gateway.concurrency.gil_yield import yield_gil
 
 LONG_BYTES = 256 * 1024
 SLICE_BYTES = 64 * 1024
-BREATH_SLICES = 16
+YIELD_SLICES = 16
 QUOTES_MAX = 20_000
 """Looked at in one body: one of more has short strings, or strings of which no slice is worth it."""
 
@@ -91,8 +91,8 @@ def _decoded(body: bytes, start: int, end: int) -> str:
         cut = _cut(body, start + SLICE_BYTES, end)
         pieces.append(_STRING.decode(b'"%b"' % body[start:cut]))
         start = cut
-        if len(pieces) % BREATH_SLICES == 0:
-            breathe()
+        if len(pieces) % YIELD_SLICES == 0:
+            yield_gil()
     return "".join(pieces)
 
 

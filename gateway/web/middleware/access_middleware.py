@@ -8,8 +8,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from gateway.telemetry.access_log import AccessLine, AccessLog
-from gateway.web.exchange import CALLER, REQUEST_ID
 from gateway.web.middleware.error_middleware import Handler
+from gateway.web.request_identity import CALLER, REQUEST_ID
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 STATUS_CLIENT_CLOSED = 499

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Collection
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.web.exchange import SERVER
 from gateway.web.middleware.error_middleware import Handler
+from gateway.web.request_identity import SERVER
 
 ANY = "*"
 METHODS = "DELETE, GET, HEAD, POST"

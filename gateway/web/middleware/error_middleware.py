@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from gateway.domain.errors import ForbiddenHost, GatewayError, InternalError, MethodNotAllowed, NotFound
-from gateway.web.exchange import new_request_id
+from gateway.web.request_identity import new_request_id
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from gateway.domain.errors import BadRequest, GatewayError, InternalError
-from gateway.web.exchange import new_request_id
+from gateway.web.request_identity import new_request_id
 
 Failure = Callable[[GatewayError, web.BaseRequest | None], web.Response]
 

@@ -23,8 +23,9 @@ from gateway.domain.tenant import Tenant
 from gateway.web.bodies import media_check
 from gateway.web.bodies.body_reader import Body
 from gateway.web.bodies.multipart import Form
-from gateway.web.exchange import HttpExchange, known_as
+from gateway.web.exchange import HttpExchange
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, MODEL_NAME_MAX, NO_TOKENS
+from gateway.web.request_identity import set_caller
 from workers.adapter import Part
 from workers.adapters.multipart import disposition
 
@@ -44,7 +45,7 @@ class FormExchange(HttpExchange):
     """See Exchange."""
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
-        known_as(self._http, tenant)
+        set_caller(self._http, tenant)
         # Files in it are part of what may be repeated under a key.
         digest = blake2b(digest_size=16) if self.repeat_key is not None else None
         bytes_max = self._bodies.body_bytes_max

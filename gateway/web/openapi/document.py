@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from gateway.domain.request import FORMS, Surface
-from gateway.web import openai
 from gateway.web.anthropic import wire as anthropic
+from gateway.web.openai import inference_requests
 from gateway.web.openapi import stored_objects_paths
 from gateway.web.openapi.descriptions import (
     ANTHROPIC_ERROR,
@@ -97,7 +97,7 @@ def document(version: str) -> Json:
 def _bodies() -> Mapping[Surface | str, Any]:
     """What reads the body of each API."""
     return {
-        **{surface: openai.body_type(surface) for surface in _TITLES if surface not in FORMS},
+        **{surface: inference_requests.body_type(surface) for surface in _TITLES if surface not in FORMS},
         Surface.MESSAGES: anthropic.MessagesBody,
         Surface.RESPONSES: responses.Body,
         "count_tokens": anthropic.CountedBody,

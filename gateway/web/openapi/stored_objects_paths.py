@@ -3,8 +3,8 @@
 from typing import Any
 
 from gateway.web.anthropic import batches as message_batches
-from gateway.web.batches import SURFACES
-from gateway.web.files import PURPOSES
+from gateway.web.openai.batches import SURFACES
+from gateway.web.openai.files import PURPOSES
 from gateway.web.openapi.descriptions import (
     described,
     form_body,

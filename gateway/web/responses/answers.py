@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.domain.errors import GatewayError, WorkerError
 from gateway.telemetry.record import Usage
-from gateway.web.chat_answers import Chat, Choice
+from gateway.web.openai.chat_completions import Chat, Choice
 from gateway.web.responses import wire
 from gateway.web.responses.items import new_id
 from gateway.web.responses.tools import Tool, Tools, text_of

@@ -17,8 +17,8 @@ from gateway.domain.errors import BadRequest, GatewayError, PreviousResponseNotF
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.telemetry.record import Usage
-from gateway.web import chat_answers
 from gateway.web.bodies.body_decoding import unhurried
+from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, references
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.items import whole
@@ -114,7 +114,7 @@ class ResponsesDialect:
 
     async def whole(self, body: bytes) -> bytes:
         assert self._asked is not None
-        chat = chat_answers.read(body)
+        chat = chat_completions.read(body)
         output, choice = answers.output_of(chat, self._id, self._asked.tools)
         return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.counted))
 

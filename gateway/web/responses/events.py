@@ -21,7 +21,7 @@ import msgspec
 from gateway.domain.errors import StreamInterrupted
 from gateway.relay.sse_payloads import Payloads
 from gateway.telemetry.record import Usage
-from gateway.web import chat_answers
+from gateway.web.openai import chat_completions
 from gateway.web.responses import answers
 from gateway.web.responses.items import new_id
 from gateway.web.responses.tools import Tool, Tools
@@ -92,7 +92,7 @@ class Thought:
 class Call:
     """A call of a function, or of a tool that takes a text, which is there when all of it has come."""
 
-    def __init__(self, at: int, call: chat_answers.ToolCall, response: str, tool: Tool) -> None:
+    def __init__(self, at: int, call: chat_completions.ToolCall, response: str, tool: Tool) -> None:
         self._id = new_id(tool.kind, response)
         self._where = {"item_id": self._id, "output_index": at}
         self._call_id = call.id or f"call_{call.index}"
@@ -166,13 +166,13 @@ class ResponseEvents:
         return self._written([(f"response.{response['status']}", {"response": response})])
 
     def _of(self, payload: bytes) -> bytes:
-        chunk = chat_answers.read(payload)
+        chunk = chat_completions.read(payload)
         if chunk.error is not None:
             raise StreamInterrupted
         self.usage = chunk.counted or self.usage
         events: Events = []
         for choice in chunk.choices[:1]:
-            said = choice.delta or chat_answers.Said()
+            said = choice.delta or chat_completions.Said()
             if said.thought:
                 events += self._thought(said.thought)
             if said.text:
@@ -196,7 +196,7 @@ class ResponseEvents:
         assert isinstance(self._open, Text)
         return events + self._open.more(text, logprobs)
 
-    def _called(self, call: chat_answers.ToolCall) -> Events:
+    def _called(self, call: chat_completions.ToolCall) -> Events:
         events: Events = []
         if not isinstance(self._open, Call) or call.index != self._call_index:
             tool = self._tools.called(call.function.name or "")

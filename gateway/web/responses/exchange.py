@@ -11,9 +11,9 @@ from gateway.domain.errors import BadRequest, GatewayError
 from gateway.domain.request import InferenceRequest, Wishes
 from gateway.domain.tenant import Tenant
 from gateway.web.exchange import HttpExchange
-from gateway.web.responses.background import Run, Runs
 from gateway.web.responses.dialect import ResponsesDialect
-from gateway.web.responses.stored import shown
+from gateway.web.responses.stored_responses import shown
+from gateway.web.stored.background_responses import Run, Runs
 
 
 class ResponsesExchange(HttpExchange):

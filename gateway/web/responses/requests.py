@@ -6,8 +6,8 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
-from gateway.web import openai
-from gateway.web.bodies import json_bodies
+from gateway.web.bodies import typed_bodies
+from gateway.web.openai import inference_requests
 from gateway.web.responses import items, wire
 from gateway.web.responses.tools import Tools
 
@@ -29,7 +29,7 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_body(body: bytes) -> tuple[wire.Body, dict[str, msgspec.Raw]]:
     """The body, and its fields as they came. Raises BadRequest that names the field."""
-    read, fields = json_bodies.read(body, _BODY)
+    read, fields = typed_bodies.read(body, _BODY)
     for name in ("conversation", "prompt"):
         if getattr(read, name) is not None:
             raise BadRequest(f"{name} is not supported; send the items themselves.", param=name)
@@ -56,7 +56,7 @@ def chat_request(
     chat |= tools.chat(read.tool_choice) | _shape(read)
     if "tools" in chat and read.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = read.parallel_tool_calls
-    request = openai.decode(Surface.CHAT, msgspec.json.encode(chat))
+    request = inference_requests.decode(Surface.CHAT, msgspec.json.encode(chat))
     return ResponseRequest(body=read, chat=request, tools=tools, context=context, own_from=len(before))
 
 

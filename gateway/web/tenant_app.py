@@ -13,28 +13,29 @@ from gateway.domain.errors import GatewayError, MethodNotAllowed, NotFound, Shut
 from gateway.domain.request import FORMS, Surface
 from gateway.domain.tenant import INFERENCE, USAGE, Tenant
 from gateway.pipeline import Services, serve
-from gateway.process.drain_state import Doors
+from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
-from gateway.web import dialects
+from gateway.web import dialect_factory
 from gateway.web.anthropic.batches import MessageBatches
 from gateway.web.anthropic.dialect import CountingDialect
-from gateway.web.batches import BatchHandlers
-from gateway.web.bodies.audio_forms import FormExchange
 from gateway.web.bodies.body_reader import Bodies
+from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
-from gateway.web.error_response import failure
-from gateway.web.exchange import SERVER, HttpExchange, known_as, new_request_id, presented_key
-from gateway.web.files import FileHandlers
+from gateway.web.error_response import error_response
+from gateway.web.exchange import HttpExchange
 from gateway.web.middleware.access_middleware import access
-from gateway.web.middleware.client_address import FindAddress
 from gateway.web.middleware.cors import Browsers
 from gateway.web.middleware.error_middleware import Handler, boundary, expectations
 from gateway.web.models import Models
+from gateway.web.openai.audio_forms import FormExchange
+from gateway.web.openai.batches import BatchHandlers
+from gateway.web.openai.files import FileHandlers
 from gateway.web.openapi import document
+from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
 from gateway.web.responses.dialect import InputTokensDialect
 from gateway.web.responses.exchange import ResponsesExchange, parting
-from gateway.web.responses.stored import StoredResponses
-from gateway.web.stored_objects import Kept
+from gateway.web.responses.stored_responses import StoredResponses
+from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.token_count import count
 from gateway.web.usage import own_usage
 
@@ -49,7 +50,7 @@ Work = Callable[[HttpExchange, Services], Awaitable[None]]
 
 def tenant_app(
     at: Services,
-    doors: Doors,
+    drain_state: DrainState,
     *,
     body_bytes_max: int,
     body_seconds_max: float,
@@ -57,7 +58,7 @@ def tenant_app(
     browsers: Browsers | None,
     access_log: AccessLog | None,
     find_address: FindAddress,
-    kept: Kept,
+    kept: ObjectStores,
 ) -> web.Application:
     """The application behind `listen`. `local_names_only`: see boundary. `browsers`: None: nothing is for them.
 
@@ -76,17 +77,17 @@ def tenant_app(
 
     async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
         tenant = await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
-        known_as(http, tenant)
+        set_caller(http, tenant)
         return tenant
 
     async def inside(exchange: HttpExchange, work: Work) -> None:
         task = asyncio.current_task()
         assert task is not None
-        doors.inside.add(task)
+        drain_state.requests.add(task)
         try:
             await work(exchange, at)
         finally:
-            doors.inside.discard(task)
+            drain_state.requests.discard(task)
 
     def infer(
         dialect: Callable[[str], Dialect], work: Work = serve, by: type[HttpExchange] = HttpExchange
@@ -94,7 +95,7 @@ def tenant_app(
         async def handle(http: web.Request) -> web.StreamResponse:
             exchange = by(http, dialect, **exchanging)
             try:
-                if doors.open:
+                if drain_state.accepting:
                     await inside(exchange, work)
                 else:
                     await exchange.fail(ShuttingDown())
@@ -112,7 +113,7 @@ def tenant_app(
         """As `infer`, in a task that may outlive this handler."""
         exchange = ResponsesExchange(http, responses, kept.runs, **exchanging)
         try:
-            if not doors.open:
+            if not drain_state.accepting:
                 await exchange.fail(ShuttingDown())
             else:
                 await parting(exchange, asyncio.create_task(inside(exchange, serve)))
@@ -127,11 +128,11 @@ def tenant_app(
         try:
             used = await own_usage(at.usage, await tenant_of(http, USAGE), http.query.items())
         except GatewayError as err:
-            return failure(err, http)
+            return error_response(err, http)
         headers = {"server": SERVER, "x-request-id": new_request_id()}
         return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
 
-    around = [boundary(failure, local_names_only=local_names_only)]
+    around = [boundary(error_response, local_names_only=local_names_only)]
     if access_log is not None:
         around.insert(0, access(access_log))
     if browsers is not None:
@@ -143,7 +144,7 @@ def tenant_app(
     models = Models(at.catalogue, tenant_of)
     answering = {
         surface.value: infer(
-            dialects.of(surface, responses), by=FormExchange if surface in FORMS else HttpExchange
+            dialect_factory.of(surface, responses), by=FormExchange if surface in FORMS else HttpExchange
         )
         for surface in Surface
     } | {
@@ -182,8 +183,8 @@ def tenant_app(
         allowed = known.get(http.path.rstrip("/"))
         # With its method allowed it has come here by a slash too many, and would be told nothing by a 405.
         if allowed is not None and http.method not in allowed:
-            return failure(MethodNotAllowed(allowed), http)
-        return failure(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
+            return error_response(MethodNotAllowed(allowed), http)
+        return error_response(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
     app.router.add_route("*", "/{anything:.*}", nothing_here, expect_handler=expectations)
     return app

@@ -16,11 +16,12 @@ from gateway.domain.errors import (
     PayloadTooLarge,
     StorageExceeded,
 )
-from gateway.files.tenant_files import Label, Shelf, TooLarge
+from gateway.files.tenant_files import Label, TenantFiles, TooLarge
 from gateway.web.bodies.multipart import Upload
-from gateway.web.file_contents import content
 from gateway.web.middleware.error_middleware import Handler
-from gateway.web.stored_objects import TenantOf, answering, page_of
+from gateway.web.stored.file_contents import content
+from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
+from gateway.web.stored.list_parameters import requested_page
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 FILES_MAX = 10_000
@@ -33,7 +34,9 @@ Json = dict[str, Any]
 class FileHandlers:
     """`shelf`: None keeps nothing. `idle_seconds_max`: longest silence of a client that sends or reads."""
 
-    def __init__(self, shelf: Shelf | None, tenant_of: TenantOf, *, idle_seconds_max: float) -> None:
+    def __init__(
+        self, shelf: TenantFiles | None, tenant_of: AuthenticateTenant, *, idle_seconds_max: float
+    ) -> None:
         self._maybe_shelf = shelf
         self._tenant_of = tenant_of
         self._idle_seconds_max = idle_seconds_max
@@ -41,15 +44,15 @@ class FileHandlers:
     def routes(self) -> list[tuple[str, str, Handler]]:
         """Method, path below the prefix, handler."""
         return [
-            ("POST", "files", answering(self.create, FilesUnavailable)),
-            ("GET", "files", answering(self.list_all, FilesUnavailable)),
-            ("GET", "files/{file}", answering(self.show, FilesUnavailable)),
-            ("DELETE", "files/{file}", answering(self.delete, FilesUnavailable)),
+            ("POST", "files", json_handler(self.create, FilesUnavailable)),
+            ("GET", "files", json_handler(self.list_all, FilesUnavailable)),
+            ("GET", "files/{file}", json_handler(self.show, FilesUnavailable)),
+            ("DELETE", "files/{file}", json_handler(self.delete, FilesUnavailable)),
             ("GET", "files/{file}/content", self.content),
         ]
 
     @property
-    def _shelf(self) -> Shelf:
+    def _shelf(self) -> TenantFiles:
         if self._maybe_shelf is None:
             raise NotFound("Files are not kept here: the gateway has no database.")
         return self._maybe_shelf
@@ -69,7 +72,7 @@ class FileHandlers:
         return msgspec.json.encode(file_object(file))
 
     async def list_all(self, http: web.Request) -> bytes:
-        tenant, page = await self._tenant_of(http), page_of(http, limit=FILES_MAX, limit_max=FILES_MAX)
+        tenant, page = await self._tenant_of(http), requested_page(http, limit=FILES_MAX, limit_max=FILES_MAX)
         try:
             found, more = await self._shelf.page(tenant.id, page, http.query.get("purpose"))
         except NoSuchPlace as err:
@@ -88,7 +91,7 @@ class FileHandlers:
     async def content(self, http: web.Request) -> web.StreamResponse:
         """As it was uploaded."""
 
-        async def find() -> tuple[Shelf, StoredFile]:
+        async def find() -> tuple[TenantFiles, StoredFile]:
             return self._shelf, await self._found(http)
 
         return await content(

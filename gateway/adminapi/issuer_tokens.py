@@ -6,9 +6,9 @@ from typing import Any
 import jwt
 from jwt.exceptions import PyJWTError
 
-from gateway.adminapi.authorization import Asker
+from gateway.adminapi.principal import Principal
 from gateway.database.operators import ROLES
-from gateway.settings.tokens import OperatorIssuer, Role
+from gateway.settings.token_issuers import OperatorIssuerSettings, Role
 from gateway.tenants.issuer import Issuer
 from gateway.tenants.token_failures import TokenInvalid
 from gateway.tenants.tokens import TOKEN_LENGTH_MAX, claim, words_of
@@ -19,10 +19,10 @@ NAME_MAX = 150
 class OperatorTokens:
     """Of these issuers."""
 
-    def __init__(self, issuers: Sequence[Issuer[OperatorIssuer]]) -> None:
+    def __init__(self, issuers: Sequence[Issuer[OperatorIssuerSettings]]) -> None:
         self._issuers = {issuer.rules.issuer: issuer for issuer in issuers}
 
-    async def asker(self, token: str) -> Asker | None:
+    async def asker(self, token: str) -> Principal | None:
         """Whom it names; None if it is no good token, or names no role. Raises IssuerAway."""
         if token.count(".") != 2 or not token.isascii() or len(token) > TOKEN_LENGTH_MAX:
             return None
@@ -40,10 +40,10 @@ class OperatorTokens:
         except TokenInvalid:
             return None
         role = role_of(issuer.rules, claim(claims, issuer.rules.role_claim))
-        return Asker(name=f"token:{name_of(claims)}", role=role) if role is not None else None
+        return Principal(name=f"token:{name_of(claims)}", role=role) if role is not None else None
 
 
-def role_of(rules: OperatorIssuer, told: Any) -> Role | None:
+def role_of(rules: OperatorIssuerSettings, told: Any) -> Role | None:
     """The highest of those that a claim names; None if it names none."""
     words = told.split() if isinstance(told, str) else words_of(told)
     own: dict[str, Role] = {role: role for role in ROLES}

@@ -14,10 +14,13 @@ from gateway.database.batch_store import CANCELLING, VALIDATING, BatchStore, Sto
 from gateway.database.pages import NoSuchPlace
 from gateway.domain.errors import BadRequest, FilesUnavailable, NotFound, TooManyBatches
 from gateway.domain.request import Surface
-from gateway.web.bodies import json_bodies
-from gateway.web.files import kept_seconds, listed
+from gateway.web.bodies import typed_bodies
+from gateway.web.bodies.read_small_body import read_small_body
 from gateway.web.middleware.error_middleware import Handler
-from gateway.web.stored_objects import Kept, TenantOf, answering, page_of, small_body
+from gateway.web.openai.files import kept_seconds, listed
+from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
+from gateway.web.stored.list_parameters import requested_page
+from gateway.web.stored.object_stores import ObjectStores
 
 BODY_BYTES_MAX = 64 * 1024
 BATCHES, BATCHES_MAX = 20, 100
@@ -62,8 +65,8 @@ _CREATE = msgspec.json.Decoder(CreateBatch)
 class BatchHandlers:
     def __init__(
         self,
-        kept: Kept,
-        tenant_of: TenantOf,
+        kept: ObjectStores,
+        tenant_of: AuthenticateTenant,
         *,
         body_seconds_max: float,
         wall: Callable[[], float] = time.time,
@@ -76,10 +79,10 @@ class BatchHandlers:
     def routes(self) -> list[tuple[str, str, Handler]]:
         """Method, path below the prefix, handler."""
         return [
-            ("POST", "batches", answering(self.create, FilesUnavailable)),
-            ("GET", "batches", answering(self.list_all, FilesUnavailable)),
-            ("GET", "batches/{batch}", answering(self.show, FilesUnavailable)),
-            ("POST", "batches/{batch}/cancel", answering(self.cancel, FilesUnavailable)),
+            ("POST", "batches", json_handler(self.create, FilesUnavailable)),
+            ("GET", "batches", json_handler(self.list_all, FilesUnavailable)),
+            ("GET", "batches/{batch}", json_handler(self.show, FilesUnavailable)),
+            ("POST", "batches/{batch}/cancel", json_handler(self.cancel, FilesUnavailable)),
         ]
 
     @property
@@ -90,7 +93,9 @@ class BatchHandlers:
 
     async def create(self, http: web.Request) -> bytes:
         tenant, store = await self._tenant_of(http), self._store
-        asked, _ = json_bodies.read(await small_body(http, BODY_BYTES_MAX, self._body_seconds_max), _CREATE)
+        asked, _ = typed_bodies.read(
+            await read_small_body(http, BODY_BYTES_MAX, self._body_seconds_max), _CREATE
+        )
         if asked.endpoint not in SURFACES:
             raise BadRequest(f"endpoint must be one of {', '.join(SURFACES)}.", param="endpoint")
         seconds = _window_seconds(asked.completion_window)
@@ -124,7 +129,7 @@ class BatchHandlers:
         return msgspec.json.encode(batch_object(batch))
 
     async def list_all(self, http: web.Request) -> bytes:
-        tenant, page = await self._tenant_of(http), page_of(http, limit=BATCHES, limit_max=BATCHES_MAX)
+        tenant, page = await self._tenant_of(http), requested_page(http, limit=BATCHES, limit_max=BATCHES_MAX)
         try:
             found, more = await self._store.page(tenant.id, page, SURFACES)
         except NoSuchPlace as err:

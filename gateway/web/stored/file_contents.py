@@ -9,13 +9,13 @@ from gateway.database.database import DatabaseDown
 from gateway.database.file_store import StoredFile
 from gateway.domain.errors import FilesUnavailable, GatewayError
 from gateway.files.content import ContentDown, ContentLost
-from gateway.files.tenant_files import Shelf
-from gateway.web.error_response import failure, identified
+from gateway.files.tenant_files import TenantFiles
+from gateway.web.error_response import error_response, identity_headers
 
 
 async def content(
     http: web.Request,
-    find: Callable[[], Awaitable[tuple[Shelf, StoredFile]]],
+    find: Callable[[], Awaitable[tuple[TenantFiles, StoredFile]]],
     lost: Callable[[], GatewayError],
     *,
     content_type: str,
@@ -27,12 +27,12 @@ async def content(
         pieces = shelf.content(file)
         first = await anext(pieces, b"")
     except GatewayError as err:
-        return failure(err, http)
+        return error_response(err, http)
     except ContentLost:
-        return failure(lost(), http)
+        return error_response(lost(), http)
     except (DatabaseDown, ContentDown):
-        return failure(FilesUnavailable(), http)
-    answer = web.StreamResponse(headers={**identified(http), "content-disposition": "attachment"})
+        return error_response(FilesUnavailable(), http)
+    answer = web.StreamResponse(headers={**identity_headers(http), "content-disposition": "attachment"})
     answer.content_type, answer.content_length = content_type, file.bytes
 
     async def send(piece: bytes) -> None:

@@ -17,17 +17,17 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.adminapi.authorization import PAGE_COOKIE, Gate
 from gateway.adminapi.problems import Problem, no_database
+from gateway.adminapi.routes import mount
 from gateway.adminapi.services import office_of
-from gateway.adminapi.urls import mount
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.domain.errors import GatewayError
 from gateway.fleet.worker import Worker
-from gateway.process.multiprocess import OneOf
+from gateway.process.multiprocess import GatewayProcess
 from gateway.telemetry.exposition import exposition
-from gateway.web import openai
 from gateway.web.metrics_merge import merged, texts_of_others
 from gateway.web.middleware.error_middleware import Handler, boundary
+from gateway.web.openai import inference_requests
 
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
 ISSUER_STATES = ("none", "known", "away", "not read", "stale")
@@ -44,9 +44,9 @@ SECURITY_HEADERS = {
 }
 
 
-def admin_app(gateway: Gateway, one: OneOf | None = None) -> web.Application:
+def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Application:
     """The application behind `admin`. `one`: which of several processes it is; the first speaks for all."""
-    office = office_of(gateway, openai.decode)
+    office = office_of(gateway, inference_requests.decode)
     gate = office.gate
 
     async def live(http: web.Request) -> web.Response:
@@ -172,10 +172,10 @@ def readiness(gateway: Gateway) -> dict[str, object]:
     routable = any(worker.health.routable for worker in gateway.fleet)
     database = gateway.records.directory.state if gateway.records.directory is not None else "none"
     return {
-        "ready": gateway.doors.ready
+        "ready": gateway.drain_state.ready
         and (routable or not workers)
         and database not in ("not loaded", "stale"),
-        "draining": not gateway.doors.ready,
+        "draining": not gateway.drain_state.ready,
         "workers": workers,
         "redis": "away" if gateway.quotas.store.away else "shared",
         "database": database,

@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import GENERATING, InferenceRequest, Surface
-from gateway.web.bodies import passed_media
+from gateway.web.bodies import media_check
 from gateway.web.bodies.body_decoding import LONG_BYTES, TokenId, between, check_text, fields_of, token_ids
 from gateway.web.bodies.body_limits import check_depth, check_size
 from gateway.web.bodies.long_strings import put_back, taken_out
@@ -177,7 +177,7 @@ def decode(surface: Surface, body: bytes) -> InferenceRequest:
     for name in GATEWAY_OWNED.intersection(fields):
         del fields[name]
     if surface not in GENERATING:
-        passed_media.check(fields)
+        media_check.check(fields)
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from gateway.database.response_store import ResponseStore
 from gateway.domain.request import Surface
 from gateway.web.anthropic.dialect import AnthropicDialect
-from gateway.web.dialect import Dialect, OpenAIDialect
+from gateway.web.dialect import Dialect
+from gateway.web.openai.dialect import OpenAIDialect
 from gateway.web.responses.dialect import ResponsesDialect
 
 NewDialect = Callable[[str], Dialect]

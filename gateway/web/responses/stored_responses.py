@@ -10,12 +10,14 @@ from aiohttp import web
 from gateway.database.database import DatabaseDown
 from gateway.database.response_store import ResponseStore, StoredResponse
 from gateway.domain.errors import BadRequest, GatewayError, NotFound, ResponsesUnavailable
-from gateway.web.error_response import failure
-from gateway.web.exchange import SERVER, STREAM_HEADERS, new_request_id
+from gateway.web.error_response import error_response
+from gateway.web.exchange import STREAM_HEADERS
 from gateway.web.middleware.error_middleware import Handler
+from gateway.web.request_identity import SERVER, new_request_id
 from gateway.web.responses import items as conversation
-from gateway.web.responses.background import Runs
-from gateway.web.stored_objects import TenantOf, answering, page_of
+from gateway.web.stored.background_responses import Runs
+from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
+from gateway.web.stored.list_parameters import requested_page
 
 ITEMS_MAX = 100
 ITEMS = 20
@@ -27,7 +29,12 @@ class StoredResponses:
     """`store`: None keeps nothing. `idle_seconds_max`: longest that a client may not read."""
 
     def __init__(
-        self, store: ResponseStore | None, runs: Runs | None, tenant_of: TenantOf, *, idle_seconds_max: float
+        self,
+        store: ResponseStore | None,
+        runs: Runs | None,
+        tenant_of: AuthenticateTenant,
+        *,
+        idle_seconds_max: float,
     ) -> None:
         self._store = store
         self._runs = runs
@@ -39,7 +46,7 @@ class StoredResponses:
         one = "responses/{response}"
 
         def answer(work: Callable[[web.Request], Awaitable[bytes]]) -> Handler:
-            return answering(work, ResponsesUnavailable)
+            return json_handler(work, ResponsesUnavailable)
 
         return [
             ("GET", one, self.show),
@@ -50,15 +57,15 @@ class StoredResponses:
 
     async def show(self, http: web.Request) -> web.StreamResponse:
         if http.query.get("stream", "false").lower() != "true":
-            return await answering(self._whole, ResponsesUnavailable)(http)
+            return await json_handler(self._whole, ResponsesUnavailable)(http)
         try:
             found, after = await self._found(http), _after(http)
             if self._runs is None or not msgspec.json.decode(found.response).get("background"):
                 raise BadRequest("Only a response in the background is streamed again.", param="stream")
         except GatewayError as err:
-            return failure(err, http)
+            return error_response(err, http)
         except DatabaseDown:
-            return failure(ResponsesUnavailable(), http)
+            return error_response(ResponsesUnavailable(), http)
         return await shown(http, self._runs, found, after=after, idle_seconds=self._idle_seconds_max)
 
     async def _whole(self, http: web.Request) -> bytes:
@@ -83,7 +90,7 @@ class StoredResponses:
 
     async def input_items(self, http: web.Request) -> bytes:
         """The newest first, unless asked otherwise; `after` names the last item that is known already."""
-        asked = page_of(http, limit=ITEMS, limit_max=ITEMS_MAX)
+        asked = requested_page(http, limit=ITEMS, limit_max=ITEMS_MAX)
         stored = await self._found(http)
         items = _LIST.decode(stored.context)[stored.own_from :]
         if asked.newest_first:

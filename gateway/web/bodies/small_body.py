@@ -1,0 +1,33 @@
+"""Reading of short request bodies, such as the JSON that creates a batch."""
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from gateway.domain.errors import BadRequest, BodyTimeout, PayloadTooLarge, UnsupportedEncoding
+
+
+async def read_small_body(http: web.Request, bytes_max: int, seconds_max: float) -> bytes:
+    """Return a whole request body of at most `bytes_max` bytes, received within `seconds_max` seconds.
+
+    Raises:
+        PayloadTooLarge: The body is longer than `bytes_max`.
+        BodyTimeout: The body did not arrive in time.
+        UnsupportedEncoding: The body has a Content-Encoding.
+        BadRequest: The body broke off.
+    """
+    if (encoding := http.headers.get("Content-Encoding", "identity")).strip().lower() != "identity":
+        raise UnsupportedEncoding(encoding)
+    body = b""
+    try:
+        async with asyncio.timeout(seconds_max):
+            while piece := await http.content.readany():
+                body += piece
+                if len(body) > bytes_max:
+                    raise PayloadTooLarge(bytes_max)
+    except TimeoutError:
+        raise BodyTimeout(seconds_max) from None
+    except RequestPayloadError as err:
+        raise BadRequest("The body did not arrive as its headers said.") from err
+    return body

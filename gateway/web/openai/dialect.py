@@ -1,0 +1,44 @@
+"""The dialect of OpenAI's own APIs: workers speak the same API, so bytes pass unchanged."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from gateway.domain.errors import GatewayError
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Tenant
+from gateway.web.bodies.body_decoding import unhurried
+from gateway.web.openai.inference_requests import decode
+
+
+class OpenAIDialect:
+    """As it comes."""
+
+    def __init__(self, surface: Surface) -> None:
+        self.surface = surface
+
+    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        return await unhurried(body, partial(decode, self.surface))
+
+    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        pass
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return dict(headers)
+
+    def begin(self) -> bytes:
+        return b""
+
+    def frames(self, data: bytes) -> bytes:
+        return data
+
+    async def end(self) -> bytes:
+        return b""
+
+    async def whole(self, body: bytes) -> bytes:
+        return body
+
+    def error(self, error: GatewayError) -> bytes:
+        return error.body()
+
+    def error_frame(self, error: GatewayError) -> bytes:
+        return error.frame()

@@ -1,0 +1,41 @@
+"""What identifies a request and its answer: the request id, the presented API key, the tenant, the server name."""
+
+import secrets
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from gateway.domain.tenant import Tenant
+
+SERVER = "radixgate"
+"""Value of the `server` header of every answer."""
+
+CALLER = web.RequestKey("caller", tuple[str, str])
+"""Tenant id and key id of an aiohttp request, present once the key has been accepted."""
+
+REQUEST_ID = web.RequestKey("request_id", str)
+
+
+def set_caller(http: web.Request, tenant: Tenant) -> None:
+    """Record the tenant and its key on the request, for the access log."""
+    http[CALLER] = tenant.id, tenant.key_id
+
+
+def new_request_id() -> str:
+    """Return an id that is unique among all gateways.
+
+    The gateway makes the id itself: quotas are idempotent on it, so a client may not choose it.
+    """
+    return f"req-{secrets.token_hex(16)}"
+
+
+def presented_key(headers: Mapping[str, str]) -> str | None:
+    """Return the API key sent as a bearer token or as `x-api-key`.
+
+    Bytes that are not valid text are surrogates in the returned key.
+    """
+    authorization = headers.get("Authorization")
+    if authorization is not None:
+        scheme, _, key = authorization.partition(" ")
+        return key.strip() if scheme.lower() == "bearer" else None
+    return headers.get("x-api-key")

@@ -1,0 +1,31 @@
+"""Query parameters of lists of stored objects: `limit`, `after` and `order`."""
+
+from aiohttp import web
+
+from gateway.database.pages import Page
+from gateway.domain.errors import BadRequest
+
+
+def requested_page(http: web.Request, *, limit: int, limit_max: int) -> Page:
+    """Return the page that the query parameters ask for.
+
+    Args:
+        http: The request of the list.
+        limit: Entries of the page where the request names no limit.
+        limit_max: Largest limit that a request may name.
+
+    Raises:
+        BadRequest: A parameter is not valid.
+    """
+    asked, order = requested_limit(http, limit=limit, limit_max=limit_max), http.query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest("order must be asc or desc.", param="order")
+    return Page(limit=asked, after=http.query.get("after"), newest_first=order == "desc")
+
+
+def requested_limit(http: web.Request, *, limit: int, limit_max: int) -> int:
+    """Return how many entries of a list are asked for at most. Raises BadRequest."""
+    asked = http.query.get("limit", str(limit))
+    if not (asked.isdecimal() and asked.isascii() and 1 <= int(asked[:9]) <= limit_max):
+        raise BadRequest(f"limit must be between 1 and {limit_max}.", param="limit")
+    return int(asked[:9])

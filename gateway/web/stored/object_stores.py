@@ -1,0 +1,27 @@
+"""The stores of a tenant's objects (responses, files, batches), with their limits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.database.batch_store import BatchStore
+from gateway.database.response_store import ResponseStore
+from gateway.files.tenant_files import TenantFiles
+from gateway.web.stored.background_responses import Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStores:
+    """The stores of a tenant's objects. A store is None where the gateway has no database."""
+
+    responses: ResponseStore | None = None
+    runs: Runs | None = None
+    shelf: TenantFiles | None = None
+    batches: BatchStore | None = None
+    unfinished_max: int = 0
+    """Unfinished batches of one tenant."""
+    rows_max: int = 0
+    """Requests of one batch."""
+    row_bytes_max: int = 0
+    """Bytes of one request of a batch."""
+    wake: Callable[[], None] = lambda: None
+    """Called when there is a batch to run or to cancel."""
