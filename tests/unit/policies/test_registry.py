@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.registry import PolicyError, routing_names, routing_policy
+from policies.registry import PolicyError, queue_policy, routing_names, routing_policy
 from policies.routing.checked_policy import PromiseBroken
 from policies.routing.protocol import Candidate, RouteQuery
 from workers.worker import WorkerSnapshot
@@ -110,3 +110,16 @@ def test_a_promise_that_is_broken_is_told_with_the_name_of_who_broke_it(installe
     policy = routing_policy("plugged", {"says": says})
     with pytest.raises(PromiseBroken, match=PROMISES[says]):
         policy.rank(QUERY, FLEET, 0.0)
+
+
+def test_unknown_policies_and_options_are_refused_with_what_there_is():
+    with pytest.raises(
+        PolicyError, match="there are chwbl, cost, least_work, p2c, product, round_robin, session"
+    ):
+        routing_policy("nearest", {})
+    with pytest.raises(PolicyError, match="unknown field `harmm`"):
+        routing_policy("cost", {"harmm": 1})
+    with pytest.raises(PolicyError, match="Expected `float`"):
+        routing_policy("cost", {"harm": "much"})
+    with pytest.raises(PolicyError, match="there are dlpm, fifo, priority, sfq, vtc"):
+        queue_policy("nearest")

@@ -6,14 +6,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from gateway.bench.results import Result, by_tenant
-from gateway.demo.table import ROWS, table
+from gateway.bench.results import RequestResult, summary_by_tenant
+from gateway.demo.table import ROWS, comparison_table
 
 
 def runs():
     def run(speed):
         results = [
-            Result(
+            RequestResult(
                 tenant=tenant,
                 sent_at=0.0,
                 first_at=1.2345 / speed,
@@ -26,7 +26,7 @@ def runs():
             )
             for tenant in ("acme", "a-tenant-with-a-long-name-of-the-kind-that-people-give")
         ]
-        return by_tenant(results, 10.0)
+        return summary_by_tenant(results, 10.0)
 
     return {"round_robin": run(1.0), "cost": run(1.6)}
 
@@ -34,7 +34,7 @@ def runs():
 def drawn(given, width=80, **options):
     out = StringIO()
     console = Console(file=out, width=width, **options)
-    console.print(table(given))
+    console.print(comparison_table(given))
     return out.getvalue()
 
 

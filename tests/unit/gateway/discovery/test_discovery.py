@@ -10,7 +10,7 @@ from gateway.discovery import dns, kubernetes
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
-from gateway.discovery.source import SourceAway
+from gateway.discovery.source import SourceUnavailable
 from gateway.fleet.fleet import Fleet, FleetEvents
 from gateway.fleet.loads import Place
 from gateway.fleet.worker import Worker
@@ -152,7 +152,7 @@ async def test_a_source_that_is_away_takes_nobody_away_and_says_so_once(discover
     source = Told("a")
     discovery, fleet = discovered(source)
     await discovery.look()
-    source.says = SourceAway("no such name")
+    source.says = SourceUnavailable("no such name")
     with caplog.at_level(logging.INFO):
         await discovery.look()
         await discovery.look()
@@ -175,7 +175,7 @@ async def test_the_settings_word_counts_before_a_sources_and_the_first_sources_b
 async def test_a_file_is_read_when_it_changes(tmp_path):
     file = tmp_path / "workers.yaml"
     source = FileSource(file, 1.0)
-    with pytest.raises(SourceAway, match="cannot be read"):
+    with pytest.raises(SourceUnavailable, match="cannot be read"):
         await source.find()
     file.write_text("- {id: a, kind: vllm, url: 'http://a:1', api_key: sk-1}")
     assert [(w.id, w.api_key.reveal()) for w in await source.find()] == [("a", "sk-1")]
@@ -190,7 +190,7 @@ async def test_a_file_that_is_being_written_takes_nobody_away(tmp_path, text):
     source = FileSource(file, 1.0)
     assert len(await source.find()) == 1
     file.write_text(text)
-    with pytest.raises(SourceAway, match="it is empty"):
+    with pytest.raises(SourceUnavailable, match="it is empty"):
         await source.find()
     file.write_text("[]")
     assert await source.find() == []
@@ -212,7 +212,9 @@ async def test_a_file_refers_to_secrets_as_settings_do(tmp_path, monkeypatch):
     found = await FileSource(file, 1.0).find()
     assert [one.api_key.reveal() for one in found] == ["sk-environment", "sk-file"]
     file.write_text(worker.format("a", "${env:NOT_SET}"))
-    with pytest.raises(SourceAway, match=r"\$\[0\]\.api_key: the environment variable NOT_SET is not set"):
+    with pytest.raises(
+        SourceUnavailable, match=r"\$\[0\]\.api_key: the environment variable NOT_SET is not set"
+    ):
         await FileSource(file, 1.0).find()
 
 
@@ -222,7 +224,7 @@ async def test_a_file_refers_to_secrets_as_settings_do(tmp_path, monkeypatch):
 async def test_a_file_that_is_wrong_is_a_source_that_is_away_and_quotes_no_values(tmp_path, text):
     file = tmp_path / "workers.yaml"
     file.write_text(text)
-    with pytest.raises(SourceAway) as refusal:
+    with pytest.raises(SourceUnavailable) as refusal:
         await FileSource(file, 1.0).find()
     assert "sk-secret" not in str(refusal.value)
 
@@ -239,7 +241,7 @@ async def test_a_file_that_is_wrong_is_a_source_that_is_away_and_quotes_no_value
 async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_path, provider, says):
     file = tmp_path / "workers.yaml"
     file.write_text(f"- {{id: a, kind: openai, url: 'http://a:1', provider: {provider}}}")
-    with pytest.raises(SourceAway) as refusal:
+    with pytest.raises(SourceUnavailable) as refusal:
         await FileSource(file, 1.0).find()
     assert says in str(refusal.value)
     assert "$[0].provider" in str(refusal.value)
@@ -247,13 +249,13 @@ async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_
 
 @pytest.mark.parametrize("name", ["sglang..internal", f"{'a' * 64}.internal"], ids=["empty", "long"])
 async def test_a_name_that_cannot_be_asked_for_is_a_source_that_is_away(name):
-    with pytest.raises(SourceAway, match="not resolved"):
+    with pytest.raises(SourceUnavailable, match="not resolved"):
         await DnsSource(Settings(kind="dns", name=name)).find()
 
 
 async def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(dns, "ANSWER_SECONDS_MAX", 0.0)
-    with pytest.raises(SourceAway, match="not resolved within 0 seconds"):
+    with pytest.raises(SourceUnavailable, match="not resolved within 0 seconds"):
         await DnsSource(Settings(kind="dns", name="localhost")).find()
 
 
@@ -263,7 +265,7 @@ async def test_every_address_of_a_name_is_a_worker():
     assert "http://127.0.0.1:8123" in [worker.url for worker in found]
     assert all(worker.models == ("m",) for worker in found)
     assert len({worker.id for worker in found}) == len(found)
-    with pytest.raises(SourceAway, match="not resolved"):
+    with pytest.raises(SourceUnavailable, match="not resolved"):
         await DnsSource(Settings(kind="dns", name="nowhere.invalid")).find()
 
 
@@ -332,13 +334,13 @@ async def test_an_api_server_that_refuses_is_a_source_that_is_away(api, tmp_path
     pages.append([])
     assert await source(namespace="other").find() == []
     (tmp_path / "token").write_text("stolen")
-    with pytest.raises(SourceAway, match="403: the service account may not list endpointslices"):
+    with pytest.raises(SourceUnavailable, match="403: the service account may not list endpointslices"):
         await source().find()
 
 
 async def test_outside_of_kubernetes_there_is_nothing_to_ask(tmp_path):
     source = kubernetes.KubernetesSource(Settings(kind="kubernetes", name="vllm"), account=tmp_path)
-    with pytest.raises(SourceAway, match="the service account cannot be read"):
+    with pytest.raises(SourceUnavailable, match="the service account cannot be read"):
         await source.find()
 
 

@@ -94,3 +94,16 @@ def test_a_worker_is_believed_when_it_is_asked_only_while_its_feed_is_silent(loa
     assert (load.is_heard, load.foreign.streams) == (False, 7)
     load.heard(EngineLoad(streams=1))
     assert (load.is_heard, load.foreign.streams) == (True, 1)
+
+
+def test_a_place_counts_from_entering_to_leaving_and_leaves_once():
+    load = WorkerLoad()
+    place = Place(load, uncached_tokens=100, kv_tokens=150)
+    assert (load.tokens_queued, load.streams, load.kv_tokens) == (100, 1, 150)
+    place.first_token()
+    place.first_token()
+    assert (load.tokens_queued, load.streams, load.kv_tokens) == (0, 1, 150)
+    place.leave()
+    place.leave()
+    place.first_token()
+    assert (load.tokens_queued, load.streams, load.kv_tokens) == (0, 0, 0)

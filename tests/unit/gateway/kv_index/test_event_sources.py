@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.kv_index.event_sources import event_sources, load_sources
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from workers.kv_events.source import EventSource
 from workers.load_reports.load_feed import LoadSource
 
@@ -13,7 +13,7 @@ def worker(tmp_path, more):
     file.write_text(
         f"workers:\n  - {{id: w, kind: vllm, url: 'http://gpu-7:8000', {more}}}\n", encoding="utf-8"
     )
-    return load(file, {}).settings.workers[0]
+    return load_settings(file, {}).settings.workers[0]
 
 
 def sources(tmp_path, kv_events):

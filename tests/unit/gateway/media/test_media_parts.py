@@ -12,7 +12,7 @@ from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.media.media_parts import MEDIA_MAX, MEDIA_TOKENS, NO_TOKEN, stand_in
 from gateway.tokenization.encoder_threads import EncoderThreads
-from gateway.tokenization.prompt_encoders import (TextEncoder, TokenizerEncoder)
+from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
 from gateway.web.openai.inference_requests import decode
 from workers.engine import tiny_checkpoint
 

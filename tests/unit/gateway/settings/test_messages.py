@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from gateway.settings.types import (
     DatabaseUrl,
     FilePath,
@@ -37,7 +37,7 @@ def file(tmp_path):
 
 def refusal(path, environment=None, *assignments):
     with pytest.raises(SettingsProblem) as refused:
-        load(path, environment or {}, assignments)
+        load_settings(path, environment or {}, assignments)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -70,12 +70,12 @@ def test_what_looks_like_a_reference_and_is_none_is_refused_in_every_source(file
 
 def test_two_dollars_stand_for_one_that_begins_no_reference(file):
     path = file(SMALLEST + "deployment_secret: 'a$${env:KEY}b$c'\n")
-    assert load(path, {}).settings.deployment_secret == Secret("a${env:KEY}b$c")
+    assert load_settings(path, {}).settings.deployment_secret == Secret("a${env:KEY}b$c")
 
 
 def test_what_a_reference_brings_is_not_read_again(file):
     path = file(SMALLEST + "deployment_secret: '${env:KEY}'\n")
-    assert load(path, {"KEY": "a${b}"}).settings.deployment_secret == Secret("a${b}")
+    assert load_settings(path, {"KEY": "a${b}"}).settings.deployment_secret == Secret("a${b}")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_a_reference_brings_is_not_read_again(file):
     ],
 )
 def test_addresses_of_redis_that_are_right(file, url):
-    assert load(file(SMALLEST + f"redis: {{url: '{url}'}}\n"), {}).settings.redis.url == url
+    assert load_settings(file(SMALLEST + f"redis: {{url: '{url}'}}\n"), {}).settings.redis.url == url
 
 
 @pytest.mark.parametrize(
@@ -186,22 +186,24 @@ def test_a_name_that_comes_twice_is_refused_in_every_source(file):
 
 def test_a_merged_mapping_may_be_overridden(file):
     path = file("workers:\n  - &a {id: a, kind: openai, url: 'http://x'}\n  - {<<: *a, id: b}\n")
-    assert [worker.id for worker in load(path, {}).settings.workers] == ["a", "b"]
+    assert [worker.id for worker in load_settings(path, {}).settings.workers] == ["a", "b"]
 
 
 def test_text_that_begins_with_a_bracket_stays_text_where_text_is_wanted(file):
-    assert load(file(SMALLEST), {}, ["deployment_secret=[a"]).settings.deployment_secret == Secret("[a")
+    assert load_settings(file(SMALLEST), {}, ["deployment_secret=[a"]).settings.deployment_secret == Secret(
+        "[a"
+    )
     assert refusal(file(SMALLEST), {}, "workers=[a").startswith("--set workers: not valid YAML")
 
 
 def test_a_key_that_has_expired_is_a_warning(file):
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
     path = file(keyed(f"{{id: k, hash: '{HASH}', expires: {yesterday}}}"))
-    assert load(path, {}).warnings == (
+    assert load_settings(path, {}).warnings == (
         f"$.tenants[0].keys[0].expires: {yesterday} has passed; this key is refused",
     )
     path = file(keyed(f"{{id: k, hash: '{HASH}', expires: {datetime.now(UTC).date()}}}"))
-    assert load(path, {}).warnings == ()
+    assert load_settings(path, {}).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -229,13 +231,13 @@ def test_two_listeners_at_one_address_are_refused(file, listen, admin):
     ],
 )
 def test_two_listeners_at_two_addresses_are_right(file, listen, admin):
-    load(file(SMALLEST + f"listen: {{{listen}}}\nadmin: {{{admin}}}\n"), {})
+    load_settings(file(SMALLEST + f"listen: {{{listen}}}\nadmin: {{{admin}}}\n"), {})
 
 
 @pytest.mark.parametrize("name", ["$.listen.port", "listen.port"])
 def test_a_path_as_messages_print_it_can_be_set(file, name):
-    assert load(file(SMALLEST), {}, [f"{name}=3"]).settings.listen.port == 3
-    assert load(file(SMALLEST), {}, ["$.workers[0].id=b"]).settings.workers[0].id == "b"
+    assert load_settings(file(SMALLEST), {}, [f"{name}=3"]).settings.listen.port == 3
+    assert load_settings(file(SMALLEST), {}, ["$.workers[0].id=b"]).settings.workers[0].id == "b"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +350,9 @@ def test_numbers_without_an_end_are_refused_everywhere(file, path, value):
 
 
 def test_options_of_a_policy_can_be_set_as_text(file):
-    assert load(file(SMALLEST), {}, ["routing.options.harm=0.5"]).settings.routing.options == {"harm": "0.5"}
+    assert load_settings(file(SMALLEST), {}, ["routing.options.harm=0.5"]).settings.routing.options == {
+        "harm": "0.5"
+    }
 
 
 @pytest.mark.parametrize(
@@ -362,7 +366,7 @@ def test_options_of_a_policy_can_be_set_as_text(file):
     ],
 )
 def test_a_name_of_the_environment_that_is_nearly_right_is_a_warning(file, name, right):
-    (said,) = load(file(SMALLEST), {name: "1"}).warnings
+    (said,) = load_settings(file(SMALLEST), {name: "1"}).warnings
     hint = f"write {right}" if right else "settings begin with RADIXGATE__"
     assert said == f"environment {name}: not a setting; {hint}"
 
@@ -378,7 +382,7 @@ def test_names_that_are_referred_to_or_come_from_kubernetes_are_no_warning(file)
         "RADIXGATE_VALKEY_SERVICE_HOST": "10.0.0.2",
         "RADIXGATE_VALKEY_PORT_6379_TCP": "tcp://10.0.0.2:6379",
     }
-    assert load(path, environment).warnings == ()
+    assert load_settings(path, environment).warnings == ()
 
 
 def test_relative_paths_of_a_file_start_at_the_file(tmp_path, monkeypatch):
@@ -388,7 +392,7 @@ def test_relative_paths_of_a_file_start_at_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     more = "models: [{name: m, tokenizer: model}, {name: n, tokenizer: text}]\nlisten: {unix_socket: s}\n"
     path.write_text(SMALLEST + "state_directory: ./state\n" + more)
-    settings = load(path.relative_to(tmp_path), {}).settings
+    settings = load_settings(path.relative_to(tmp_path), {}).settings
     assert settings.state_directory == str(tmp_path / "conf" / "state")
     assert settings.listen.unix_socket == str(tmp_path / "conf" / "s")
     assert [m.tokenizer for m in settings.models] == [str(tmp_path / "conf" / "model"), "text"]
@@ -396,7 +400,7 @@ def test_relative_paths_of_a_file_start_at_the_file(tmp_path, monkeypatch):
         "discovery: [{kind: file, name: w.yaml}, {kind: dns, name: w.internal, port: 1, tls: {ca: ca.pem}}]\n"
     )
     path.write_text(SMALLEST + found + "listen: {tls: {certificate: c.pem, key: /k.pem}}\n")
-    settings = load(path, {"RADIXGATE__LISTEN__TLS__CLIENT_CA": "here.pem"}, complete=False).settings
+    settings = load_settings(path, {"RADIXGATE__LISTEN__TLS__CLIENT_CA": "here.pem"}, complete=False).settings
     assert [one.name for one in settings.discovery] == [str(tmp_path / "conf" / "w.yaml"), "w.internal"]
     assert settings.discovery[1].tls.ca == str(tmp_path / "conf" / "ca.pem")
     tls = settings.listen.tls
@@ -406,11 +410,11 @@ def test_relative_paths_of_a_file_start_at_the_file(tmp_path, monkeypatch):
         "here.pem",
     )
     path.write_text(SMALLEST)
-    settings = load(path, {"RADIXGATE__STATE_DIRECTORY": "here"}).settings
+    settings = load_settings(path, {"RADIXGATE__STATE_DIRECTORY": "here"}).settings
     assert settings.state_directory == "here"
     path.write_text(SMALLEST)
-    assert load(path, {}).settings.state_directory == str(tmp_path / "conf" / ".radixgate")
-    assert load(None, {}, complete=False).settings.state_directory == "./.radixgate"
+    assert load_settings(path, {}).settings.state_directory == str(tmp_path / "conf" / ".radixgate")
+    assert load_settings(None, {}, complete=False).settings.state_directory == "./.radixgate"
 
 
 def test_what_an_anchor_shares_is_set_in_one_place_alone(file):
@@ -418,14 +422,14 @@ def test_what_an_anchor_shares_is_set_in_one_place_alone(file):
         "workers:\n  - &a {id: a, kind: openai, url: 'http://x'}\n  - {<<: *a, id: b}\n"
         "plans: [{name: p, models: &m {allow: [x]}}, {name: q, models: *m}]\n"
     )
-    plans = load(path, {}, ["plans.0.models.allow=[y]"]).settings.plans
+    plans = load_settings(path, {}, ["plans.0.models.allow=[y]"]).settings.plans
     assert [plan.models.allow for plan in plans] == [("y",), ("x",)]
 
 
 def test_a_path_that_a_later_source_gives_is_not_the_files(tmp_path):
     path = tmp_path / "gateway.yaml"
     path.write_text(SMALLEST + "listen: {unix_socket: s}\n")
-    loaded = load(path, {"RADIXGATE__LISTEN": "{unix_socket: other}"})
+    loaded = load_settings(path, {"RADIXGATE__LISTEN": "{unix_socket: other}"})
     assert loaded.settings.listen.unix_socket == "other"
     sources = {name: source for name, _, source in loaded.leaves()}
     assert sources["$.listen.unix_socket"] == "environment RADIXGATE__LISTEN"
@@ -468,7 +472,7 @@ def test_digits_of_other_scripts_are_no_traceback(file):
 def test_where_a_worker_publishes_is_refused_with_its_path(kv_events, problem):
     workers = f"[{{id: w, kind: vllm, url: 'http://h:1', kv_events: {kv_events}}}]"
     with pytest.raises(SettingsProblem) as refused:
-        load(None, {}, [f"workers={workers}"])
+        load_settings(None, {}, [f"workers={workers}"])
     assert str(refused.value) == f"$.workers[0].kv_events{problem}"
 
 
@@ -490,7 +494,7 @@ A_WORKER = 'workers=[{"id": "w", "kind": "vllm", "url": "http://127.0.0.1:1"}]'
 )
 def test_issuers_of_tokens_are_refused_with_their_path(issuers, said):
     with pytest.raises(SettingsProblem) as problem:
-        load(None, {}, [f"authentication.tokens={json.dumps(issuers)}", A_WORKER])
+        load_settings(None, {}, [f"authentication.tokens={json.dumps(issuers)}", A_WORKER])
     assert str(problem.value).startswith("$.authentication.tokens")
     assert said in str(problem.value)
 
@@ -567,7 +571,7 @@ def test_ways_to_a_worker_that_are_wrong(file, more, expected):
 
 def test_a_header_quotes_no_value_and_may_be_a_reference(file):
     worker = "workers: [{id: a, kind: openai, url: 'http://localhost:1', headers: {x-pass: '${env:PASS}'}}]\n"
-    (one,) = load(file(worker), {"PASS": "s3cret"}).settings.workers
+    (one,) = load_settings(file(worker), {"PASS": "s3cret"}).settings.workers
     assert one.headers == {"x-pass": Secret("s3cret")}
     assert "s3cret" not in repr(one)
     assert "s3cret" not in refusal(file(worker), {"PASS": "s3cret\r\nx-evil: 1"})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from gateway.settings.types import Secret, SettingsProblem
 from workers.adapters.connection import ConnectionPool
 
@@ -32,26 +32,26 @@ def file(tmp_path):
 
 def refusal(path, environment=None, *assignments):
     with pytest.raises(SettingsProblem) as refused:
-        load(path, environment or {}, assignments)
+        load_settings(path, environment or {}, assignments)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
 
 def test_the_smallest_useful_file_names_one_worker(file):
-    settings = load(file(SMALLEST), {}).settings
+    settings = load_settings(file(SMALLEST), {}).settings
     assert (settings.listen.port, settings.routing.policy) == (8000, "cost")
 
 
 def test_later_sources_win(file):
     path = file(SMALLEST + "listen: {port: 1}\nadmin: {port: 1}\nrouting: {policy: least_work}\n")
     environment = {"RADIXGATE__LISTEN__PORT": "2", "RADIXGATE__ADMIN__PORT": "2"}
-    settings = load(path, environment, ["listen.port=3"]).settings
+    settings = load_settings(path, environment, ["listen.port=3"]).settings
     assert (settings.listen.port, settings.admin.port, settings.routing.policy) == (3, 2, "least_work")
 
 
 def test_text_stays_text_unless_its_field_is_something_else(file):
     path = file(SMALLEST)
-    settings = load(
+    settings = load_settings(
         path, {"RADIXGATE__DEPLOYMENT_SECRET": "12345", "RADIXGATE__DRAIN__SECONDS": "7"}
     ).settings
     assert settings.deployment_secret == Secret("12345")
@@ -59,20 +59,20 @@ def test_text_stays_text_unless_its_field_is_something_else(file):
 
 
 def test_lists_and_mappings_can_be_given_in_one_piece():
-    settings = load(None, {}, ["workers=[{id: a, kind: vllm, url: 'http://x:1'}]"]).settings
+    settings = load_settings(None, {}, ["workers=[{id: a, kind: vllm, url: 'http://x:1'}]"]).settings
     assert settings.workers[0].kind == "vllm"
 
 
 @pytest.mark.parametrize("name", ["workers.0.url", "workers[0].url"])
 def test_elements_of_lists_can_be_reached(file, name):
-    settings = load(file(SMALLEST), {}, [f"{name}=http://other:2"]).settings
+    settings = load_settings(file(SMALLEST), {}, [f"{name}=http://other:2"]).settings
     assert settings.workers[0].url == "http://other:2"
 
 
 def test_references_are_replaced(file, tmp_path):
     (tmp_path / "secret.txt").write_text("from a file\n")
     path = file(TENANT + "deployment_secret: '${file:secret.txt}'\n")
-    settings = load(path, {"KEY": "from the environment"}).settings
+    settings = load_settings(path, {"KEY": "from the environment"}).settings
     assert settings.workers[0].api_key == Secret("from the environment")
     assert settings.deployment_secret == Secret("from a file")
 
@@ -185,7 +185,7 @@ def test_an_address_that_cannot_be_one_is_refused_with_its_path(url):
 )
 def test_every_address_that_can_be_one_is_taken(url):
     workers = json.dumps([{"id": "a", "kind": "openai", "url": url}])
-    settings = load(None, {}, [f"workers={workers}"]).settings
+    settings = load_settings(None, {}, [f"workers={workers}"]).settings
     assert settings.workers[0].url == url
     ConnectionPool(url)
 
@@ -216,7 +216,7 @@ def test_a_wrong_assignment_is_one_line(file, assignment, expected):
 def test_every_leaf_is_explained_with_its_source_and_secrets_are_masked(file):
     path = file(TENANT + "redis: {url: 'redis://user:hidden@host:1'}\ndeployment_secret: hidden-too\n")
     environment = {"KEY": "hidden-three", "RADIXGATE__LISTEN__PORT": "9"}
-    leaves = list(load(path, environment, ["index.predicted_seconds=3"]).leaves())
+    leaves = list(load_settings(path, environment, ["index.predicted_seconds=3"]).leaves())
     found = {name: (value, source) for name, value, source in leaves}
     assert found["$.listen.port"] == ("9", "environment RADIXGATE__LISTEN__PORT")
     assert found["$.index.predicted_seconds"] == ("3.0", "--set index.predicted_seconds")
@@ -228,7 +228,7 @@ def test_every_leaf_is_explained_with_its_source_and_secrets_are_masked(file):
 
 
 def test_a_command_that_needs_one_value_does_not_ask_for_the_rest():
-    assert load(None, {}, ["state_directory=/x"], complete=False).settings.state_directory == "/x"
+    assert load_settings(None, {}, ["state_directory=/x"], complete=False).settings.state_directory == "/x"
 
 
 def test_secrets_do_not_show_themselves():

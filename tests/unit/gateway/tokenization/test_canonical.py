@@ -18,8 +18,8 @@ VALUE = st.recursive(
 @given(messages=st.lists(st.dictionaries(TEXT, VALUE, max_size=4), max_size=4), size=st.integers(1, 10))
 def test_it_is_the_same_in_slices(messages, size):
     whole = msgspec.json.encode(messages, order="sorted")
-    assert canonical_json.canonical(messages) == whole
+    assert canonical_json.canonical_json(messages) == whole
     with pytest.MonkeyPatch.context() as patch:
         for name in ("LONG_CHARACTERS", "SLICE_CHARACTERS"):
             patch.setattr(canonical_json, name, size)
-        assert canonical_json.canonical(messages) == whole
+        assert canonical_json.canonical_json(messages) == whole

@@ -21,10 +21,10 @@ from gateway.tokenization import encoder_processes
 from gateway.tokenization import prompt_encoders
 from gateway.tokenization import text_splitter
 from gateway.tokenization.encoder_child import read_tokenizer
-from gateway.tokenization.encoder_processes import EncoderProcesses, NoProcess
+from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.prompt_encoders import TokenizerEncoder
-from gateway.tokenization.text_splitter import Cutter
+from gateway.tokenization.text_splitter import TextSplitter
 from tests.unit.gateway.tokenization.test_prompts import ACME, chat, checkpoint, complete, said, tokens
 
 __all__ = ["checkpoint"]
@@ -141,7 +141,7 @@ def test_without_processes_the_thread_does_it(elsewhere, here, monkeypatch):
 
 
 def test_another_tokenizer_than_was_read_here_is_not_used(checkpoint, processes):
-    with pytest.raises(NoProcess):
+    with pytest.raises(EncoderUnavailable):
         processes.work(str(checkpoint), "another digest", [LONG], special=True).tokens()
 
 
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_ends_a_very_long_work(
     checkpoint, digest, processes, threads, monkeypatch, long
 ):
     """A shorter one is finished, for the sake of the process."""
-    monkeypatch.setattr(encoder_processes, "ENDED_CHARACTERS", 0 if long else 10**9)
+    monkeypatch.setattr(encoder_processes, "KILL_CHARACTERS_MIN", 0 if long else 10**9)
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     take = processes.take
@@ -176,7 +176,7 @@ async def test_a_client_that_leaves_ends_a_very_long_work(
 def test_what_nobody_waits_for_is_not_begun(checkpoint, digest, processes):
     work = processes.work(str(checkpoint), digest, [LONG], special=True)
     work.abandon()
-    with pytest.raises(NoProcess):
+    with pytest.raises(EncoderUnavailable):
         work.tokens()
     assert processes.pids() == set()
 
@@ -191,10 +191,10 @@ def gone(pid):
 def test_it_keeps_the_tokenizers_that_were_asked_for_last(monkeypatch):
     read = []
     monkeypatch.setattr(encoder_child, "_read", lambda directory, digest: read.append(directory))
-    monkeypatch.setattr(encoder_child, "KNOWN_MAX", 2)
+    monkeypatch.setattr(encoder_child, "TOKENIZERS_MAX", 2)
     asked = BytesIO()
     for directory in "abacab":
-        encoder_child.ask(asked, encoder_child.Asked(directory, "", True, 1), ["x"])
+        encoder_child.write_request(asked, encoder_child.EncodeRequest(directory, "", True, 1), ["x"])
     asked.seek(0)
     encoder_child.serve(asked, BytesIO())
     assert read == ["a", "b", "c", "b"]
@@ -258,11 +258,11 @@ SPECIAL = ("<a>", "<a><b>", "<ab", "b>")
 
 @given(text=st.text("<ab> ", max_size=60), size=st.integers(1, 8))
 def test_a_text_is_cut_at_the_same_places_in_slices(text, size):
-    cutter = Cutter(SPECIAL)
-    whole = list(cutter.pieces(text))
+    splitter = TextSplitter(SPECIAL)
+    whole = list(splitter.pieces(text))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_splitter, "SLICE_CHARACTERS", size)
-        assert list(cutter.pieces(text)) == whole
+        assert list(splitter.pieces(text)) == whole
     assert "".join(whole) == text
     assert "" not in whole
 

@@ -18,7 +18,7 @@ from gateway.domain.tenant import Plan, Tenant
 from gateway.tokenization import encoder_threads
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
-from gateway.tokenization.prompt_encoders import (TextEncoder, TokenizerEncoder)
+from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
 from gateway.web.openai.inference_requests import decode
 from radix_cache.namespace import Namespace, hasher_for
 from workers.chat_template import ChatTemplate

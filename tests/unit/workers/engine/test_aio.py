@@ -13,7 +13,7 @@ import pytest
 from workers.engine.async_engine import AsyncEngine, OutputStream
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.engine_parts import EngineInfo, Parts
+from workers.engine.engine_parts import EngineInfo, EngineParts
 from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
 from workers.engine.request import Output, Request
 from workers.engine.sampling.sampling_params import SamplingParams
@@ -55,7 +55,7 @@ async def running(checkpoint: Path, **settings: Any) -> AsyncIterator[tuple[Asyn
         context_length=512, block_size=4, pool_tokens=1024, running_max=4, vocab_size=512, dtype="", device=""
     )
     config = EngineConfig(**{"model": checkpoint, "running_max": 4, "waiting_max": 3, **settings})
-    parts = Parts(info=info, runner=runner, tokenizer=Tokenizer(checkpoint), eos_ids=frozenset())
+    parts = EngineParts(info=info, runner=runner, tokenizer=Tokenizer(checkpoint), eos_ids=frozenset())
     engine = Engine(config, parts)
     async with AsyncEngine(engine) as front:
         try:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.desk import Desk
 from workers.engine.engine import Engine
-from workers.engine.metrics import EngineMetrics, Histogram, Objectives
+from workers.engine.metrics import EngineMetrics, GoodputObjectives, Histogram
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import Item, Sampled, StepPlan
@@ -21,7 +21,7 @@ class Counted(Desk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.metrics = EngineMetrics(Objectives(ttft_seconds=1.0, tpot_seconds=STEP))
+        self.metrics = EngineMetrics(GoodputObjectives(ttft_seconds=1.0, tpot_seconds=STEP))
 
     def step(self) -> str:
         began = self.now
@@ -41,7 +41,7 @@ def test_a_value_on_a_bound_counts_below_it_and_one_above_all_in_the_last() -> N
     for value in (0.5, 1.0, 1.5, 2.0, 9.0):
         histogram.observe(value)
     assert (histogram.counts, histogram.count, histogram.sum) == ([2, 2, 1], 5, 14.0)
-    assert histogram.plus(histogram).counts == [4, 4, 2]
+    assert histogram.merged_with(histogram).counts == [4, 4, 2]
 
 
 def test_every_latency_is_what_the_clock_says() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from workers.engine.errors import CheckpointInvalid
-from workers.engine.tokenization.token_bytes import PieceTable, is_byte_level
+from workers.engine.tokenization.token_bytes import TokenBytes, is_byte_level
 from workers.engine.tokenization.tokenizer import LONG_TEXT_CHARS, Tokenizer
-from workers.engine.tokenization.transcript import StopMatcher, Transcript
+from workers.engine.tokenization.transcript import Detokenizer, StopStringMatcher
 
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -26,7 +26,7 @@ def tokenizer(checkpoint: Callable[[str], Path]) -> Tokenizer:
 
 def told(tokenizer: Tokenizer, tokens: list[int], stops: tuple[str, ...] = ()) -> list[str]:
     """The pieces, token by token, and what comes out at the end."""
-    transcript = Transcript(tokenizer.pieces, stops)
+    transcript = Detokenizer(tokenizer.pieces, stops)
     pieces = []
     for token in tokens:
         pieces.append(transcript.push(token))
@@ -87,7 +87,7 @@ def reference(text: str, stops: tuple[str, ...]) -> str:
 def test_stop_strings_cut_where_the_whole_text_would_be_cut(
     pieces: list[str], stops: tuple[str, ...]
 ) -> None:
-    matcher = StopMatcher(stops)
+    matcher = StopStringMatcher(stops)
     given_out = ""
     for piece in pieces:
         given_out += matcher.push(piece)
@@ -103,7 +103,7 @@ def test_stop_strings_cut_where_the_whole_text_would_be_cut(
 
 def test_the_longest_stop_strings_that_nearly_appear_hold_back_what_may_be_one_and_no_more() -> None:
     stops = ("a" * 255 + "b", *(f"{first}{'a' * 254}c" for first in "cdefghijklmnopqrstuvwxyz"))
-    matcher = StopMatcher(stops)
+    matcher = StopStringMatcher(stops)
     assert matcher.push("a" * 10_000) == "a" * (10_000 - 255)
     assert matcher.push("!") == "a" * 255 + "!"
     assert (matcher.push("a" * 255 + "b"), matcher.stopped, matcher.end()) == ("", True, "")
@@ -153,9 +153,9 @@ def metaspace_tokenizer() -> tokenizers.Tokenizer:
 def test_metaspace_tokenizers_are_spelled_too() -> None:
     tokenizer = metaspace_tokenizer()
     assert not is_byte_level(METASPACE)
-    table = PieceTable({i: w for w, i in tokenizer.get_vocab().items()}, frozenset(), byte_level=False)
+    table = TokenBytes({i: w for w, i in tokenizer.get_vocab().items()}, frozenset(), byte_level=False)
     tokens = [1, 2, 3, *(5 + byte for byte in "é🦊".encode()), 1]
-    transcript = Transcript(table, ())
+    transcript = Detokenizer(table, ())
     text = "".join(map(transcript.push, tokens)) + transcript.end()
     assert " the catsé🦊 the" == tokenizer.decode(tokens) == text
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.cli.support.command_error import Failure
-from gateway.cli.support.plan_explain import explanation
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.plan_explain import explain_arithmetic
 from tests.unit.workers.planning.test_capacity import LLAMA_8B, LLAMA_70B
 
 
@@ -58,7 +58,7 @@ def test_a_gpu_of_ones_own_is_given_by_numbers(checkpoint: Path, tmp_path: Path)
     run("--config-json", checkpoint, *own, "--json", file, "--utilisation", 1, "--reserve-gb", 0)
     figures = json.loads(file.read_text())["runs"]["bf16"]["all"]
     assert figures["kv_room_gb_per_gpu"] == pytest.approx(160 - 141.1, abs=0.1)
-    with pytest.raises(Failure, match="'mine' is not one of h100"):
+    with pytest.raises(CommandError, match="'mine' is not one of h100"):
         run("--config-json", checkpoint, *own[:4])
 
 
@@ -82,7 +82,7 @@ def test_it_draws_a_plot(checkpoint: Path, tmp_path: Path, ending: str):
 
 def test_without_matplotlib_it_says_what_to_install(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(Failure, match=r"pip install '\.\[plots\]'"):
+    with pytest.raises(CommandError, match=r"pip install '\.\[plots\]'"):
         run("--config-json", checkpoint, "--gpus", 4, "--plot", "a.png")
 
 
@@ -101,7 +101,7 @@ def test_without_matplotlib_it_says_what_to_install(checkpoint: Path, monkeypatc
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(checkpoint: Path, arguments: list[Any], named: str):
-    with pytest.raises(Failure, match=named) as refused:
+    with pytest.raises(CommandError, match=named) as refused:
         run("--config-json", checkpoint, *arguments)
     assert "\n" not in str(refused.value)
 
@@ -147,7 +147,7 @@ def test_no_figure_is_cut_in_a_narrow_window(checkpoint: Path, dtype: str, monke
 )
 def test_a_file_that_says_too_little_is_refused(tmp_path: Path, text: str, named: str):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(Failure, match=named):
+    with pytest.raises(CommandError, match=named):
         run("--config-json", tmp_path)
 
 
@@ -157,7 +157,7 @@ def test_an_unknown_architecture_is_planned_by_its_number_of_parameters(tmp_path
 
 
 def test_the_explanation_shows_the_arithmetic_and_both_published_errors():
-    text = explanation()
+    text = explain_arithmetic()
     for figure in (
         "1.34 GB",
         "10.7 GB",

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.bench.parallel_trials import by_subject, run_trials
-from gateway.bench.simulation_report import CannotDraw
+from gateway.bench.parallel_trials import mean_by_subject, run_trials
+from gateway.bench.simulation_report import PlotError
 from gateway.cli.main import app
-from gateway.cli.support.command_error import Failure
+from gateway.cli.support.command_error import CommandError
 from policies.routing.checked_policy import PromiseBroken
 from policies.routing.round_robin import RoundRobin
 from policies.simulation.outcome import averaged, summary
@@ -27,7 +27,7 @@ def simulate(*arguments: object) -> str:
 
 
 def refused(*arguments: object) -> str:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(CommandError) as caught:
         CliRunner().invoke(
             app, ["simulate", *map(str, arguments)], catch_exceptions=False, standalone_mode=False
         )
@@ -93,7 +93,7 @@ def test_processes_change_no_figure():
     apart = run_trials(trials, processes=2, progress=arrived.append)
     assert apart == run_trials(trials, processes=1, progress=lambda more: None)
     assert sum(arrived) == 160
-    (runs,) = by_subject(trials, apart).values()
+    (runs,) = mean_by_subject(trials, apart).values()
     assert list(runs) == ["cost", "p2c"]
     assert runs["p2c"]["all"]["ttft_ms_mean"] == pytest.approx(
         sum(run["all"]["ttft_ms_mean"] for run in apart[2:]) / 2
@@ -127,12 +127,12 @@ def test_what_cannot_be_written_is_told_before_anything_runs(tmp_path):
 
 def test_figures_are_written_before_they_are_drawn(tmp_path, monkeypatch):
     def cannot(*_):
-        raise CannotDraw("no ink")
+        raise PlotError("no ink")
 
     monkeypatch.setattr("gateway.cli.commands.simulate.plot", cannot)
     given = ("--workload", "chat", "--requests", 5, "--policy", "cost", "--processes", 1)
     files = ("--json", tmp_path / "out.json", "--plot", tmp_path / "out.png")
-    with pytest.raises(Failure, match="no ink"):
+    with pytest.raises(CommandError, match="no ink"):
         CliRunner().invoke(
             app, ["simulate", *map(str, given + files)], catch_exceptions=False, standalone_mode=False
         )
@@ -154,7 +154,7 @@ def test_a_policy_that_fails_is_named_in_one_line(monkeypatch):
         raise PromiseBroken("policy p failed: KeyError: 3 (p.py, line 7)")
 
     monkeypatch.setattr(RoundRobin, "rank", broken)
-    with pytest.raises(Failure, match=r"simulate: policy p failed.*line 7") as caught:
+    with pytest.raises(CommandError, match=r"simulate: policy p failed.*line 7") as caught:
         CliRunner().invoke(
             app,
             ["simulate", "--requests", "5", "--policy", "round_robin", "--processes", "1"],

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from gateway.cli.support import published_ports as module
-from gateway.cli.support.published_ports import address_of, is_loopback, published
+from gateway.cli.support.published_ports import address_of, choose_ports, is_loopback
 from workers.probing.installed_engine import EngineAbilities, abilities_in, abilities_of
 
 ALL = EngineAbilities(binds=True, load_feed=True)
@@ -22,7 +22,7 @@ class KVEventsConfig(BaseModel):
 
 
 def at(engine, host, port=6000, *, ranks=1, load_feed=None, can=ALL):
-    found = published(engine, host, port, ranks=ranks, load_feed=load_feed, can=can)
+    found = choose_ports(engine, host, port, ranks=ranks, load_feed=load_feed, can=can)
     return found.events_port, found.replay_port, found.events_at, found.loads_port
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.cli.command_registry import Commands
+from gateway.cli.command_registry import CommandGroup
 from gateway.cli.support import launch_engine
-from gateway.cli.support.command_error import Failure
+from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.free_ports import free_ports
 from gateway.cli.support.launch_engine import IDLE_LOOKS, _idle
 from workers.adapter import WorkerUnreachable
@@ -80,7 +80,7 @@ def given(monkeypatch):
     monkeypatch.setattr(launch_engine.logs, "set_up", lambda _: None)
 
     def launch(*words):
-        command = Commands().get_command(None, "worker")
+        command = CommandGroup().get_command(None, "worker")
         command.main(list(words), standalone_mode=False)
         return found[-1]
 
@@ -105,7 +105,9 @@ def test_ports_that_nobody_has_chosen_are_free_and_apart(given):
 
 
 def test_a_key_that_gateways_would_not_have_is_refused(given):
-    with pytest.raises(Failure, match="--api-key: gateways that find a worker by its registration have no"):
+    with pytest.raises(
+        CommandError, match="--api-key: gateways that find a worker by its registration have no"
+    ):
         given(
             *("--engine", "vllm", "--model", "m", "--register", "redis://127.0.0.1:6379/0"),
             *("--", "--api-key", "s3cr3t"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import SHORT, SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.kv.kv_codec import kv_codec
@@ -44,14 +44,14 @@ def backend(kv_heads: int, window: int | None) -> SdpaBackend:
     return SdpaBackend(store, spec)
 
 
-def spans(shapes: list[tuple[int, int]]) -> list[Span]:
+def spans(shapes: list[tuple[int, int]]) -> list[AttentionSpan]:
     """Of (start, count), each in blocks of its own, in no order."""
     free = list(range(1, BLOCKS))
     random.Random(2).shuffle(free)
     made = []
     for start, count in shapes:
         blocks = [free.pop() for _ in range(-(-(start + count) // SIZE))]
-        made.append(Span(start=start, count=count, blocks=blocks))
+        made.append(AttentionSpan(start=start, count=count, blocks=blocks))
     return made
 
 
@@ -83,7 +83,7 @@ def test_together_they_see_what_each_sees_alone(kv_heads: int, window: int | Non
         # One token after the other, so that nothing is batched or masked but by position.
         apart = backend(kv_heads, window)
         for offset in range(span.count):
-            one = Span(start=span.start + offset, count=1, blocks=span.blocks)
+            one = AttentionSpan(start=span.start + offset, count=1, blocks=span.blocks)
             at = slice(rows.start + offset, rows.start + offset + 1)
             alone.append(apart.begin([one]).attend(0, query[at], key[at], value[at]))
         first = rows.stop

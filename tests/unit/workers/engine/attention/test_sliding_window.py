@@ -175,7 +175,7 @@ def test_a_prefix_is_found_again_when_only_its_end_is_left() -> None:
     computed(tree, list(range(20))).close()
     # The idle blocks go in the order in which they were given back: from the beginning.
     taken = tree.take(4)
-    assert (tree.depth_of(list(range(21)), ""), tree.depth_of(list(range(12)), "")) == (5, 0)
+    assert (tree.match_depth(list(range(21)), ""), tree.match_depth(list(range(12)), "")) == (5, 0)
     table = BlockTable(tree, list(range(21)), "")
     assert (table.computed, [bool(block) for block in table.ids]) == (20, [False, False, False, True, True])
     table.close()
@@ -193,7 +193,7 @@ def test_a_hollow_node_is_filled_by_the_next_one_who_computes_it() -> None:
     again = computed(tree, list(range(13)))
     # Three were computed again; the fourth and fifth stood all the time.
     assert len(tree.events()) == 3
-    assert tree.depth_of(list(range(13)), "") == 3
+    assert tree.match_depth(list(range(13)), "") == 3
     again.close()
     assert tree.clear()
     assert (tree.cached, tree.pool.free, list(tree.nodes())) == (0, 6, [])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.workers.engine.conftest import finish_all, greedy
 from tests.unit.workers.engine.model.test_decoder import greedy_requests
-from workers.engine.ablation.kv_waste import Waste, waste_of
+from workers.engine.ablation.kv_waste import KVWaste, measure_kv_waste
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import BlockMisused, ConfigInvalid
@@ -56,15 +56,15 @@ def test_without_kv_every_step_computes_the_whole_sequence(load: Callable[..., E
 
 def test_a_run_is_taken_from_the_first_hole_that_is_long_enough() -> None:
     pool = BlockPool(10, 4)
-    first, second, third = (pool.take_run(count) for count in (2, 3, 1))
+    first, second, third = (pool.allocate_run(count) for count in (2, 3, 1))
     assert (first, second, third) == ([1, 2], [3, 4, 5], [6])
     for block in second:
         pool.release(block)
     assert pool.longest_run == 4
-    assert pool.take_run(4) == [7, 8, 9, 10]
-    assert pool.take_run(3) == [3, 4, 5]
+    assert pool.allocate_run(4) == [7, 8, 9, 10]
+    assert pool.allocate_run(3) == [3, 4, 5]
     with pytest.raises(BlockMisused):
-        pool.take_run(1)
+        pool.allocate_run(1)
     pool.check()
 
 
@@ -81,7 +81,7 @@ def test_a_contiguous_request_waits_when_no_hole_is_long_enough_although_blocks_
     # a and c have left: four blocks are free before b, and two behind it, which makes no five.
     assert [sequence.id for sequence in engine.scheduler.running] == ["b"]
     assert [sequence.id for sequence in engine.scheduler.waiting] == ["d"]
-    waste = waste_of(engine.scheduler, engine.tree.pool)
+    waste = measure_kv_waste(engine.scheduler, engine.tree.pool)
     assert waste.external == 4 * engine.tree.pool.free
     while engine.has_work:
         engine.step()
@@ -89,26 +89,26 @@ def test_a_contiguous_request_waits_when_no_hole_is_long_enough_although_blocks_
 
 
 @pytest.fixture
-def two(load: Callable[..., Engine]) -> Callable[[str], Waste]:
+def two(load: Callable[..., Engine]) -> Callable[[str], KVWaste]:
     """The waste of two running requests: 10 and 3 tokens of prompt, at most 20 of output, one step done."""
 
-    def measure(layout: str) -> Waste:
+    def measure(layout: str) -> KVWaste:
         engine = load(kv_layout=layout, block_size=8, kv_tokens=128)
         for name, prompt in (("a", [5] * 10), ("b", [6] * 3)):
             engine.submit(Request(id=name, prompt=prompt, params=greedy(20)))
         engine.step()
-        return waste_of(engine.scheduler, engine.tree.pool)
+        return measure_kv_waste(engine.scheduler, engine.tree.pool)
 
     return measure
 
 
-def test_paging_wastes_less_than_a_block_a_sequence(two: Callable[[str], Waste]) -> None:
-    assert two("paged") == Waste(pool=128, used=13, reserved=0, internal=6 + 5, external=0)
+def test_paging_wastes_less_than_a_block_a_sequence(two: Callable[[str], KVWaste]) -> None:
+    assert two("paged") == KVWaste(pool=128, used=13, reserved=0, internal=6 + 5, external=0)
 
 
-def test_a_contiguous_layout_reserves_what_may_never_come(two: Callable[[str], Waste]) -> None:
+def test_a_contiguous_layout_reserves_what_may_never_come(two: Callable[[str], KVWaste]) -> None:
     # 30 and 23 tokens, rounded to 32 and 24.
-    assert two("contiguous") == Waste(pool=128, used=13, reserved=20 + 20, internal=2 + 1, external=0)
+    assert two("contiguous") == KVWaste(pool=128, used=13, reserved=20 + 20, internal=2 + 1, external=0)
 
 
 def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:

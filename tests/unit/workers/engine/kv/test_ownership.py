@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 
 from workers.engine.kv.block_pool import BlockPool
-from workers.engine.kv.block_table import BlockTable, Copy
-from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent, hash_of
+from workers.engine.kv.block_table import BlockCopy, BlockTable
+from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent, block_hash
 from workers.engine.kv.prefix_tree import HOLLOW, PrefixNode, PrefixTree
 
 CAPACITY = 6
@@ -147,7 +147,7 @@ class Ownership(RuleBasedStateMachine):
         for node in self.tree.nodes():
             if node.block == HOLLOW:
                 continue
-            tokens = tuple(token for step in [*node.upwards()][::-1] for token in step.tokens)
+            tokens = tuple(token for step in [*node.path_to_root()][::-1] for token in step.tokens)
             for offset in range(SIZE):
                 end = len(tokens) - SIZE + offset + 1
                 assert (node.salt, tokens[:end]) == self.ghost[node.block, offset]
@@ -174,7 +174,7 @@ class Ownership(RuleBasedStateMachine):
                     self.heard.remove(removed)
                 case _:
                     self.heard.clear()
-        assert self.heard == {hash_of(node.digest) for node in self.tree.nodes() if node.block != HOLLOW}
+        assert self.heard == {block_hash(node.digest) for node in self.tree.nodes() if node.block != HOLLOW}
 
     def teardown(self) -> None:
         for reader in self.readers:
@@ -276,7 +276,7 @@ class WritesIntoWhatOthersRead(BlockTable):
 
 
 class ForgetsToCopy(BlockTable):
-    def grow(self, num_tokens: int) -> list[Copy]:
+    def grow(self, num_tokens: int) -> list[BlockCopy]:
         super().grow(num_tokens)
         return []
 
@@ -284,10 +284,10 @@ class ForgetsToCopy(BlockTable):
 class KeepsTheSharedTail(BlockTable):
     """Copies, but does not give its share of the original back."""
 
-    def grow(self, num_tokens: int) -> list[Copy]:
+    def grow(self, num_tokens: int) -> list[BlockCopy]:
         copies = super().grow(num_tokens)
         for source, _ in copies:
-            self._tree.pool.hold(source)
+            self._tree.pool.retain(source)
         return copies
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.execution import runner as runner_module
@@ -254,6 +254,6 @@ def forced_logits(engine: Engine, text: list[int]) -> torch.Tensor:
     runner: Any = engine._runner
     blocks = list(range(1, 1 + -(-len(text) // engine.info.block_size)))
     with torch.inference_mode():
-        step = runner._attention.begin([Span(start=0, count=len(text), blocks=blocks)])
+        step = runner._attention.begin([AttentionSpan(start=0, count=len(text), blocks=blocks)])
         hidden = runner._decoder.forward(torch.tensor(text), torch.arange(len(text)), step)
         return runner._decoder.logits(hidden)

@@ -14,9 +14,9 @@ from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import ConfigInvalid
 from workers.engine.model import packed_weights
-from workers.engine.model.linear import Linear, Stacked
+from workers.engine.model.linear import PlainLinear, StackedLinear
 from workers.engine.model.packed_weights import PackedInt4
-from workers.engine.model.quantization import GroupLinear, Groups, Int8Linear, projection
+from workers.engine.model.quantization import GroupedLinear, GroupedWeight, Int8Linear, projection
 from workers.engine_server.options import WorkerOptions
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -26,7 +26,7 @@ def weight(outputs: int, inputs: int, dtype: torch.dtype = torch.float32, seed: 
     return torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def spread(groups: Groups) -> torch.Tensor:
+def spread(groups: GroupedWeight) -> torch.Tensor:
     """The weight that groups stand for, by the formula alone."""
     wide = [part.repeat_interleave(groups.group, dim=1) for part in (groups.scale, groups.middle)]
     return (groups.steps.float() - 2 ** (groups.bits - 1)) * wide[0] + wide[1]
@@ -46,7 +46,7 @@ def test_int8_is_off_by_half_a_step_at_most(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("inputs", "group"), [(128, 64), (96, 32), (40, 8), (7, 1)])
 def test_int4_is_off_by_half_a_step_of_its_group_at_most(dtype: torch.dtype, inputs: int, group: int) -> None:
     given_weight = weight(32, inputs, dtype)
-    groups = Groups.quantise(given_weight)
+    groups = GroupedWeight.quantise(given_weight)
     assert groups.group == group
     scale = groups.scale.repeat_interleave(group, dim=1)
     slack = 0.5 + 16 * torch.finfo(dtype).eps
@@ -55,7 +55,9 @@ def test_int4_is_off_by_half_a_step_of_its_group_at_most(dtype: torch.dtype, inp
 
 def test_a_weight_that_is_all_the_same_is_kept() -> None:
     flat = torch.full((16, 64), 0.75)
-    assert torch.equal(GroupLinear.build(Groups.quantise(flat), None, torch.float32).dequantised(), flat)
+    assert torch.equal(
+        GroupedLinear.build(GroupedWeight.quantise(flat), None, torch.float32).dequantised(), flat
+    )
     nothing = torch.zeros(16, 64)
     assert torch.equal(Int8Linear.quantise(nothing, None).dequantised(), nothing)
 
@@ -109,10 +111,10 @@ def test_an_order_of_the_kernel_that_is_not_understood_is_not_used(monkeypatch: 
 
     given_weight = weight(64, 64, torch.bfloat16)
     monkeypatch.setattr(packed_weights, "_aten", Odd())
-    layer = GroupLinear.build(Groups.quantise(given_weight), None, torch.bfloat16)
+    layer = GroupedLinear.build(GroupedWeight.quantise(given_weight), None, torch.bfloat16)
     assert isinstance(layer.steps, torch.Tensor)
     torch.testing.assert_close(
-        layer.dequantised().float(), spread(Groups.quantise(given_weight)), atol=0.05, rtol=0.02
+        layer.dequantised().float(), spread(GroupedWeight.quantise(given_weight)), atol=0.05, rtol=0.02
     )
 
 
@@ -136,13 +138,13 @@ def test_sizes_are_one_byte_and_half_of_one_and_the_scales() -> None:
     assert plain.num_bytes == 2 * 128 * 256
     assert int8.num_bytes == 128 * 256 + 2 * 128
     assert int4.num_bytes == 128 * 256 // 2 + 4 * 128 * (256 // 64)
-    assert Stacked(parts=(plain, int8)).num_bytes == plain.num_bytes + int8.num_bytes
+    assert StackedLinear(parts=(plain, int8)).num_bytes == plain.num_bytes + int8.num_bytes
 
 
 def test_layers_that_cannot_be_joined_stand_side_by_side() -> None:
-    parts = (Linear(weight=weight(8, 16)), Int8Linear.quantise(weight(4, 16), None))
+    parts = (PlainLinear(weight=weight(8, 16)), Int8Linear.quantise(weight(4, 16), None))
     x = weight(3, 16, seed=2)
-    assert torch.equal(Stacked(parts=parts)(x), torch.cat([parts[0](x), parts[1](x)], dim=1))
+    assert torch.equal(StackedLinear(parts=parts)(x), torch.cat([parts[0](x), parts[1](x)], dim=1))
 
 
 TEXT = [5, 9, 200, 431, 77, 21, 300, 12] * 8

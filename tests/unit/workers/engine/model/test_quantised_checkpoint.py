@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from tests.unit.workers.engine.model.quantiser import Scheme, quantise
 from workers.engine.checkpoint.model_spec import ModelSpec
-from workers.engine.checkpoint.quantization_spec import QuantSpec
+from workers.engine.checkpoint.quantization_spec import QuantizationSpec
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
-from workers.engine.model.linear import Stacked
+from workers.engine.model.linear import StackedLinear
 from workers.engine.model.quantised_checkpoint import read_groups
-from workers.engine.model.quantization import GroupLinear
+from workers.engine.model.quantization import GroupedLinear
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
 
@@ -91,10 +91,10 @@ def test_query_key_and_value_are_one_layer_where_their_groups_agree(
         engine: Any = Engine.load(EngineConfig(model=quantised(scheme)[0], dtype="float32"))
         return engine._runner._decoder.layers[0]
 
-    assert isinstance(first("gptq-desc-act").qkv, GroupLinear)
-    assert isinstance(first("gptq-desc-act-apart").qkv, Stacked)
+    assert isinstance(first("gptq-desc-act").qkv, GroupedLinear)
+    assert isinstance(first("gptq-desc-act-apart").qkv, StackedLinear)
     # One of the three was left plain.
-    assert isinstance(first("awq-some-plain").qkv, Stacked)
+    assert isinstance(first("awq-some-plain").qkv, StackedLinear)
 
 
 def test_a_symmetric_weight_has_nothing_to_add(quantised: Callable[..., tuple[Path, Path]]) -> None:
@@ -126,14 +126,14 @@ def test_what_the_libraries_pack_is_read_as_it_was(name: str) -> None:
         assert found.shape == shape
         return found
 
-    spec = QuantSpec(
+    spec = QuantizationSpec(
         method="awq" if name == "awq" else "gptq",
         bits=8 if name == "gptq8" else 4,
         group=16,
         zeros_less_one=name != "awq",
     )
     groups = read_groups(spec, read, "m", inputs=32, outputs=32)
-    weight = GroupLinear.build(groups, None, torch.float32).dequantised()
+    weight = GroupedLinear.build(groups, None, torch.float32).dequantised()
     if groups.order is not None:
         weight = torch.empty_like(weight).index_copy_(1, groups.order, weight)
     torch.testing.assert_close(weight, wanted, atol=0, rtol=1e-6)
@@ -155,13 +155,16 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 @pytest.mark.parametrize(
     ("config", "wanted"),
     [
-        (AWQ, QuantSpec(method="awq", bits=4, group=32)),
-        (AWQ | {"group_size": -1, "version": "GEMM"}, QuantSpec(method="awq", bits=4, group=None)),
-        (GPTQ, QuantSpec(method="gptq", bits=4, group=32, zeros_less_one=True)),
-        (GPTQ | {"checkpoint_format": "gptq_v2", "bits": 8}, QuantSpec(method="gptq", bits=8, group=32)),
+        (AWQ, QuantizationSpec(method="awq", bits=4, group=32)),
+        (AWQ | {"group_size": -1, "version": "GEMM"}, QuantizationSpec(method="awq", bits=4, group=None)),
+        (GPTQ, QuantizationSpec(method="gptq", bits=4, group=32, zeros_less_one=True)),
+        (
+            GPTQ | {"checkpoint_format": "gptq_v2", "bits": 8},
+            QuantizationSpec(method="gptq", bits=8, group=32),
+        ),
     ],
 )
-def test_the_scheme_is_read_from_config_json(config: dict[str, Any], wanted: QuantSpec) -> None:
+def test_the_scheme_is_read_from_config_json(config: dict[str, Any], wanted: QuantizationSpec) -> None:
     assert ModelSpec.from_config(CONFIG | {"quantization_config": config}, {}).quantised == wanted
 
 
@@ -229,7 +232,7 @@ def test_groups_that_do_not_divide_the_inputs_are_refused() -> None:
         if (inputs, outputs) != (64, 96):
             with pytest.raises(CheckpointInvalid, match="whole groups of 32"):
                 read_groups(
-                    QuantSpec(method="gptq", bits=4, group=32),
+                    QuantizationSpec(method="gptq", bits=4, group=32),
                     lambda *_: torch.zeros(1),
                     "m",
                     inputs=inputs,

@@ -4,26 +4,26 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from workers.engine.model.linear import Linear, Projection, plain
+from workers.engine.model.linear import PlainLinear, Projection, plain
 from workers.engine.model.packed_weights import PackedFloat
-from workers.engine.model.row_counts import in_few_counts, linear, rounded_up
+from workers.engine.model.row_counts import linear, padded_row_count, with_padded_rows
 
 BUDGET = 512
 
 
 def test_every_number_of_rows_is_rounded_up_by_an_eighth_at_most() -> None:
-    counts = [rounded_up(rows) for rows in range(4 * BUDGET)]
+    counts = [padded_row_count(rows) for rows in range(4 * BUDGET)]
     assert all(rows <= count <= rows * 9 / 8 for rows, count in enumerate(counts))
     assert counts == sorted(counts)
 
 
 def test_few_rows_are_left_as_they_are() -> None:
-    assert [rounded_up(rows) for rows in range(17)] == list(range(17))
+    assert [padded_row_count(rows) for rows in range(17)] == list(range(17))
 
 
 def test_a_budget_of_steps_needs_few_different_numbers_of_rows() -> None:
-    assert len({rounded_up(rows) for rows in range(1, BUDGET + 1)}) == 56
-    assert len({rounded_up(rows) for rows in range(1, 16 * BUDGET + 1)}) == 56 + 4 * 8
+    assert len({padded_row_count(rows) for rows in range(1, BUDGET + 1)}) == 56
+    assert len({padded_row_count(rows) for rows in range(1, 16 * BUDGET + 1)}) == 56 + 4 * 8
 
 
 @pytest.mark.parametrize("rows", [0, 1, 16, 17, 33, 511])
@@ -49,13 +49,13 @@ def test_a_layer_computes_no_number_of_rows_that_was_not_rounded(
         return real(rows, *rest)
 
     monkeypatch.setattr(F, "linear", watched)
-    layer: Projection = Linear(weight=torch.zeros(4, 2, dtype=dtype))
+    layer: Projection = PlainLinear(weight=torch.zeros(4, 2, dtype=dtype))
     for rows in range(1, 100):
         assert layer(torch.zeros(rows, 2, dtype=dtype)).shape == (rows, 4)
     if dtype == torch.float32:
         assert computed == set(range(1, 100))  # Another library, which makes nothing for a shape.
     else:
-        assert computed == {rounded_up(rows) for rows in range(1, 100)}
+        assert computed == {padded_row_count(rows) for rows in range(1, 100)}
 
 
 def test_a_packed_weight_meets_few_numbers_of_rows() -> None:
@@ -67,8 +67,8 @@ def test_a_packed_weight_meets_few_numbers_of_rows() -> None:
 
     for rows in range(1, 100):
         x = torch.ones(rows, 3)
-        assert torch.equal(in_few_counts(watched, x), x)
-    assert seen == {rounded_up(rows) for rows in range(1, 100)}
+        assert torch.equal(with_padded_rows(watched, x), x)
+    assert seen == {padded_row_count(rows) for rows in range(1, 100)}
     found = PackedFloat.pack(torch.zeros(64, 16))
     if found is not None:
         assert found.product(torch.zeros(33, 16), None).shape == (33, 64)

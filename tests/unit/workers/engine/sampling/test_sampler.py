@@ -21,17 +21,17 @@ from transformers import (
 from workers.engine.errors import RequestRefused
 from workers.engine.sampling.distribution import RANKED_FIRST, distribution
 from workers.engine.sampling.logprobs import LogprobReader
-from workers.engine.sampling.random_numbers import Stream, uniform
-from workers.engine.sampling.sampler import pick, sample
+from workers.engine.sampling.random_numbers import RandomStream, uniform
+from workers.engine.sampling.sampler import draw_tokens, sample
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.sampling.sampling_row import Row
+from workers.engine.sampling.sampling_row import SamplingRow
 
 VOCAB = 24
 MASK_BITS = 32
 
 
-def row(*, chance: float = 0.0, history: dict[str, Any] | None = None, **params: Any) -> Row:
-    return Row(params=SamplingParams(max_tokens=1000, **params), uniform=chance, **(history or {}))
+def row(*, chance: float = 0.0, history: dict[str, Any] | None = None, **params: Any) -> SamplingRow:
+    return SamplingRow(params=SamplingParams(max_tokens=1000, **params), uniform=chance, **(history or {}))
 
 
 def bits(tokens: set[int]) -> torch.Tensor:
@@ -39,7 +39,7 @@ def bits(tokens: set[int]) -> torch.Tensor:
     return torch.tensor([word - (1 << 32) if word >= 1 << 31 else word], dtype=torch.int32)
 
 
-def plain(logits: np.ndarray, wanted: Row) -> np.ndarray:
+def plain(logits: np.ndarray, wanted: SamplingRow) -> np.ndarray:
     """The distribution of one row, token by token, as the documentation of each setting says it."""
     params = wanted.params
     output = [*wanted.tokens[wanted.num_prompt :], *wanted.drafts]
@@ -103,7 +103,7 @@ Rows = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.lists(Rows, min_size=1, max_size=6))
-def test_every_row_has_the_distribution_of_the_plain_reference(seed: int, rows: list[Row]) -> None:
+def test_every_row_has_the_distribution_of_the_plain_reference(seed: int, rows: list[SamplingRow]) -> None:
     # Steps of an eighth: equal scores come up, and no rounding decides where a nucleus ends.
     logits = np.random.default_rng(seed).integers(-24, 24, size=(len(rows), VOCAB)) / 8
     found = distribution(torch.from_numpy(logits.astype(np.float32)), rows).numpy()
@@ -148,7 +148,7 @@ def test_the_order_of_the_filters_is_that_of_transformers(
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.lists(Rows, min_size=2, max_size=6))
-def test_a_row_gets_the_same_token_alone_and_in_a_batch(seed: int, rows: list[Row]) -> None:
+def test_a_row_gets_the_same_token_alone_and_in_a_batch(seed: int, rows: list[SamplingRow]) -> None:
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), VOCAB)).astype(np.float32))
     alone = [sample(logits[place : place + 1].clone(), [one])[0] for place, one in enumerate(rows)]
     assert alone == sample(logits, rows)
@@ -156,12 +156,12 @@ def test_a_row_gets_the_same_token_alone_and_in_a_batch(seed: int, rows: list[Ro
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.lists(Rows, min_size=1, max_size=6))
-def test_a_token_is_drawn_from_the_distribution_by_its_own_chance(seed: int, rows: list[Row]) -> None:
+def test_a_token_is_drawn_from_the_distribution_by_its_own_chance(seed: int, rows: list[SamplingRow]) -> None:
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), VOCAB)).astype(np.float32))
     weights = distribution(logits.clone(), rows)
     tokens = sample(logits, rows)
     assert all(weights[place, token] > 0 for place, token in enumerate(tokens))
-    assert pick(weights, [one.uniform for one in rows]).tolist() == tokens
+    assert draw_tokens(weights, [one.uniform for one in rows]).tolist() == tokens
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_logprobs_are_of_the_raw_logits_whatever_the_settings() -> None:
 
 
 def test_chance_is_uniform_and_neighbours_are_not_alike() -> None:
-    for stream in Stream:
+    for stream in RandomStream:
         drawn = np.array(
             [[uniform(seed, position, stream) for position in range(200)] for seed in range(200)]
         )
@@ -281,8 +281,8 @@ def test_chance_is_uniform_and_neighbours_are_not_alike() -> None:
 
 
 def test_streams_of_one_position_have_nothing_to_do_with_each_other() -> None:
-    drawn = np.array([[uniform(7, position, stream) for position in range(5000)] for stream in Stream])
-    alike = np.corrcoef(drawn) - np.eye(len(Stream))
+    drawn = np.array([[uniform(7, position, stream) for position in range(5000)] for stream in RandomStream])
+    alike = np.corrcoef(drawn) - np.eye(len(RandomStream))
     assert np.abs(alike).max() < 0.06
 
 
@@ -336,7 +336,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(field: str, value: obje
 def test_a_token_that_the_model_does_not_have_is_refused_by_name(field: str, token: int) -> None:
     value: Any = {token: 1.0} if field == "logit_bias" else frozenset({token})
     with pytest.raises(RequestRefused) as refused:
-        SamplingParams(**{"max_tokens": 1, field: value}).must_fit(VOCAB)
+        SamplingParams(**{"max_tokens": 1, field: value}).check_token_ids(VOCAB)
     assert field == refused.value.param
 
 

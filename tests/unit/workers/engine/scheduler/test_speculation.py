@@ -190,5 +190,5 @@ def test_with_drafts_everything_still_finishes_within_the_budget_with_the_same_t
     # Every cached block was said or asked by somebody: no draft got in.
     texts = [tuple(sequence.tokens) for sequence in sequences]
     for node in rig.tree.nodes():
-        path = tuple(token for above in [*node.upwards()][::-1] for token in above.tokens)
+        path = tuple(token for above in [*node.path_to_root()][::-1] for token in above.tokens)
         assert any(text[: len(path)] == path for text in texts)

@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.execution import runner as runner_module
-from workers.engine.execution.runner import Runner
+from workers.engine.execution.runner import ModelRunner
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
@@ -26,9 +26,9 @@ from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.model.decoder import Decoder
 from workers.engine.model.weight_loading import load_decoder
 from workers.engine.sampling.distribution import distribution
-from workers.engine.sampling.random_numbers import Stream
+from workers.engine.sampling.random_numbers import RandomStream
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.sampling.sampling_row import Row
+from workers.engine.sampling.sampling_row import SamplingRow
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import Sequence
 from workers.engine.scheduler.speculation import Speculation
@@ -124,7 +124,7 @@ def drawn(target: Decoder, draft: Decoder, params: dict[str, Any], seed: int) ->
         )
         for number in range(DRAWS)
     ]
-    runner = Runner(target, backend, CPU, drafter)
+    runner = ModelRunner(target, backend, CPU, drafter)
     for sequence in sequences:
         scheduler.submit(sequence)
     while scheduler.has_work:
@@ -143,9 +143,9 @@ def odds(target: Decoder, params: dict[str, Any]) -> dict[Text, float]:
         longer: dict[Text, float] = {}
         for text, share in reached.items():
             tokens = [*PROMPT, *text]
-            span = Span(start=0, count=len(tokens), blocks=[1, 2, 3])
+            span = AttentionSpan(start=0, count=len(tokens), blocks=[1, 2, 3])
             hidden = target.forward(torch.tensor(tokens), torch.arange(len(tokens)), backend.begin([span]))
-            row = Row(params=settings, tokens=tokens, num_prompt=len(PROMPT))
+            row = SamplingRow(params=settings, tokens=tokens, num_prompt=len(PROMPT))
             for token, part in enumerate(distribution(target.logits(hidden[-1:]), [row])[0].tolist()):
                 if part:
                     longer[(*text, token)] = share * part
@@ -192,7 +192,7 @@ def test_one_chance_for_judging_and_replacing_is_found(
 ) -> None:
     real = runner_module.chances
     monkeypatch.setattr(
-        runner_module, "chances", lambda sequence, count, _stream: real(sequence, count, Stream.ACCEPT)
+        runner_module, "chances", lambda sequence, count, _stream: real(sequence, count, RandomStream.ACCEPT)
     )
     target, draft = model(tmp_path / "target", 6, seed=1), model(tmp_path / "draft", 6, seed=2)
     with torch.inference_mode():

@@ -429,7 +429,7 @@ def test_the_cache_holds_what_was_said_and_no_draft(
         finish(engine, some())
     cached = [
         {
-            tuple(token for step in [*node.upwards()][::-1] for token in step.tokens)
+            tuple(token for step in [*node.path_to_root()][::-1] for token in step.tokens)
             for node in engine.tree.nodes()
         }
         for engine in engines

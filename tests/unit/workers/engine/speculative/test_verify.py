@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.engine.sampling.rejection_sampling import agreed, residual, verify
-from workers.engine.sampling.sampler import pick
+from workers.engine.sampling.rejection_sampling import count_agreed, residual_weights, verify_drafts
+from workers.engine.sampling.sampler import draw_tokens
 
 Text = tuple[int, ...]
 Rule = Callable[..., list[Text]]
@@ -147,7 +147,9 @@ def measured(rule: Rule, asked: list[Round]) -> Iterator[tuple[Text, float]]:
             yield of.text + of.guess[:accepted] + (token,), share * (end - begin)
 
 
-def largest_error(vocab: int, drafts: int, seed: int, rule: Rule = verify, depth: int | None = None) -> float:
+def largest_error(
+    vocab: int, drafts: int, seed: int, rule: Rule = verify_drafts, depth: int | None = None
+) -> float:
     """Between the joint distribution of the first K + 2 tokens of speculation and of the model itself."""
     depth = drafts + 2 if depth is None else depth
     tables = Tables(vocab, depth + drafts, seed)
@@ -187,19 +189,21 @@ def redrawn(
     firsts = [0, *itertools.accumulate(len(guess) + 1 for guess in drafts)]
     rows = [max(first, first + len(said) - 1 - back) for first, said in zip(firsts, tokens, strict=False)]
     chances = [draws[len(said) - 1] for draws, said in zip(final, tokens, strict=True)]
-    return [(*said[:-1], last) for said, last in zip(tokens, pick(p[rows], chances).tolist(), strict=True)]
+    return [
+        (*said[:-1], last) for said, last in zip(tokens, draw_tokens(p[rows], chances).tolist(), strict=True)
+    ]
 
 
 def without_residual(p: torch.Tensor, q: torch.Tensor, *rest: Any) -> list[Text]:
     """Draws the replacement from p itself, as if nothing had been thrown away."""
     drafts, _, final = rest
-    return redrawn(p, verify(p, q, *rest), drafts, final, back=0)
+    return redrawn(p, verify_drafts(p, q, *rest), drafts, final, back=0)
 
 
 def bonus_from_the_row_before(p: torch.Tensor, q: torch.Tensor, *rest: Any) -> list[Text]:
     """The token after the last accepted draft comes from the distribution of one place earlier."""
     drafts, _, final = rest
-    right = verify(p, q, *rest)
+    right = verify_drafts(p, q, *rest)
     wrong = redrawn(p, right, drafts, final, back=1)
     return [
         bad if len(good) == len(guess) + 1 else good
@@ -210,14 +214,14 @@ def bonus_from_the_row_before(p: torch.Tensor, q: torch.Tensor, *rest: Any) -> l
 def one_chance_for_both(p: torch.Tensor, q: torch.Tensor, *rest: Any) -> list[Text]:
     """The number that rejected a draft draws its replacement too."""
     drafts, accept, final = rest
-    return verify(
+    return verify_drafts(
         p, q, drafts, accept, [[*judged, draws[-1]] for judged, draws in zip(accept, final, strict=True)]
     )
 
 
 def every_draft_stands(p: torch.Tensor, q: torch.Tensor, *rest: Any) -> list[Text]:
     drafts, _, final = rest
-    return verify(p, q, drafts, [[0.0] * len(guess) for guess in drafts], final)
+    return verify_drafts(p, q, drafts, [[0.0] * len(guess) for guess in drafts], final)
 
 
 def ratio_upside_down(p: torch.Tensor, q: torch.Tensor, *rest: Any) -> list[Text]:
@@ -231,7 +235,7 @@ def ratio_upside_down(p: torch.Tensor, q: torch.Tensor, *rest: Any) -> list[Text
             row.append(0.0 if stands else LARGEST)
         turned.append(row)
         first += len(guess) + 1
-    return verify(p, q, drafts, turned, final)
+    return verify_drafts(p, q, drafts, turned, final)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +265,7 @@ def test_the_likeliest_token_must_not_be_judged_as_if_it_had_been_drawn() -> Non
     found: dict[Text, float] = defaultdict(float)
     likeliest = (int(tables.q[()].argmax()),)
     asked = [replace(of, weight=1.0) for of in rounds(tables, (), 1) if of.guess == likeliest]
-    for longer, share in measured(verify, asked):
+    for longer, share in measured(verify_drafts, asked):
         found[longer[:1]] += share
     assert max(abs(found[text] - probability(tables, text)) for text in texts(3, 1)) > 1e-2
 
@@ -276,26 +280,26 @@ def test_a_sequence_gets_the_same_tokens_alone_and_beside_others(seed: int, draf
         q = torch.tensor(np.vstack([chance.dirichlet(np.ones(4), size=count), np.zeros((1, 4))]))
         guess = chance.integers(0, 4, size=count).tolist()
         parts.append((p, q, guess, chance.random(count).tolist(), chance.random(count + 1).tolist()))
-    alone = [verify(p, q, [guess], [accept], [final])[0] for p, q, guess, accept, final in parts]
+    alone = [verify_drafts(p, q, [guess], [accept], [final])[0] for p, q, guess, accept, final in parts]
     p, q, guess, accept, final = zip(*parts, strict=True)
-    assert alone == verify(torch.cat(p), torch.cat(q), guess, accept, final)
+    assert alone == verify_drafts(torch.cat(p), torch.cat(q), guess, accept, final)
 
 
 def test_a_draft_that_the_model_rules_out_never_stands() -> None:
     p = torch.tensor([[0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
     q = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
-    assert verify(p, q, [[0]], [[0.0]], [[0.0, 0.0]]) == [(1,)]
+    assert verify_drafts(p, q, [[0]], [[0.0]], [[0.0, 0.0]]) == [(1,)]
 
 
 def test_a_draft_of_the_models_own_distribution_always_stands() -> None:
     p = torch.tensor([[0.3, 0.7], [0.0, 1.0]], dtype=torch.float64)
     q = torch.tensor([[0.3, 0.7], [0.0, 0.0]], dtype=torch.float64)
-    assert verify(p, q, [[0]], [[LARGEST]], [[0.5, 0.5]]) == [(0, 1)]
+    assert verify_drafts(p, q, [[0]], [[LARGEST]], [[0.5, 0.5]]) == [(0, 1)]
 
 
 def test_where_nothing_is_left_over_the_residual_is_the_distribution_itself() -> None:
     row = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
-    assert torch.equal(residual(row, row), row)
+    assert torch.equal(residual_weights(row, row), row)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +309,7 @@ def test_where_nothing_is_left_over_the_residual_is_the_distribution_itself() ->
 def test_drafts_stand_up_to_the_first_that_was_not_drawn(
     drafts: list[int], drawn: list[int], count: int
 ) -> None:
-    assert count == agreed(drafts, drawn[: len(drafts)])
+    assert count == count_agreed(drafts, drawn[: len(drafts)])
 
 
 def test_comparing_with_what_was_drawn_is_the_rule_for_a_certain_draft() -> None:
@@ -317,6 +321,6 @@ def test_comparing_with_what_was_drawn_is_the_rule_for_a_certain_draft() -> None
         q = torch.zeros(2, 3, dtype=torch.float64)
         q[0, draft] = 1.0
         by_rule: dict[int, float] = defaultdict(float)
-        for tokens, share in measured(verify, [Round((), (draft,), 1.0, p, q)]):
+        for tokens, share in measured(verify_drafts, [Round((), (draft,), 1.0, p, q)]):
             by_rule[tokens[0]] += share
         assert by_rule == pytest.approx(dict(enumerate(p[0].tolist())), abs=1e-12)

@@ -1,16 +1,24 @@
-"""Who fills a waiting room, how long one of a hurried class waits, and how fast a queue drains."""
+"""The bounds of a waiting room: which request is refused, how long one may wait, and how fast a queue drains."""
 
 import pytest
 
-from policies.admission.dispatch_window import HOLD_MS, close_enough_to_best, worth_ranking_again
 from policies.admission.waiting_room import (
     DRAIN_SECONDS,
     DrainRate,
     WaitingRoomBounds,
     WaitingTotals,
     refused_by,
+    retry_after_seconds,
     shed_after_seconds,
 )
+
+
+def test_who_is_refused_may_come_back_when_the_queue_has_drained():
+    assert retry_after_seconds(100, 10.0, 30.0) == 10.0
+    assert retry_after_seconds(1, 10.0, 30.0) == 1.0
+    assert retry_after_seconds(1000, 10.0, 30.0) == 30.0
+    assert retry_after_seconds(1000, 0.0, 30.0) == 1.0
+
 
 BOUNDS = WaitingRoomBounds(requests_max=10, tokens_max=1000)
 
@@ -64,38 +72,3 @@ def test_the_drain_rate_is_of_lately():
     rate.record(DRAIN_SECONDS + 1, 20.0)
     assert rate.per_second(DRAIN_SECONDS + 2) == pytest.approx(15.0)
     assert rate.per_second(3 * DRAIN_SECONDS) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("cost", "hold", "goes"),
-    [(1090.0, 0.1, True), (1110.0, 0.1, False), (1000.0, 0.0, True), (99999.0, None, True)],
-    ids=str,
-)
-def test_a_worker_that_is_much_dearer_than_the_best_is_not_worth_going_to(cost, hold, goes):
-    assert close_enough_to_best(cost, 1000.0, hold) is goes
-
-
-def test_milliseconds_are_not_worth_a_wait():
-    assert close_enough_to_best(1.0 + HOLD_MS, 1.0, 0.1)
-    assert not close_enough_to_best(1.1 + HOLD_MS, 1.0, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("queued", "least", "worth"),
-    [
-        (0, 100_000, True),
-        (16_000, 384, True),
-        (16_000, 385, False),
-        (15_360, 100_000, True),
-        (15_361, 100_000, False),
-        (16_384, 1, False),
-    ],
-)
-def test_room_for_the_smallest_that_waits_or_for_a_part_of_a_window_is_worth_a_look(queued, least, worth):
-    assert worth_ranking_again(queued, least, 16_384) is worth
-
-
-def test_room_in_a_narrow_window_is_worth_a_look_before_its_worker_is_idle():
-    # All who wait had more to compute when they came, and fit now.
-    assert worth_ranking_again(500, 5000, 1000)
-    assert not worth_ranking_again(990, 5000, 1000)

@@ -1,0 +1,79 @@
+"""The metrics page: written in slices, so that other requests go on."""
+
+import asyncio
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
+
+from gateway.telemetry.exposition import exposition
+from gateway.telemetry.metrics import RequestMetrics
+from gateway.telemetry.record import Progress, PromptDetails, Usage
+from tests.fakes.clock import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def progress(clock, **state):
+    made = Progress("req-1", "chat/completions", clock, lambda: 1_700_000_000.0)
+    made.tenant, made.key_id, made.model, made.stream = "acme", "k1", "m", True
+    for name, value in state.items():
+        setattr(made, name, value)
+    return made
+
+
+def sent(made, reason, predicted_tokens):
+    made.sent_to(
+        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
+    )
+    made.goes_out()
+
+
+def answered(clock):
+    """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
+    made = progress(clock, prompt_tokens=60)
+    made.mark("authenticate")
+    clock.advance(0.1)
+    made.mark("route")
+    sent(made, "48 of 60 tokens held", 48)
+    clock.advance(0.4)
+    made.mark("first_byte")
+    made.answered = True
+    made.output(1)
+    clock.advance(0.5)
+    made.output(5)
+    made.mark("relay")
+    made.usage = Usage(
+        prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
+    )
+    return made
+
+
+@pytest.mark.parametrize("accepts", ["text/plain", "application/openmetrics-text;version=1.0.0"])
+async def test_a_scrape_of_many_tenants_lets_others_have_their_turns(clock, accepts):
+    disable_created_metrics()
+    registry, turns = CollectorRegistry(), 0
+    metrics, record = RequestMetrics(registry), answered(clock).record()
+    for number in range(300):
+        metrics.observe(msgspec.structs.replace(record, tenant=f"tenant-{number}"))
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    encode, _ = choose_encoder(accepts)
+    slices = [text async for text in exposition(registry, encode)]
+    text = b"".join(slices)
+    waiting.cancel()
+    assert text == encode(registry)
+    assert text.count(b"\n") > 15_000
+    assert turns > 10
+    assert max(map(len, slices)) < 100_000

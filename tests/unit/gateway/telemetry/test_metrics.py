@@ -1,0 +1,105 @@
+"""Request metrics: counters by tenant, model and worker, within a bound of label pairs."""
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.telemetry import metrics as telemetry_metrics
+from gateway.telemetry import overview as telemetry_overview
+from gateway.telemetry.metrics import RequestMetrics
+from gateway.telemetry.overview import Overview
+from gateway.telemetry.record import Progress, PromptDetails, Usage
+from tests.fakes.clock import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def progress(clock, **state):
+    made = Progress("req-1", "chat/completions", clock, lambda: 1_700_000_000.0)
+    made.tenant, made.key_id, made.model, made.stream = "acme", "k1", "m", True
+    for name, value in state.items():
+        setattr(made, name, value)
+    return made
+
+
+def sent(made, reason, predicted_tokens):
+    made.sent_to(
+        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
+    )
+    made.goes_out()
+
+
+def answered(clock):
+    """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
+    made = progress(clock, prompt_tokens=60)
+    made.mark("authenticate")
+    clock.advance(0.1)
+    made.mark("route")
+    sent(made, "48 of 60 tokens held", 48)
+    clock.advance(0.4)
+    made.mark("first_byte")
+    made.answered = True
+    made.output(1)
+    clock.advance(0.5)
+    made.output(5)
+    made.mark("relay")
+    made.usage = Usage(
+        prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
+    )
+    return made
+
+
+def test_metrics_count_what_happened(clock):
+    registry = CollectorRegistry()
+    metrics = RequestMetrics(registry)
+    metrics.observe(answered(clock).record())
+    refused = progress(clock)
+    refused.tenant = ""
+    refused.ended("invalid_api_key", 401)
+    metrics.observe(refused.record())
+
+    def value(name, **labels):
+        return registry.get_sample_value(f"radixgate_{name}", labels)
+
+    assert value("requests_total", tenant="acme", model="m", code="ok") == 1
+    assert value("requests_total", tenant="-", model="m", code="invalid_api_key") == 1
+    assert value("prompt_tokens_total", tenant="acme", model="m") == 64
+    assert value("cached_tokens_total", tenant="acme", model="m") == 40
+    assert value("worker_predicted_cached_tokens_total", worker="w0") == 48
+    assert value("predicted_cached_tokens_total", tenant="acme", model="m") == 48
+    assert value("cached_tokens_error_total", tenant="acme", model="m") == 8
+    assert value("worker_cached_tokens_error_total", worker="w0") == 8
+    assert value("time_to_first_token_seconds_sum", tenant="acme", model="m") == pytest.approx(0.5)
+    assert b"radixgate_time_per_output_token_seconds_bucket" in generate_latest(registry)
+    # An answer that does not report them is no answer without any.
+    silent = answered(clock)
+    silent.usage = Usage(prompt_tokens=64, completion_tokens=1)
+    metrics.observe(silent.record())
+    assert value("prompt_tokens_total", tenant="acme", model="m") == 128
+    assert value("worker_predicted_cached_tokens_total", worker="w0") == 48
+    assert value("worker_cached_tokens_error_total", worker="w0") == 8
+
+
+def test_tenants_beyond_a_bound_count_together(clock, monkeypatch):
+    monkeypatch.setattr(telemetry_metrics, "PAIRS_MAX", 2)
+    monkeypatch.setattr(telemetry_overview, "TENANTS_MAX", 2)
+    registry, overview = CollectorRegistry(), Overview(clock)
+    metrics, record = RequestMetrics(registry), answered(clock).record()
+    for tenant in ("a", "b", "c", "a", "d"):
+        one = msgspec.structs.replace(record, tenant=tenant)
+        metrics.observe(one)
+        overview.observe(one)
+
+    def requests(tenant):
+        labels = {"tenant": tenant, "model": "m", "code": "ok"}
+        return registry.get_sample_value("radixgate_requests_total", labels)
+
+    assert [requests(tenant) for tenant in ("a", "b", "c", "d", "*")] == [2, 1, None, None, 2]
+    assert {name: tally.total.requests for name, tally in overview.tenants.items()} == {
+        "a": 2,
+        "b": 1,
+        "*": 2,
+    }

@@ -1,0 +1,59 @@
+"""The overview: totals and the last minute of each tenant."""
+
+import json
+
+import pytest
+
+from gateway.telemetry.overview import Overview
+from gateway.telemetry.record import Progress, PromptDetails, Usage
+from tests.fakes.clock import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def progress(clock, **state):
+    made = Progress("req-1", "chat/completions", clock, lambda: 1_700_000_000.0)
+    made.tenant, made.key_id, made.model, made.stream = "acme", "k1", "m", True
+    for name, value in state.items():
+        setattr(made, name, value)
+    return made
+
+
+def sent(made, reason, predicted_tokens):
+    made.sent_to(
+        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
+    )
+    made.goes_out()
+
+
+def answered(clock):
+    """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
+    made = progress(clock, prompt_tokens=60)
+    made.mark("authenticate")
+    clock.advance(0.1)
+    made.mark("route")
+    sent(made, "48 of 60 tokens held", 48)
+    clock.advance(0.4)
+    made.mark("first_byte")
+    made.answered = True
+    made.output(1)
+    clock.advance(0.5)
+    made.output(5)
+    made.mark("relay")
+    made.usage = Usage(
+        prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
+    )
+    return made
+
+
+def test_the_overview_forgets_minutes_but_not_totals(clock):
+    overview = Overview(clock)
+    overview.observe(answered(clock).record())
+    clock.advance(61)
+    shown = overview.shown(overview.tenants["acme"])
+    assert (shown["total"]["requests"], shown["minute"]["requests"]) == (1, 0)
+    assert shown["total"]["hit_ratio"] == pytest.approx(40 / 64)
+    assert json.dumps(overview.shown(overview.all))

@@ -1,0 +1,82 @@
+"""Request records: the times, counts and steps of one request."""
+
+from itertools import pairwise
+
+import pytest
+
+from gateway.telemetry.record import CLIENT_CLOSED, Progress, PromptDetails, Usage
+from tests.fakes.clock import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def progress(clock, **state):
+    made = Progress("req-1", "chat/completions", clock, lambda: 1_700_000_000.0)
+    made.tenant, made.key_id, made.model, made.stream = "acme", "k1", "m", True
+    for name, value in state.items():
+        setattr(made, name, value)
+    return made
+
+
+def sent(made, reason, predicted_tokens):
+    made.sent_to(
+        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
+    )
+    made.goes_out()
+
+
+def answered(clock):
+    """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
+    made = progress(clock, prompt_tokens=60)
+    made.mark("authenticate")
+    clock.advance(0.1)
+    made.mark("route")
+    sent(made, "48 of 60 tokens held", 48)
+    clock.advance(0.4)
+    made.mark("first_byte")
+    made.answered = True
+    made.output(1)
+    clock.advance(0.5)
+    made.output(5)
+    made.mark("relay")
+    made.usage = Usage(
+        prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
+    )
+    return made
+
+
+def test_a_record_has_the_times_and_counts_of_its_request(clock):
+    record = answered(clock).record()
+    assert (record.ttft_seconds, record.tpot_seconds, record.seconds) == pytest.approx((0.5, 0.1, 1.0))
+    assert (record.prompt_tokens, record.cached_tokens, record.output_tokens) == (64, 40, 6)
+    assert (record.predicted_tokens, record.attempts, record.worker) == (48, 1, "w0")
+    assert record.dispatch_seconds == pytest.approx(0.1)
+
+
+def test_steps_follow_each_other_without_a_gap(clock):
+    steps = answered(clock).record().steps
+    assert [name for name, _, _ in steps] == ["authenticate", "route", "first_byte", "relay"]
+    assert steps[0][1] == 1_700_000_000.0
+    assert all(before[2] == after[1] for before, after in pairwise(steps))
+
+
+def test_time_in_the_queue_is_no_work_of_the_gateway(clock):
+    made = progress(clock, queued_at=clock())
+    clock.advance(3.0)
+    made.queued_until = clock()
+    clock.advance(0.2)
+    sent(made, "", 0)
+    record = made.record()
+    assert (record.queue_seconds, record.dispatch_seconds) == pytest.approx((3.0, 0.2))
+
+
+def test_a_cut_stream_counts_its_frames_and_unknown_is_not_zero(clock):
+    made = progress(clock, prompt_tokens=60, answered=True)
+    made.output(3)
+    made.ended(CLIENT_CLOSED, 499)
+    record = made.record()
+    assert (record.output_tokens, record.prompt_tokens, record.cached_tokens) == (3, 60, None)
+    assert (record.code, record.status) == ("client_closed", 499)

@@ -1,0 +1,118 @@
+"""Traces: spans of one request, sampling, and trace headers of callers."""
+
+from random import Random
+
+import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from gateway.telemetry.record import Progress, PromptDetails, Usage
+from gateway.telemetry.tracing import Tracing
+from tests.fakes.clock import FakeClock
+
+PARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def progress(clock, **state):
+    made = Progress("req-1", "chat/completions", clock, lambda: 1_700_000_000.0)
+    made.tenant, made.key_id, made.model, made.stream = "acme", "k1", "m", True
+    for name, value in state.items():
+        setattr(made, name, value)
+    return made
+
+
+def sent(made, reason, predicted_tokens):
+    made.sent_to(
+        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
+    )
+    made.goes_out()
+
+
+def answered(clock):
+    """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
+    made = progress(clock, prompt_tokens=60)
+    made.mark("authenticate")
+    clock.advance(0.1)
+    made.mark("route")
+    sent(made, "48 of 60 tokens held", 48)
+    clock.advance(0.4)
+    made.mark("first_byte")
+    made.answered = True
+    made.output(1)
+    clock.advance(0.5)
+    made.output(5)
+    made.mark("relay")
+    made.usage = Usage(
+        prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
+    )
+    return made
+
+
+def tracing(exporter, ratio=1.0):
+    return Tracing(processor=SimpleSpanProcessor(exporter), sample_ratio=ratio, random=Random(7), version="1")
+
+
+def spans_of(made, traceparent):
+    exporter = InMemorySpanExporter()
+    at = tracing(exporter)
+    made.trace = at.begin(traceparent)
+    at.observe(made.record())
+    return made.trace, exporter.get_finished_spans()
+
+
+def test_a_request_is_one_trace_with_a_span_per_step(clock):
+    trace, spans = spans_of(answered(clock), None)
+    by_name = {span.name: span for span in spans}
+    assert set(by_name) == {"chat m", "authenticate", "route", "worker", "first_byte", "relay"}
+    assert {span.context.trace_id for span in spans} == {trace.trace_id}
+    root, worker = by_name["chat m"], by_name["worker"]
+    assert (root.kind, root.parent, worker.kind) == (SpanKind.SERVER, None, SpanKind.CLIENT)
+    assert by_name["route"].parent.span_id == worker.parent.span_id == root.context.span_id
+    assert by_name["relay"].parent.span_id == worker.context.span_id
+    assert (root.end_time - root.start_time) / 1e9 == pytest.approx(1.0)
+
+
+def test_a_trace_is_joined_and_handed_on(clock):
+    trace, spans = spans_of(answered(clock), PARENT)
+    root = next(span for span in spans if span.name == "chat m")
+    worker = next(span for span in spans if span.name == "worker")
+    assert f"{root.context.trace_id:032x}" == "a" * 32
+    assert f"{root.parent.span_id:016x}" == "b" * 16
+    assert trace.to_worker() == f"00-{'a' * 32}-{worker.context.span_id:016x}-01"
+
+
+def test_the_caller_decides_what_is_sampled():
+    at = tracing(InMemorySpanExporter(), ratio=0.0)
+    assert at.begin(PARENT).sampled
+    assert not at.begin(PARENT[:-1] + "0").sampled
+    assert at.begin(None) is None
+    assert tracing(InMemorySpanExporter(), ratio=1.0).begin(None).sampled
+
+
+@pytest.mark.parametrize(
+    "header", ["", "garbage", "00-" + "0" * 32 + "-" + "b" * 16 + "-01", PARENT.upper(), PARENT + "x"]
+)
+def test_a_malformed_trace_header_starts_a_new_trace(header):
+    trace = tracing(InMemorySpanExporter()).begin(header)
+    assert trace.parent_id == 0
+    assert trace.trace_id not in (0, int("a" * 32, 16))
+
+
+def test_without_an_exporter_traces_still_pass_through():
+    at = Tracing(processor=None, sample_ratio=1.0, random=Random(1), version="1")
+    trace = at.begin(PARENT)
+    assert not trace.sampled
+    assert trace.to_worker().startswith(f"00-{'a' * 32}-")
+
+
+def test_a_failed_request_is_an_error_span_with_its_code(clock):
+    made = progress(clock)
+    made.ended("no_worker", 503)
+    _, spans = spans_of(made, None)
+    assert (spans[0].status.status_code, spans[0].attributes["error.type"]) == (StatusCode.ERROR, "no_worker")

@@ -1,0 +1,51 @@
+"""The dispatch window of a worker, and when a waiting request is worth ranking again."""
+
+import pytest
+
+from policies.admission.dispatch_window import HOLD_MS, close_enough_to_best, fits_window, worth_ranking_again
+
+
+def test_an_idle_worker_takes_any_prompt():
+    assert fits_window(0, 1_000_000, 16384)
+
+
+@pytest.mark.parametrize(
+    ("queued", "own", "fits"), [(100, 16284, True), (100, 16285, False), (16384, 1, False)]
+)
+def test_the_window_is_exact(queued, own, fits):
+    assert fits_window(queued, own, 16384) is fits
+
+
+@pytest.mark.parametrize(
+    ("cost", "hold", "goes"),
+    [(1090.0, 0.1, True), (1110.0, 0.1, False), (1000.0, 0.0, True), (99999.0, None, True)],
+    ids=str,
+)
+def test_a_worker_that_is_much_dearer_than_the_best_is_not_worth_going_to(cost, hold, goes):
+    assert close_enough_to_best(cost, 1000.0, hold) is goes
+
+
+def test_milliseconds_are_not_worth_a_wait():
+    assert close_enough_to_best(1.0 + HOLD_MS, 1.0, 0.1)
+    assert not close_enough_to_best(1.1 + HOLD_MS, 1.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("queued", "least", "worth"),
+    [
+        (0, 100_000, True),
+        (16_000, 384, True),
+        (16_000, 385, False),
+        (15_360, 100_000, True),
+        (15_361, 100_000, False),
+        (16_384, 1, False),
+    ],
+)
+def test_room_for_the_smallest_that_waits_or_for_a_part_of_a_window_is_worth_a_look(queued, least, worth):
+    assert worth_ranking_again(queued, least, 16_384) is worth
+
+
+def test_room_in_a_narrow_window_is_worth_a_look_before_its_worker_is_idle():
+    # All who wait had more to compute when they came, and fit now.
+    assert worth_ranking_again(500, 5000, 1000)
+    assert not worth_ranking_again(990, 5000, 1000)

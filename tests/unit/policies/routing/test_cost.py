@@ -1,0 +1,144 @@
+"""The cost policy: hits against queues, KV and streams, in milliseconds."""
+
+from policies.registry import routing_policy
+from policies.routing.protocol import Candidate
+from radix_cache.match import WorkerId
+from tests.unit.policies.routing.candidates import aged, best, candidate, policy, query
+from workers.worker import Speed, WorkerSnapshot
+
+
+def test_affinity_prefers_the_worker_that_holds_the_prefix():
+    assert best("cost", [candidate("a"), candidate("b", matched=3500)]) == "b"
+
+
+def test_a_hit_off_the_gpu_is_worth_its_share():
+    def far(name: str, **where: int) -> Candidate:
+        return Candidate(worker=candidate(name).worker, matched_tokens=3200, **where)
+
+    host, disk, near = far("a", host_tokens=3200), far("b", disk_tokens=3200), candidate("c", matched=2600)
+    assert best("cost", [host, disk, near]) == "c"
+    assert best("cost", [host, disk, candidate("c", matched=2000)]) == "a"
+    assert best("cost", [host, disk], host_credit=0.1) == "b"
+    (route,) = routing_policy("cost", {}).rank(query(), [host], 0.0)
+    assert route.matched_tokens == 3200
+    assert route.reason.startswith("3200 of 4000 tokens held (3200 off the GPU), ")
+
+
+def test_a_hit_worth_less_than_the_wait_is_left():
+    busy = candidate("b", matched=1000, tokens_queued=30_000, streams=4)
+    assert best("cost", [candidate("a"), busy]) == "a"
+
+
+def test_a_prefix_that_all_hold_does_not_send_all_to_one():
+    workers = [candidate("a", matched=512, tokens_queued=2000), candidate("b", matched=512)]
+    assert best("cost", workers) == "b"
+
+
+def test_a_hit_of_almost_nothing_is_no_reason_to_herd():
+    workers = [candidate("a", matched=64, tokens_queued=200), candidate("b"), candidate("c")]
+    chosen = {best("cost", workers, query(prompt=8000, draw=d / 10)) for d in range(10)}
+    assert chosen == {"b", "c"}
+
+
+def test_of_equals_the_less_loaded_of_two_drawn_leads():
+    workers = [candidate("a", tokens_queued=10), candidate("b")]
+    assert {best("cost", workers, query(draw=d / 10)) for d in range(10)} == {"b"}
+
+
+def test_running_streams_make_a_worker_dearer():
+    assert best("cost", [candidate("a", streams=40), candidate("b")]) == "b"
+
+
+def test_backlog_makes_computing_a_prefix_twice_dearer():
+    """For this request alone the cold worker is faster; with work piled up, computing again costs everybody."""
+    workers = [candidate("holder", matched=3000, tokens_queued=5000, streams=1), candidate("cold")]
+    assert best("cost", workers, price_max=0.0) == "cold"
+    assert best("cost", workers) == "holder"
+
+
+def test_a_worker_without_room_in_its_kv_is_the_last_choice():
+    full = candidate("full", kv_tokens=95_000, kv_tokens_max=100_000, matched=200)
+    assert best("cost", [full, candidate("free", kv_tokens_max=100_000)]) == "free"
+
+
+def test_a_faster_worker_is_worth_a_miss():
+    slow = candidate("slow", matched=1000, speed=Speed(ms_per_token=1.0, fixed_ms=20, step_ms=20))
+    assert best("cost", [slow, candidate("fast")]) == "fast"
+
+
+def test_an_empty_prompt_and_a_match_longer_than_the_prompt_are_no_error():
+    assert best("cost", [candidate("a", matched=640)], query(prompt=0)) == "a"
+
+
+def test_options_change_the_decision():
+    workers = [candidate("a", streams=40), candidate("b", matched=0, tokens_queued=300)]
+    assert best("cost", workers) == "b"
+    assert best("cost", workers, harm=0.0) == "a"
+
+
+def test_progress_of_a_prefill_is_taken_off_what_is_ahead():
+    behind = candidate("a", tokens_queued=10_000, tokens_computed=8000, streams=1)
+    ahead = candidate("b", tokens_queued=5000, streams=1)
+    assert best("cost", [behind, ahead]) == "a"
+    assert best("cost", [candidate("a", tokens_queued=10_000, streams=1), ahead]) == "b"
+
+
+def test_a_full_kv_costs_the_time_until_streams_have_made_room():
+    full = {"kv_tokens": 100_000, "kv_tokens_max": 100_000, "streams": 10}
+    free = {"kv_tokens": 50_000, "kv_tokens_max": 100_000, "streams": 10}
+    # 4100 tokens come free in 82 ms; a prefix of 2000 saves 200.
+    assert best("cost", [candidate("a", matched=2000, **full), candidate("b", **free)], harm=0) == "a"
+    assert best("cost", [candidate("a", matched=200, **full), candidate("b", **free)], harm=0) == "b"
+
+
+def test_a_worker_that_has_just_joined_is_dearer_and_that_fades():
+    old = candidate("a", tokens_queued=1000, streams=1)
+    assert best("cost", [old, aged("b", 0.0, tokens_queued=700, streams=1)]) == "a"
+    assert best("cost", [old, aged("b", 9.9, tokens_queued=700, streams=1)]) == "b"
+    assert best("cost", [old, aged("b", 0.0)], slow_start_seconds=0) == "b"
+    assert best("cost", [candidate("a", tokens_queued=9000, streams=9), aged("b", 0.0)]) == "b"
+
+
+def test_a_fleet_that_has_just_started_is_ranked_as_any_other():
+    assert best("cost", [aged("a", 0.1), aged("b", 0.0, tokens_queued=100)]) == "a"
+
+
+def test_a_session_stays_where_its_prefix_is_though_estimates_waver():
+    slow = Candidate(
+        worker=WorkerSnapshot(id=WorkerId("a"), speed=Speed(ms_per_token=0.1, fixed_ms=22, step_ms=20)),
+        matched_tokens=3900,
+    )
+    other = candidate("b", matched=3895)
+    assert best("cost", [slow, other], query(session=7), stay=0.1) == "a"
+    assert best("cost", [slow, other], query(session=None), stay=0.1) == "b"
+    busy = candidate("a", matched=3900, tokens_queued=500)
+    assert best("cost", [busy, other], query(session=7), stay=0.1) == "b"
+
+
+def test_a_hot_prefix_is_copied_as_demand_asks_and_no_further():
+    """Two of four hold it, with a quarter of the streams: two are enough, were it not for a long queue."""
+    holders = [candidate(name, matched=3900, tokens_queued=5000, streams=1) for name in "ab"]
+    others = [candidate(name, streams=3) for name in "cd"]
+    assert best("cost", [*holders, *others], copy_price=0, price_max=0) in "cd"
+    assert best("cost", [*holders, *others], copy_price=5, price_max=0) in "ab"
+    wanted = [candidate(name, matched=3900, tokens_queued=5000, streams=9) for name in "ab"]
+    assert best("cost", [*wanted, *others], copy_price=5, price_max=0) in "cd"
+
+
+def test_what_the_index_is_not_sure_of_is_priced_between_held_and_not_held():
+    sure, doubted, cold = candidate("a", matched=3000), candidate("b", matched=1500), candidate("c")
+    unsure = Candidate(worker=doubted.worker, matched_tokens=1500, doubted_tokens=1500)
+    assert best("cost", [sure, unsure, cold]) == "a"
+    assert best("cost", [unsure, cold]) == "b"
+    (route,) = policy("cost", ()).rank(query(), [unsure], 0.0)
+    assert "(1500 more in doubt)" in route.reason
+
+
+def test_the_terms_of_a_cost_add_up_to_it():
+    workers = [
+        candidate("a", matched=1000, tokens_queued=4000, streams=3, kv_tokens=90_000, kv_tokens_max=91_000),
+        aged("b", 2.0, streams=2),
+    ]
+    for route in policy("cost", ()).rank(query(session=1), workers, 0.0):
+        assert route.terms.total() == route.cost_ms
+        assert list(route.terms._asdict())[:2] == ["wait_ms", "own_ms"]
