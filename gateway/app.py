@@ -1,4 +1,4 @@
-"""The composition root: settings in, a gateway out. Everything is made here, once, and handed on by constructor."""
+"""The composition root: makes every part of a gateway from its settings, once, and hands it on by constructor."""
 
 import asyncio
 import random
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
+from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
-from gateway.discovery.registry import WorkerRegistry
-from gateway.discovery.sources import sources_of
+from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.domain.errors import ShuttingDown
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
@@ -44,10 +44,10 @@ from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.tracing import Tracing, batching
-from gateway.tenants.auth_throttle import Penalties
-from gateway.tenants.authentication import Entrance
+from gateway.tenants.auth_throttle import AuthThrottle
+from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
-from gateway.tokenization.prefixes import Prefixes
+from gateway.tokenization.prompt_hasher import Prefixes
 from gateway.tokenization.worker_tokens import TokensOfWorkers
 from gateway.wiring.dispatch import reservations_of, worker_of
 from gateway.wiring.gauges import gauges
@@ -59,7 +59,7 @@ from radix_cache.namespace import Space, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 
 if TYPE_CHECKING:
-    from gateway.settings.tokens import OperatorIssuerSettings, TenantIssuerSettings
+    from gateway.settings.token_issuers import OperatorIssuerSettings, TenantIssuerSettings
     from gateway.tenants.issuer import Issuer
 
 SpaceOf = Callable[[WorkerId, str, str, int], Space | None]
@@ -70,7 +70,7 @@ EXPORT_SECONDS_MAX = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """A gateway that runs; what its listeners need of it."""
+    """A gateway that runs, with the parts that its listeners need."""
 
     settings: Settings
     services: Services
@@ -92,16 +92,17 @@ class Gateway:
 
     @property
     def fleet(self) -> Fleet:
+        """The workers that requests may be sent to."""
         return self.services.reservations.fleet
 
     @property
     def every_issuer(self) -> "Sequence[Issuer[TenantIssuerSettings] | Issuer[OperatorIssuerSettings]]":
-        """Of tenants' tokens and of operators'."""
-        tokens = self.services.entrance.tokens
+        """The issuers of tenants' tokens and of operators' tokens."""
+        tokens = self.services.authentication.tokens
         return (*(tokens.issuers if tokens is not None else ()), *self.issuers)
 
     def stop_accepting(self) -> None:
-        """New requests are refused, those that wait are sent away, running ones go on."""
+        """Refuse new requests and dismiss the waiting ones with ShuttingDown; running requests go on."""
         self.drain_state.ready = self.drain_state.accepting = False
         reservations = self.services.reservations
         for room in reservations.rooms().values():
@@ -111,7 +112,10 @@ class Gateway:
 
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Gateway]:
-    """A gateway with all its parts open; they are closed in reverse order. Raises SettingsProblem, ValkeyFailed."""
+    """Run a gateway with all its parts open; they are closed in reverse order.
+
+    Raises SettingsProblem, ValkeyFailed.
+    """
     async with AsyncExitStack() as stack:
         secret = deployment_secret(settings)
         supervisor = LoopSupervisor()
@@ -157,12 +161,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         spaces = Spaces(lambda worker: reservations.fleet[worker].models, catalogue, prefixes, salts)
 
         overview = Overview(time.monotonic)
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, of use to nobody
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
         registry = CollectorRegistry(auto_describe=True)
         services = Services(
-            entrance=Entrance(
+            authentication=Authentication(
                 records.tenants,
-                Penalties(settings.authentication.failures_per_minute_max, time.monotonic),
+                AuthThrottle(settings.authentication.failures_per_minute_max, time.monotonic),
                 tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
@@ -174,7 +178,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             usage=records.ledger.reader if records.ledger is not None else None,
             cache_salt=lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret)),
             observers=(
-                # First of all: nothing that goes wrong elsewhere keeps a request out of the accounts.
+                # The ledger comes first: an error of another observer cannot keep a request out of it.
                 *((records.ledger.observe,) if records.ledger is not None else ()),
                 *(RequestMetrics(registry).observe, overview.observe, tracing.observe),
             ),
@@ -229,7 +233,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
 
 async def _start(gateway: Gateway, turns: TurnReader) -> None:
-    """What has to be known is waited for; the loops go on under supervision."""
+    """Start all background loops, and wait until tenants, workers and the prefix index have been read once."""
     start, records, index = gateway.supervisor.start, gateway.records, gateway.index
     if records.directory is not None:
         start("database", records.directory.run)
@@ -290,7 +294,7 @@ def _discovery(settings: Settings, fleet: Fleet, scripts: ScriptCaller) -> Disco
     return Discovery(
         fleet,
         settings.workers,
-        sources_of(settings.discovery, registered),
+        build_sources(settings.discovery, registered),
         registered,
         worker_of,
         drain_seconds=settings.drain.seconds,
@@ -298,7 +302,7 @@ def _discovery(settings: Settings, fleet: Fleet, scripts: ScriptCaller) -> Disco
 
 
 async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey | None:
-    """The private server, started, unless the settings name another."""
+    """Start the embedded Valkey; None if the settings name another server."""
     if settings.redis.url != "embedded":
         return None
     valkey = EmbeddedValkey(Path(settings.state_directory))

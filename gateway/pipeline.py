@@ -45,8 +45,8 @@ from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import has_faithful_stream
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
-from gateway.tenants.authentication import Entrance
-from gateway.tokenization.prefixes import Prefixes
+from gateway.tenants.authentication import Authentication
+from gateway.tokenization.prompt_hasher import Prefixes
 from workers.adapter import WorkerCall, WorkerUnreachable
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Services:
     """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's
     salt for the engine. `assembles`: workers are asked for a stream also where the client wants no stream."""
 
-    entrance: Entrance
+    authentication: Authentication
     catalogue: Catalogue
     choices: Choices
     media: MediaRules
@@ -179,11 +179,11 @@ def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRe
 
 
 async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
-    """Whose key is it? Raises what Entrance.admit and admit_again raise."""
+    """Whose key is it? Raises what Authentication.admit and admit_again raise."""
     if exchange.caller is not None:
-        tenant = at.entrance.admit_again(*exchange.caller)
+        tenant = at.authentication.admit_again(*exchange.caller)
     else:
-        tenant = await at.entrance.admit(exchange.key, lambda: exchange.address)
+        tenant = await at.authentication.admit(exchange.key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.organisation = tenant.organisation
     progress.mark("authenticate")
@@ -209,8 +209,8 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     progress.model = model.name
     request = await at.media.applied(request)
     progress.mark("receive")
-    wishes = exchange.wishes
-    service_class = at.classes.of(wishes.service_class, request, tenant, model.name)
+    queue_headers = exchange.queue_headers
+    service_class = at.classes.of(queue_headers.service_class, request, tenant, model.name)
     if request.generates:
         progress.service_class = service_class
     return RequestContext(
@@ -221,7 +221,7 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
         received_at=progress.received_at,
         service_class=service_class,
         expires_at=(
-            progress.received_at + wishes.patience_seconds if wishes.patience_seconds is not None else None
+            progress.received_at + queue_headers.patience_seconds if queue_headers.patience_seconds is not None else None
         ),
         once=repeatable(exchange.repeat_key, tenant, request, at.repeats_max),
     )
@@ -268,7 +268,7 @@ def call(
 @asynccontextmanager
 async def signs_of_life(exchange: Exchange, ctx: RequestContext) -> AsyncIterator[None]:
     """While a request waits for its turn, for a client that asked for them and streams: the stream begins."""
-    every = exchange.wishes.comment_seconds
+    every = exchange.queue_headers.comment_seconds
     if every is None or not ctx.request.stream:
         yield
         return

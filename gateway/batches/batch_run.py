@@ -160,10 +160,10 @@ class BatchRun:
         return check.total
 
     async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
-        file = await self._at.shelf.get(self.batch.tenant, self.batch.input_file)
+        file = await self._at.tenant_files.get(self.batch.tenant, self.batch.input_file)
         if file is None:
             raise ContentLost(self.batch.input_file)
-        async for found in input_rows.lines(self._at.shelf.content(file), self._at.line_bytes_max):
+        async for found in input_rows.lines(self._at.tenant_files.content(file), self._at.line_bytes_max):
             yield found
 
     async def _remaining(self, done: Any) -> AsyncIterator[Row]:
@@ -278,7 +278,7 @@ class BatchRun:
             batch, status, errors=self._errors, failed_more=failed_more, **names
         ) as connection:
             for file in files.values():
-                await self._at.shelf.store.keep_in(connection, file)
+                await self._at.tenant_files.store.keep_in(connection, file)
 
     async def _file(self, kind: str, found: AsyncIterator[str]) -> StoredFile:
         label = Label(
@@ -286,7 +286,7 @@ class BatchRun:
             name=f"{self.batch.id}_{kind}.jsonl",
             kept_seconds=self.batch.output_kept_seconds,
         )
-        return await self._at.shelf.write(self.batch.tenant, _pieces(found), label)
+        return await self._at.tenant_files.write(self.batch.tenant, _pieces(found), label)
 
     async def _said(self, good: bool | None, rest: str | None) -> AsyncIterator[str]:
         """Of rows that have such a result; then of those that have none, if they are told `rest`: how it ended."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gateway.domain.errors import BadRequest, GatewayError, WorkerError
-from gateway.domain.request import InferenceRequest, Surface, Wishes
+from gateway.domain.request import InferenceRequest, Surface, QueueHeaders
 from gateway.domain.tenant import Tenant
 from gateway.web.dialect import Dialect
 from policies.service_class import BATCH
@@ -17,7 +17,7 @@ class RowExchange:
     repeat_key = None
     address = None
     begun = False
-    wishes = Wishes(service_class=BATCH.name)
+    queue_headers = QueueHeaders(service_class=BATCH.name)
 
     def __init__(self, request_id: str, dialect: Dialect, body: bytes, caller: tuple[str, str]) -> None:
         self.id = request_id

@@ -46,7 +46,7 @@ class BatchParts:
     """
 
     store: BatchStore
-    shelf: TenantFiles
+    tenant_files: TenantFiles
     ask: Callable[[RowExchange], Awaitable[None]]
     dialects: Callable[[str], Callable[[str], Dialect]]
     slots: asyncio.Semaphore

@@ -18,7 +18,7 @@ from gateway.web.openai.batches import SURFACES
 def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
     """None without a database."""
     records, settings = gateway.records, gateway.settings.batches
-    if records.batches is None or records.shelf is None:
+    if records.batches is None or records.tenant_files is None:
         return None
 
     def dialect(endpoint: str) -> NewDialect:
@@ -27,7 +27,7 @@ def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
 
     parts = BatchParts(
         store=records.batches,
-        shelf=records.shelf,
+        tenant_files=records.tenant_files,
         ask=partial(serve, at=gateway.services),
         dialects=dialect,
         slots=asyncio.Semaphore(settings.running_rows_max),

@@ -1,4 +1,4 @@
-"""Waiting for somebody else's answer, for so long, without blaming them for our own lateness."""
+"""Waiting for an answer with a time limit, without counting a late event loop as a late answer."""
 
 import asyncio
 from typing import TypeVar
@@ -6,10 +6,14 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 LATE_SECONDS = 0.005
+"""A timer that fires this much late shows that the event loop was held up."""
 
 
-async def within(answer: "asyncio.Future[Answer]", seconds: float) -> Answer:
-    """The answer, or TimeoutError after `seconds`. The future itself is never cancelled: others may need it."""
+async def bounded_wait(answer: "asyncio.Future[Answer]", seconds: float) -> Answer:
+    """Return the result of the future, or raise TimeoutError after `seconds`.
+
+    The future itself is never cancelled: other tasks may wait for it too.
+    """
     wait = _Wait(seconds)
     answer.add_done_callback(wait.answered)
     try:
@@ -22,13 +26,13 @@ async def within(answer: "asyncio.Future[Answer]", seconds: float) -> Answer:
 
 
 class _Wait:
-    """Until it is `answered`, or its time is up.
+    """Waits until the future is answered or its time is up.
 
-    When the loop was held up, its timers fire before it has read its sockets: what looks like a late answer may lie
-    there since long. A timer that fires late therefore grants the same time once more.
+    When the event loop was held up, its timers fire before it has read its sockets: an answer that seems late may
+    have been in the socket for long. A timer that fires late therefore grants the same time once more.
 
-    It leaves nothing to the collector, once for every request: a function that names itself, or a future with an
-    error that is raised where it is held, would be a circle.
+    Since there is one for every request, it leaves nothing to the cycle collector: a function that refers to
+    itself, or a future with an error that is raised where the future is held, would be a reference cycle.
     """
 
     __slots__ = ("_loop", "_seconds", "_timer", "in_time")

@@ -1,16 +1,17 @@
-"""Long calls one after the other in a thread, and the event loop between them.
+"""Letting the event loop run between the long calls of a thread.
 
-Each keeps the interpreter until it returns, and whoever asks for it meanwhile gets it for one callback, of which a
-loop with many streams has many. Asleep for a moment, a thread lets it have them all.
+Each call keeps the interpreter lock (GIL) until it returns. A thread that asks for the lock meanwhile gets it for
+one callback only, and an event loop with many streams has many callbacks. A thread that sleeps for a moment lets
+the loop run them all.
 """
 
 import threading
 import time
 
-BREATH_SECONDS = 0.001
+YIELD_SECONDS = 0.001
 
 
-def breathe() -> None:
-    """Where this is a thread, it lets others go on."""
+def yield_gil() -> None:
+    """Sleep for a moment if this is not the main thread, so that the event loop can run."""
     if threading.current_thread() is not threading.main_thread():
-        time.sleep(BREATH_SECONDS)
+        time.sleep(YIELD_SECONDS)

@@ -1,4 +1,4 @@
-"""Shelf: the files of all tenants, each seen by its own alone. What the API does with files, without HTTP."""
+"""TenantFiles: the files of all tenants, each seen by its own alone. What the API does with files, without HTTP."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class FileBounds:
     """`kept_seconds_max`: no file is kept longer."""
 
     file_bytes_max: int
@@ -44,10 +44,10 @@ class Label:
     kept_seconds: float | None = None
 
 
-class Shelf:
+class TenantFiles:
     """Every method raises DatabaseDown and ContentDown."""
 
-    def __init__(self, store: FileStore, contents: ContentStore, bounds: Bounds) -> None:
+    def __init__(self, store: FileStore, contents: ContentStore, bounds: FileBounds) -> None:
         self.store = store
         self.bounds = bounds
         self._contents = contents
@@ -140,7 +140,7 @@ class Shelf:
 class _Arrival:
     """A file that comes; what did not come whole is removed."""
 
-    def __init__(self, shelf: Shelf, tenant: str) -> None:
+    def __init__(self, shelf: TenantFiles, tenant: str) -> None:
         self.bytes = 0
         self.kept = False
         self.file: StoredFile

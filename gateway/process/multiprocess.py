@@ -1,10 +1,11 @@
-"""`listen.processes`: several gateways on one machine, on one port, under one supervisor.
+"""`listen.processes`: several gateway processes on one machine, on one port, under one supervising process.
 
-    supervisor    embedded Valkey; starts the processes, starts again what dies, passes signals on
-      +- 0        first alone, so that tables and secrets are made once; also the operators' listener
+    supervisor    embedded Valkey; starts the processes, restarts the ones that die, passes signals on
+      +- 0        starts alone, so that tables and secrets are made once; also serves the operators' listener
       +- 1, 2...  the same port (SO_REUSEPORT: the kernel spreads connections); their metrics on a unix socket
 
-To each other they are what gateways on several machines are: one index, one queue, one account of quotas, in Redis.
+To each other the processes are like gateways on several machines: they share one index, one queue and one set of
+quota counters, in Redis.
 """
 
 import asyncio
@@ -31,33 +32,42 @@ log = logging.getLogger(__name__)
 READY = re.compile(r"^radixgate ready at (\S+)")
 READY_SECONDS_MAX = 180.0
 MARGIN_SECONDS = 15.0
-"""What a process may need to stop beyond its notice and its drain."""
+"""Time that a process may need to stop, beyond its notice and its drain."""
 
 PREFIX = "radixgate-several-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneOf:
-    """Which of several processes this is. `directory`: where their sockets are."""
+class GatewayProcess:
+    """Which of several gateway processes this one is."""
 
     number: int
+    """From 0 to `count` - 1."""
+
     count: int
+    """How many processes there are."""
+
     directory: Path
+    """Where the unix sockets of the processes are."""
 
     def admin_socket(self, number: int) -> Path:
+        """Return the path of the unix socket on which that process serves its metrics."""
         return self.directory / f"admin-{number}"
 
 
 async def run(
     settings: Settings,
-    given: Sequence[str],
-    ready: Callable[[str], None],
-    found: Callable[[Path], AbstractContextManager[None]],
+    options: Sequence[str],
+    on_ready: Callable[[str], None],
+    registered: Callable[[Path], AbstractContextManager[None]],
 ) -> None:
-    """Serves until SIGTERM or SIGINT; a second one ends it at once. `given`: the options of `radixgate serve`;
-    `found`: held while it serves.
+    """Start all gateway processes and supervise them until SIGTERM or SIGINT; a second signal stops them at once.
 
-    Raises SettingsProblem, ValkeyFailed and ChildFailed before it serves.
+    `options` are the command-line options of `radixgate serve`, passed on to each process. `on_ready` is called
+    with the URL once all processes serve. `registered` is given the state directory and entered while they serve,
+    so that `radixgate reload` finds this process.
+
+    Raises SettingsProblem, ValkeyFailed and ChildFailed before the processes serve.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -86,7 +96,7 @@ async def run(
         count, seconds = settings.listen.processes, settings.drain
         for number in range(count):
             command = [
-                *(sys.executable, "-m", "gateway", "serve", *given, *more),
+                *(sys.executable, "-m", "gateway", "serve", *options, *more),
                 *("--process", f"{number}/{count}", "--process-directory", str(directory)),
             ]
             children.append(
@@ -98,24 +108,27 @@ async def run(
                     stop_seconds=seconds.notice_seconds + seconds.seconds + MARGIN_SECONDS,
                 )
             )
-        stack.push_async_callback(_stopped, children)
+        stack.push_async_callback(_stop_all, children)
         url = await children[0].start(READY_SECONDS_MAX)
         await asyncio.gather(*(child.start(READY_SECONDS_MAX) for child in children[1:]))
-        stack.enter_context(found(Path(settings.state_directory)))
-        ready(url)
-        keeping = [asyncio.create_task(child.keep(READY_SECONDS_MAX)) for child in children]
+        stack.enter_context(registered(Path(settings.state_directory)))
+        on_ready(url)
+        keeping = [asyncio.create_task(child.restart_when_dead(READY_SECONDS_MAX)) for child in children]
         await stop.wait()
         for task in keeping:
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)
 
 
-async def _stopped(children: Sequence[Child]) -> None:
+async def _stop_all(children: Sequence[Child]) -> None:
     await asyncio.gather(*(child.stop() for child in children))
 
 
 def _reserved(host: str, port: int) -> socket.socket:
-    """Bound and never listened on: the port is ours while processes come and go. Raises ChildFailed."""
+    """Return a socket that is bound but never listened on, so that the port stays reserved while processes restart.
+
+    Raises ChildFailed.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         reserved = socket.socket(family, kind, protocol)

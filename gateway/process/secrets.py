@@ -1,4 +1,4 @@
-"""The deployment secret: given in the settings, else made once and kept in the state directory."""
+"""The deployment secret: taken from the settings, else made once and kept in the state directory."""
 
 import os
 import secrets
@@ -12,7 +12,10 @@ FILE_NAME = "deployment.secret"
 
 
 def deployment_secret(settings: Settings) -> bytes:
-    """The secret that keys, salts and hashes are derived from. Raises SettingsProblem."""
+    """Return the secret from which keys, salts and hashes are derived, and make it if there is none.
+
+    Raises SettingsProblem.
+    """
     if settings.deployment_secret is not None:
         return settings.deployment_secret.reveal().encode()
     file = _file(settings)
@@ -32,7 +35,7 @@ def deployment_secret(settings: Settings) -> bytes:
 
 
 def secret_file(settings: Settings) -> Path | None:
-    """Where the secret is kept; None if the settings give it."""
+    """Return the path of the file that holds the secret; None if the settings give it."""
     return _file(settings) if settings.deployment_secret is None else None
 
 
@@ -41,7 +44,10 @@ def _file(settings: Settings) -> Path:
 
 
 def _make(file: Path) -> None:
-    """Writes a new secret. Of several processes that start together one wins; no reader sees half of it."""
+    """Write a new secret.
+
+    If several processes start together, one of them wins; no reader ever sees half a secret.
+    """
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as new:
         new.write(secrets.token_hex(32))

@@ -1,7 +1,8 @@
-"""Certificates of a listener: read again when their files change, for new connections; those that stand stay.
+"""TLS certificates of a listener, read again for new connections when their files change.
 
-The files are looked at every few seconds, and at a reload. A pair that cannot be used, as one that is half written,
-is tried on a context of its own first: the old one stays in force.
+Established connections keep the old certificate. The files are checked every few seconds, and at a reload. A new
+pair is first tried on a context of its own: if it cannot be used (it may be half written), the old pair stays in
+force.
 """
 
 import asyncio
@@ -18,43 +19,46 @@ LOOK_SECONDS = 10.0
 
 
 class ServerTls:
-    """`context` is the listener's for all its life. Raises SettingsProblem that names `path`."""
+    """The TLS context of one listener, which is the same object for the listener's whole life.
+
+    The constructor raises SettingsProblem that names `path` if the certificate cannot be used.
+    """
 
     def __init__(self, tls: ListenerTlsSettings, path: str) -> None:
         self._tls = tls
-        self._seen = self._state()
+        self._seen = self._file_stamps()
         try:
-            self.context = _made(tls)
+            self.context = _new_context(tls)
         except (OSError, ValueError) as err:
             raise SettingsProblem(f"{path}: the certificate cannot be used: {_reason(err)}") from err
 
     def renew(self) -> bool:
-        """Takes what has changed. Was there anything?"""
-        state = self._state()
-        if state == self._seen:
+        """Load the certificate again if its files have changed, and return whether a new one is in force."""
+        stamps = self._file_stamps()
+        if stamps == self._seen:
             return False
-        self._seen = state
+        self._seen = stamps
         try:
-            _made(self._tls)
+            _new_context(self._tls)
             _load(self.context, self._tls)
         except (OSError, ValueError) as err:
-            log.warning("the certificate %s cannot be read again: %s", self._tls.certificate, _reason(err))
+            log.warning("the new certificate %s cannot be used: %s", self._tls.certificate, _reason(err))
             return False
-        log.info("the certificate %s has been read again", self._tls.certificate)
+        log.info("the certificate %s has changed and is in use", self._tls.certificate)
         return True
 
     async def run(self) -> None:
-        """Looks again and again."""
+        """Check the files every LOOK_SECONDS, until this coroutine is cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.renew()
 
-    def _state(self) -> list[tuple[int, int] | None]:
+    def _file_stamps(self) -> list[tuple[int, int] | None]:
         files = (self._tls.certificate, self._tls.key, self._tls.client_ca)
         return [_stamp(file) for file in files if file is not None]
 
 
-def _made(tls: ListenerTlsSettings) -> ssl.SSLContext:
+def _new_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load(context, tls)
     return context
@@ -70,10 +74,10 @@ def _load(context: ssl.SSLContext, tls: ListenerTlsSettings) -> None:
 
 def _stamp(path: str) -> tuple[int, int] | None:
     try:
-        state = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return state.st_mtime_ns, state.st_ino
+    return status.st_mtime_ns, status.st_ino
 
 
 def _reason(err: Exception) -> str:

@@ -1,12 +1,12 @@
-"""Settings that are read again while the gateway serves: SIGHUP, or `radixgate reload`.
+"""Reading the settings again while the gateway serves: on SIGHUP, or with `radixgate reload`.
 
-    read the tree, tokenizers, keys  (in a thread; what is wrong is said, and nothing is changed)
-      +--> swap all of it at once    (between two steps of the loop: no request sees half of it)
+    read settings, tokenizers, keys  (in a thread; a problem is logged, and nothing is changed)
+      +--> swap all of them at once  (between two steps of the event loop: no request sees half of them)
 
-What can be swapped is swapped: workers join and leave as those that are discovered do; keys, tenants and plans of
-the file, models, routing and queueing hold from the next request on, and whoever waits for a turn waits by the new
-rules. A request goes on with the tenant and the model that it began with. Certificates are read again. What is read
-once at the start is said to need a restart.
+What can be swapped is swapped: workers join and leave as discovered workers do; keys, tenants and plans of the
+file, models, routing and queueing hold from the next request on, and requests that wait in a queue wait by the new
+rules. A request finishes with the tenant and the model that it began with. Certificates are read again. Settings
+that are read only once, at the start, are logged as needing a restart.
 """
 
 import asyncio
@@ -42,22 +42,26 @@ from policies.routing.protocol import RoutingPolicy
 
 log = logging.getLogger(__name__)
 
-SWAPPED = (
+RELOADABLE_SETTINGS = (
     *("workers", "models", "organisations", "plans", "tenants"),
     *("routing", "queueing", "classes", "telemetry.log_level"),
 )
-"""What a reload changes; the rest is for the next start, as are `queueing.whole_from_streams` and what makes the
-blocks of a model that is there already."""
+"""The settings that a reload changes.
+
+Other settings take effect at the next start, as do `queueing.whole_from_streams` and what makes the blocks of a
+model that is served already.
+"""
 
 DIRECTORY = "gateways"
+"""Directory below the state directory with one file for each serving process, named by its process id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ready:
-    """All that can be wrong with a tree has been tried. `taken`: the tree as it will be in force."""
+class _Prepared:
+    """Settings that were read and checked completely, with the parts that are built from them."""
 
-    new: Settings
-    taken: Settings
+    new: Settings  # as they were read
+    taken: Settings  # as they will be in force: without what needs a restart
     models: Stated
     tenants: Register
     routing: RoutingPolicy
@@ -66,7 +70,7 @@ class _Ready:
 
 
 class Reloader:
-    """`read`: builds the tree anew. Raises SettingsProblem."""
+    """Swaps the settings of a running gateway; `read` reads them anew and raises SettingsProblem."""
 
     def __init__(
         self, gateway: Gateway, certificates: tuple[ServerTls, ...], read: Callable[[], Settings]
@@ -78,45 +82,46 @@ class Reloader:
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
-        """Reload soon; once, however often this is called meanwhile."""
+        """Request a reload; several requests before it starts are one reload."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Reloads whenever it is asked to."""
+        """Reload whenever it is requested, until this coroutine is cancelled."""
         while True:
             await self._asked.wait()
             self._asked.clear()
             await self.reload()
 
     async def reload(self) -> list[str]:
-        """What has changed and needs a restart, as paths. A tree that is wrong changes nothing."""
+        """Read the settings and swap them; return the paths of changed settings that need a restart.
+
+        Settings with a problem change nothing.
+        """
         before = self.settings
         try:
-            ready = await asyncio.to_thread(self._prepare, before)
+            prepared = await asyncio.to_thread(self._prepare, before)
         except SettingsProblem as err:
             log.error("the settings are not reloaded, and nothing is changed: %s", err)
             return []
-        self._swap(before, ready)
-        swapped = sorted(differences(before, ready.taken))
-        log.info(
-            "the settings are reloaded: %s", ", ".join(swapped) or "nothing that can be swapped has changed"
-        )
-        late = sorted([*differences(ready.taken, ready.new), *ready.models.late])
+        self._swap(before, prepared)
+        swapped = sorted(differences(before, prepared.taken))
+        log.info("the settings are reloaded: %s", ", ".join(swapped) or "no reloadable setting has changed")
+        late = sorted([*differences(prepared.taken, prepared.new), *prepared.models.late])
         if late:
-            log.warning("changed, but in force only after a restart: %s", ", ".join(late))
+            log.warning("changed settings that need a restart: %s", ", ".join(late))
         return late
 
-    def _prepare(self, before: Settings) -> _Ready:
-        """Raises SettingsProblem."""
+    def _prepare(self, before: Settings) -> _Prepared:
+        """Read the settings and build what will be swapped in. Raises SettingsProblem."""
         new = self._read()
         taken = replace(
             before,
-            **{name: getattr(new, name) for name in SWAPPED if "." not in name},
+            **{name: getattr(new, name) for name in RELOADABLE_SETTINGS if "." not in name},
             telemetry=replace(before.telemetry, log_level=new.telemetry.log_level),
         )
         at_once = before.queueing.whole_from_streams
         taken = replace(taken, queueing=replace(taken.queueing, whole_from_streams=at_once))
-        ready = _Ready(
+        prepared = _Prepared(
             new=new,
             taken=taken,
             models=self._gateway.services.catalogue.read(new.models),
@@ -125,46 +130,46 @@ class Reloader:
             shadow=shadow_of(taken.routing.shadow),
             queueing=queue_rules(taken, before, self._gateway.services.reservations),
         )
-        # What waits for a restart may be what makes the rest right.
+        # The settings that wait for a restart may be the ones that make the others valid.
         if (problem := first_problem(taken)) is not None:
             raise SettingsProblem(f"without a restart: {problem}")
-        return ready
+        return prepared
 
-    def _swap(self, before: Settings, ready: _Ready) -> None:
-        """Nothing in here may fail."""
-        gateway, services, taken = self._gateway, self._gateway.services, ready.taken
+    def _swap(self, before: Settings, prepared: _Prepared) -> None:
+        """Put the prepared settings in force. Nothing in here may fail."""
+        gateway, services, taken = self._gateway, self._gateway.services, prepared.taken
         for certificate in self._certificates:
             certificate.renew()
         if taken.telemetry.log_level != before.telemetry.log_level:
             logs.set_up(taken.telemetry.log_level)
         if taken.models != before.models:
-            services.catalogue.restate(ready.models)
+            services.catalogue.restate(prepared.models)
             for worker in gateway.fleet:
                 services.catalogue.found(worker.models)
         if differ(before, taken, "organisations", "plans", "tenants"):
             warn_of_shared_caches(gateway.fleet, taken)
-            gateway.records.tenants.restate(ready.tenants)
+            gateway.records.tenants.restate(prepared.tenants)
             if gateway.records.ledger is not None:
                 gateway.records.ledger.spent.restate(families(taken))
         if taken.routing != before.routing:
             services.reservations.router.decide_by(
-                ready.routing, ready.shadow, taken.routing.prefill_tokens_min
+                prepared.routing, prepared.shadow, taken.routing.prefill_tokens_min
             )
         if differ(before, taken, "queueing", "classes"):
             services.classes.restate(taken.classes)
-            services.reservations.restate(ready.queueing)
+            services.reservations.restate(prepared.queueing)
         if taken.workers != before.workers:
             gateway.discovery.restate(taken.workers)
         self.settings = taken
 
 
 def differ(one: Settings, other: Settings, *names: str) -> bool:
-    """In one of these branches."""
+    """Return whether the two trees differ in one of the named branches."""
     return any(getattr(one, name) != getattr(other, name) for name in names)
 
 
 def differences(one: Struct, other: Struct, path: str = "") -> Iterator[str]:
-    """Paths of what is not the same; no values, for some are secret."""
+    """Yield the paths of all settings that differ between two trees; no values, for some are secret."""
     for name in one.__struct_fields__:
         before, after = getattr(one, name), getattr(other, name)
         if before == after:
@@ -177,7 +182,7 @@ def differences(one: Struct, other: Struct, path: str = "") -> Iterator[str]:
 
 @contextmanager
 def registered_for_reload(state_directory: Path) -> Iterator[None]:
-    """A file with our number, locked for as long as we serve, for `radixgate reload`."""
+    """Keep a locked file named by this process id while the gateway serves, so that `radixgate reload` finds it."""
     directory = state_directory / DIRECTORY
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = directory / str(os.getpid())
@@ -189,17 +194,17 @@ def registered_for_reload(state_directory: Path) -> Iterator[None]:
         held.close()
 
 
-def tell(state_directory: Path) -> list[int]:
-    """Tells every gateway that serves from this directory to reload; their process ids."""
-    told = []
+def notify_gateways(state_directory: Path) -> list[int]:
+    """Send SIGHUP to every gateway that serves from this state directory, and return their process ids."""
+    notified = []
     for file in sorted((state_directory / DIRECTORY).glob("*")):
         if not file.name.isdecimal():
-            continue  # One that is just being made.
+            continue  # A file that is just being created.
         try:
             lock_file(file).close()
         except BlockingIOError:
             os.kill(int(file.name), signal.SIGHUP)
-            told.append(int(file.name))
+            notified.append(int(file.name))
         else:
             file.unlink(missing_ok=True)  # Its gateway was killed.
-    return told
+    return notified

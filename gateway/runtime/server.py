@@ -1,4 +1,4 @@
-"""Opens the listeners, serves until told to stop, and stops without losing a stream."""
+"""Opens the listeners of a gateway, serves until it is told to stop, and stops without losing a stream."""
 
 import asyncio
 import errno
@@ -29,10 +29,10 @@ from gateway.settings.tree import Settings
 from gateway.web.admin_app import admin_app, admin_failure
 from gateway.web.client_address import finder
 from gateway.web.error_response import error_response
-from gateway.web.middleware.connection_limits import Connections
-from gateway.web.middleware.cors import Browsers
+from gateway.web.middleware.connection_limits import ConnectionLimiter
+from gateway.web.middleware.cors import CrossOriginPolicy
 from gateway.web.middleware.protocol_errors import Failure, speaking
-from gateway.web.stored.background_responses import Runs
+from gateway.web.stored.background_responses import BackgroundResponses
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.tenant_app import tenant_app
 
@@ -46,36 +46,46 @@ READ_BUFFER_BYTES = 256 * 1024
 ADMIN_SECONDS_MAX = 1.0
 
 SWITCH_SECONDS = 0.0002
-"""How long a thread that works on a long prompt keeps the interpreter when the loop asks for it. The loop asks at
-every chunk of every stream, so that Python's own 5 ms would be tens of milliseconds for one of many streams."""
+"""How long a thread that works on a long prompt keeps the interpreter when the event loop asks for it.
+
+The loop asks at every chunk of every stream, so that Python's own 5 ms would be tens of milliseconds for one of
+many streams.
+"""
 
 
 class ListenAddressUnavailable(Exception):
-    """An address is taken or not ours; one line says which."""
+    """The gateway cannot listen on an address: it is taken, or not of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingGateway:
-    """A gateway that answers. `tenants`, `admin`: where, as URLs (or `unix:PATH`). `certificates`: of both."""
+    """A gateway with open listeners, and the parts that have to be drained when it stops."""
 
     gateway: Gateway
-    tenants: str
-    admin: str
-    runner: web.AppRunner
-    certificates: tuple[ServerTls, ...] = ()
-    batches: BatchClaimer | None
-    runs: Runs | None
+    tenant_url: str  # of the listener for tenants, or `unix:PATH`
+    admin_url: str  # of the listener for operators, or `unix:PATH`
+    runner: web.AppRunner  # of the listener for tenants
+    certificates: tuple[ServerTls, ...] = ()  # of both listeners
+    batch_claimer: BatchClaimer | None  # None without a database
+    runs: BackgroundResponses | None  # background responses; None without a database
 
 
 async def run(
     settings: Settings,
-    ready: Callable[[ServingGateway], None] = lambda _: None,
-    one: GatewayProcess | None = None,
-    read: Callable[[], Settings] | None = None,
+    on_ready: Callable[[ServingGateway], None] = lambda _: None,
+    process: GatewayProcess | None = None,
+    read_settings: Callable[[], Settings] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, and drains; a second signal ends it at once.
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the drain at once.
 
-    SIGINT comes from a person at a keyboard: no balancer is given notice, and with nothing inside it ends at once.
+    SIGINT comes from a person at a keyboard: load balancers are given no notice, and a gateway without requests
+    ends at once.
+
+    Args:
+        settings: What to serve, and where.
+        on_ready: Called once the listeners are open.
+        process: Which of several gateway processes this one is; None where there is only one.
+        read_settings: Reads the settings anew for a reload; None keeps them.
 
     Raises SettingsProblem, ValkeyFailed and ListenAddressUnavailable before it serves, nothing afterwards.
     """
@@ -92,32 +102,32 @@ async def run(
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     _raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
-    async with serving(settings, one) as here:
-        _spare_the_collector()
-        log.info("serving at %s, operators at %s", here.tenant_url, here.admin_url)
-        reloader = Reloader(here.gateway, here.certificates, read or (lambda: settings))
+    async with serving(settings, process) as here:
+        _freeze_garbage_collector()
+        log.info("serving tenants at %s and operators at %s", here.tenant_url, here.admin_url)
+        reloader = Reloader(here.gateway, here.certificates, read_settings or (lambda: settings))
         here.gateway.supervisor.start("reloads", reloader.run)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
-        with registered_for_reload(Path(settings.state_directory)) if one is None else nullcontext():
-            ready(here)
+        with registered_for_reload(Path(settings.state_directory)) if process is None else nullcontext():
+            on_ready(here)
             by_keyboard = await stop is signal.SIGINT
         await _drain(here, at_once, notice_seconds=0.0 if by_keyboard else settings.drain.notice_seconds)
 
 
 @asynccontextmanager
-async def serving(settings: Settings, one: GatewayProcess | None = None) -> AsyncIterator[ServingGateway]:
-    """A gateway with its listeners open. `one`: which of several processes it is."""
+async def serving(settings: Settings, process: GatewayProcess | None = None) -> AsyncIterator[ServingGateway]:
+    """BackgroundResponse a gateway with its listeners open; `process` says which of several gateway processes this one is."""
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running(settings))
-        bounds, records, keeper = settings.requests, gateway.records, batch_claimer_of(gateway)
-        if keeper is not None:
-            stack.push_async_callback(keeper.close)
-            gateway.supervisor.start("batches", keeper.run)
+        bounds, records, batch_claimer = settings.requests, gateway.records, batch_claimer_of(gateway)
+        if batch_claimer is not None:
+            stack.push_async_callback(batch_claimer.close)
+            gateway.supervisor.start("batches", batch_claimer.run)
         runs = None
         if records.responses is not None and records.background is not None:
-            runs = Runs(records.responses, records.background)
+            runs = BackgroundResponses(records.responses, records.background)
             stack.push_async_callback(runs.close)
-        listen, directory = settings.listen, gateway.services.entrance.directory
+        listen, directory = settings.listen, gateway.services.authentication.directory
         tenants = _runner(
             tenant_app(
                 gateway.services,
@@ -127,25 +137,25 @@ async def serving(settings: Settings, one: GatewayProcess | None = None) -> Asyn
                 # A unix socket is out of a browser's reach, and its clients name hosts as they like.
                 local_names_only=lambda: listen.unix_socket is None and not directory.asks_for_keys,
                 browsers=(
-                    Browsers(listen.origins, lambda: directory.asks_for_keys) if listen.origins else None
+                    CrossOriginPolicy(listen.origins, lambda: directory.asks_for_keys) if listen.origins else None
                 ),
                 access_log=gateway.access_log,
                 find_address=finder(listen.trusted_proxies),
                 kept=ObjectStores(
                     responses=records.responses,
                     runs=runs,
-                    shelf=records.shelf,
+                    tenant_files=records.tenant_files,
                     batches=records.batches,
                     unfinished_max=settings.batches.tenant_unfinished_max,
                     rows_max=settings.batches.rows_max,
                     row_bytes_max=row_bytes_max(settings),
-                    wake=keeper.wake if keeper is not None else lambda: None,
+                    wake=batch_claimer.wake if batch_claimer is not None else lambda: None,
                 ),
             ),
             error_response,
             seconds_max=settings.drain.seconds,
         )
-        admin = _runner(admin_app(gateway, one), admin_failure, seconds_max=ADMIN_SECONDS_MAX)
+        admin = _runner(admin_app(gateway, process), admin_failure, seconds_max=ADMIN_SECONDS_MAX)
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
@@ -153,25 +163,25 @@ async def serving(settings: Settings, one: GatewayProcess | None = None) -> Asyn
         if listen.unix_socket is not None:
             url = await _open_socket(tenants, Path(listen.unix_socket), stack)
         else:
-            tenants.bound = Connections(listen.connections_per_address_max, listen.trusted_proxies)
-            url = await _open(tenants, listen, certificates.get("listen"), together=one is not None)
+            tenants.bound = ConnectionLimiter(listen.connections_per_address_max, listen.trusted_proxies)
+            url = await _open(tenants, listen, certificates.get("listen"), shared_port=process is not None)
         yield ServingGateway(
             gateway=gateway,
-            tenants=url,
-            admin=(
+            tenant_url=url,
+            admin_url=(
                 await _open(admin, settings.admin, certificates.get("admin"))
-                if one is None or one.number == 0
-                else await _open_socket(admin, one.admin_socket(one.number), stack)
+                if process is None or process.number == 0
+                else await _open_socket(admin, process.admin_socket(process.number), stack)
             ),
             runner=tenants,
             certificates=tuple(certificates.values()),
-            batches=keeper,
+            batch_claimer=batch_claimer,
             runs=runs,
         )
 
 
 def _raise_descriptor_limit() -> None:
-    """A stream has two sockets; the usual 1,024 are the limit of a shell, not of a server."""
+    """Raise the limit of open files: a stream has two sockets, and the usual 1,024 suit a shell, not a server."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -179,40 +189,41 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _spare_the_collector() -> None:
-    """What stands now stays and need not be looked at; requests leave few cycles, so looking seldom is enough."""
+def _freeze_garbage_collector() -> None:
+    """Exempt the objects made so far from garbage collection, and collect seldom: requests leave few cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 async def _drain(here: ServingGateway, at_once: asyncio.Event, *, notice_seconds: float) -> None:
-    """Not ready but serving for the notice; then no new requests, and the running ones may end."""
-    inside = len(here.gateway.drain_state.requests)
-    if inside or notice_seconds:
+    """Serve on while readiness says no, for the notice; then refuse new requests and let the running ones end."""
+    running_count = len(here.gateway.drain_state.requests)
+    if running_count or notice_seconds:
         log.warning(
             "stopping: notice of %g s, then at most %g s for %d running request%s; a second signal ends it at once",
-            *(notice_seconds, here.gateway.settings.drain.seconds, inside, "" if inside == 1 else "s"),
+            *(notice_seconds, here.gateway.settings.drain.seconds),
+            *(running_count, "" if running_count == 1 else "s"),
         )
     here.gateway.drain_state.ready = False
     await _unless(at_once, asyncio.sleep(notice_seconds))
     here.gateway.stop_accepting()
-    await _unless(at_once, _ended(here))
+    await _unless(at_once, _wait_for_work(here))
     here.gateway.drain_state.cancel_requests()
 
 
-async def _ended(here: ServingGateway) -> None:
-    """What runs has come to its end: of clients, of batches, in the background."""
+async def _wait_for_work(here: ServingGateway) -> None:
+    """Wait for the requests of clients, the rows of batches and the background responses that are running."""
     seconds = here.gateway.settings.drain.seconds
-    async with asyncio.TaskGroup() as all_of_it:
-        all_of_it.create_task(here.runner.cleanup())
-        for others in (here.batches, here.runs):
-            if others is not None:
-                all_of_it.create_task(others.drain(seconds))
+    async with asyncio.TaskGroup() as drains:
+        drains.create_task(here.runner.cleanup())
+        for background in (here.batch_claimer, here.runs):
+            if background is not None:
+                drains.create_task(background.drain(seconds))
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Does the work, or abandons it when the event comes first."""
+    """Do the work, or abandon it when the event comes first."""
     task, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
     for unfinished in (task, waiting):
@@ -221,9 +232,10 @@ async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None
 
 
 class _Runner(web.AppRunner):
-    """One whose connections are counted, if that is asked for, and fail in the listener's own shape."""
+    """An aiohttp runner that answers protocol errors in the listener's own format, and may count connections."""
 
-    bound: Connections | None = None
+    bound: ConnectionLimiter | None = None
+    """Limits connections per address; None: not limited."""
 
     def __init__(self, app: web.Application, failure: Failure, **options: Any) -> None:
         super().__init__(app, **options)
@@ -231,7 +243,7 @@ class _Runner(web.AppRunner):
 
     @property
     def server(self) -> Any:
-        """What makes a protocol for every connection."""
+        """The factory that makes a protocol object for every connection."""
         made = super().server
         if made is None:
             return None
@@ -243,9 +255,10 @@ class _Runner(web.AppRunner):
 
 
 def _runner(app: web.Application, failure: Failure, *, seconds_max: float) -> _Runner:
-    """`handler_cancellation`: a client that leaves cancels its handler, and so frees its quota and its GPU.
+    """Return the aiohttp runner of a listener.
 
-    `auto_decompress`: a few kilobytes would become as many gigabytes, before anybody has asked who sends them.
+    `handler_cancellation` is on: a client that leaves cancels its handler, and so frees its quota and its GPU.
+    `auto_decompress` is off: a few kilobytes could become as many gigabytes before the client is authenticated.
     """
     return _Runner(
         app,
@@ -262,22 +275,24 @@ def _runner(app: web.Application, failure: Failure, *, seconds_max: float) -> _R
 
 
 def _http_log() -> logging.Logger:
-    """What aiohttp has to say, but for what is no HTTP (anybody can send that, and it may hold anything) and for
-    clients that have left.
+    """Return the logger for aiohttp, without the mistakes of clients.
+
+    Bytes that are no HTTP (any client can send such bytes, and they may hold anything) and clients that have left
+    are not logged.
     """
     http_log = logging.getLogger("gateway.http")
-    http_log.addFilter(_is_no_clients_mistake)
+    http_log.addFilter(_is_not_a_client_mistake)
     return http_log
 
 
-def _is_no_clients_mistake(record: logging.LogRecord) -> bool:
+def _is_not_a_client_mistake(record: logging.LogRecord) -> bool:
     return not (
         record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | ConnectionResetError)
     )
 
 
 def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
-    """By listener; watched for as long as the gateway runs. Raises SettingsProblem."""
+    """Return the TLS contexts by listener, each watched for as long as the gateway runs. Raises SettingsProblem."""
     found = {}
     for name, tls in (("listen", settings.listen.tls), ("admin", settings.admin.tls)):
         if tls is not None:
@@ -287,14 +302,21 @@ def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
 
 
 async def _open(
-    runner: _Runner, at: ListenSettings | AdminSettings, tls: ServerTls | None, *, together: bool = False
+    runner: _Runner,
+    address: ListenSettings | AdminSettings,
+    tls: ServerTls | None,
+    *,
+    shared_port: bool = False,
 ) -> str:
-    """Listens, and says where. `together`: other processes listen there too. Raises ListenAddressUnavailable."""
-    host, port = at.host, at.port
+    """Listen on a TCP port and return its URL; `shared_port`: other processes listen on it too.
+
+    Raises ListenAddressUnavailable.
+    """
+    host, port = address.host, address.port
     try:
         context = tls.context if tls is not None else None
         site = web.TCPSite(
-            runner, host, port, backlog=BACKLOG, ssl_context=context, reuse_port=together or None
+            runner, host, port, backlog=BACKLOG, ssl_context=context, reuse_port=shared_port or None
         )
         await site.start()
     except OSError as err:
@@ -304,9 +326,10 @@ async def _open(
 
 
 async def _open_socket(runner: web.AppRunner, path: Path, stack: AsyncExitStack) -> str:
-    """Listens on a unix socket, and removes it in the end. Raises ListenAddressUnavailable.
+    """Listen on a unix socket, which is removed when the stack closes. Raises ListenAddressUnavailable.
 
-    The loop takes the place of any socket that it finds there, so whether somebody listens is asked first.
+    The event loop replaces any socket that it finds at the path, so the path is first checked for a listening
+    process.
     """
     try:
         if _is_answered(path):
@@ -338,7 +361,10 @@ def _is_answered(path: Path) -> bool:
 
 
 def _reason(err: OSError) -> str:
-    """In words. asyncio wraps what the system said in text of its own; an unknown host has a negative number."""
+    """Return the system's own words for an error.
+
+    asyncio wraps them in a text of its own, and the error of an unknown host has a negative number.
+    """
     if err.errno is not None and err.errno > 0:
         return os.strerror(err.errno)
     return err.strerror or str(err)

@@ -1,4 +1,4 @@
-"""Penalties: addresses that present keys that open nothing, and when each may do so again.
+"""AuthThrottle: addresses that present keys that open nothing, and when each may do so again.
 
 Each address has a bucket of failures (GCRA) that fills up within a minute. A key that opens something is let in
 whatever its neighbours do: behind one address there may be many people. An IPv6 customer has a /64 at least, so
@@ -17,7 +17,7 @@ MINUTE = Window.of("minute")
 HOST_BITS = 64
 
 
-class Penalties:
+class AuthThrottle:
     """`clock`: seconds, never backwards. Beyond ADDRESSES_MAX the one that failed longest ago is forgotten."""
 
     def __init__(self, failures_per_minute_max: int, clock: Callable[[], float]) -> None:

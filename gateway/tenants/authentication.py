@@ -1,4 +1,4 @@
-"""Entrance: from what a client presents to the tenant that it may act for, or the reason why not.
+"""Authentication: from what a client presents to the tenant that it may act for, or the reason why not.
 
 A client presents an API key, or a token of an issuer that the settings name.
 """
@@ -20,7 +20,7 @@ from gateway.domain.errors import (
 from gateway.domain.tenant import INFERENCE, SUBJECT_PREFIX, Tenant
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Address
-from gateway.tenants.auth_throttle import Penalties
+from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.keys import PLAIN_HASH_PREFIX
 from gateway.tenants.token_failures import IssuerAway, NoTenantNamed, TokenInvalid
@@ -29,14 +29,14 @@ if TYPE_CHECKING:  # who takes no tokens need not have what they are verified wi
     from gateway.tenants.tokens import Tokens
 
 
-class Entrance:
+class Authentication:
     """Who comes in, and who is kept waiting. `tokens`: None where keys only are taken."""
 
     def __init__(
-        self, directory: TenantDirectory, penalties: Penalties, tokens: "Tokens | None" = None
+        self, directory: TenantDirectory, auth_throttle: AuthThrottle, tokens: "Tokens | None" = None
     ) -> None:
         self.directory = directory
-        self.penalties = penalties
+        self.auth_throttle = auth_throttle
         self.tokens = tokens
 
     async def admit(
@@ -99,5 +99,5 @@ class Entrance:
         return tenant
 
     def _refusal(self, address: Address | None, refusal: GatewayError) -> GatewayError:
-        wait = self.penalties.failed(address)
+        wait = self.auth_throttle.failed(address)
         return TooManyFailures(wait) if wait else refusal

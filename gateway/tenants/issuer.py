@@ -19,7 +19,7 @@ import jwt
 import msgspec
 from jwt import exceptions as wrong
 
-from gateway.settings.tokens import IssuerSettings
+from gateway.settings.token_issuers import IssuerSettings
 from gateway.tenants.key_set import KeySet, KeysUnreadable, PublicKey
 from gateway.tenants.token_failures import IssuerAway, TokenInvalid
 

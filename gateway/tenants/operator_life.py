@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.database.operators import Operator
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.tokens import Role
+from gateway.settings.token_issuers import Role
 from gateway.tenants.key_life import KeyProblem
 from gateway.tenants.keys import OPERATOR_PREFIX, NewKey, new_key
 

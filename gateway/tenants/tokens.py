@@ -20,7 +20,7 @@ from jwt.exceptions import PyJWTError
 
 from gateway.domain.tenant import SUBJECT_PREFIX
 from gateway.settings.tenants import ApiKeySettings, KeyScope
-from gateway.settings.tokens import TenantIssuerSettings
+from gateway.settings.token_issuers import TenantIssuerSettings
 from gateway.settings.types import IDENTIFIER
 from gateway.tenants.issuer import Issuer
 from gateway.tenants.keys import PLAIN_HASH_PREFIX

@@ -14,7 +14,7 @@ from gateway.database.response_store import ResponseStore
 from gateway.database.tenant_store import TenantStore
 from gateway.files.content import ContentStore
 from gateway.files.directory import Directory
-from gateway.files.tenant_files import Bounds, Shelf
+from gateway.files.tenant_files import FileBounds, TenantFiles
 from gateway.ledger.ledger import Ledger, Loop
 from gateway.settings.database_address import NONE
 from gateway.settings.listeners import is_loopback
@@ -35,7 +35,7 @@ class Records:
     ledger: Ledger | None
     responses: ResponseStore | None
     background: BackgroundStore | None
-    shelf: Shelf | None
+    tenant_files: TenantFiles | None
     batches: BatchStore | None
     batch_counts: BatchCounts
 
@@ -50,7 +50,7 @@ class Records:
             ledger=_ledger(settings, stack),
             responses=_responses(settings, answers) if answers is not None else None,
             background=BackgroundStore(answers) if answers is not None else None,
-            shelf=_shelf(settings, kept) if kept is not None else None,
+            tenant_files=_tenant_files(settings, kept) if kept is not None else None,
             batches=BatchStore(kept, secrets.token_hex(8)) if kept is not None else None,
             batch_counts=BatchCounts(),
         )
@@ -59,8 +59,8 @@ class Records:
         """By the names they are supervised under; the directory's own begins earlier."""
         if self.responses is not None:
             yield "responses", self.responses.run
-        if self.shelf is not None:
-            yield "files", self.shelf.run
+        if self.tenant_files is not None:
+            yield "files", self.tenant_files.run
         if self.ledger is not None:
             yield from self.ledger.loops()
 
@@ -105,7 +105,7 @@ def _responses(settings: Settings, database: Database) -> ResponseStore:
     )
 
 
-def _shelf(settings: Settings, database: Database) -> Shelf:
+def _tenant_files(settings: Settings, database: Database) -> TenantFiles:
     """Raises SettingsProblem."""
     files = settings.files
     contents: ContentStore = Directory(Path(settings.state_directory) / files.directory)
@@ -117,12 +117,12 @@ def _shelf(settings: Settings, database: Database) -> Shelf:
                 f"$.files.s3: {err.name} is not installed; pip install 'radixgate[s3]'"
             ) from err
         contents = ObjectStore(files.s3)
-    bounds = Bounds(
+    bounds = FileBounds(
         file_bytes_max=files.file_bytes_max,
         tenant_bytes_max=files.tenant_bytes_max,
         kept_seconds_max=files.kept_seconds_max,
     )
-    return Shelf(FileStore(database), contents, bounds)
+    return TenantFiles(FileStore(database), contents, bounds)
 
 
 def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:

@@ -292,7 +292,7 @@ async def test_a_tenant_has_so_many_unfinished_batches_at_most(gateway):
 
 async def test_a_gateway_that_lost_its_lease_writes_nothing(gateway, tmp_path):
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
-        shelf = running.here.gateway.records.shelf
+        tenant_files = running.here.gateway.records.tenant_files
         worker.then(until=asyncio.Event())
         made = await create(running, line("a"))
         await running.until(lambda: worker.seen, 60)
@@ -313,9 +313,9 @@ async def test_a_gateway_that_lost_its_lease_writes_nothing(gateway, tmp_path):
         async def text():
             yield b"{}\n"
 
-        file = await shelf.write("acme", text(), Label(purpose="batch_output", name="out"))
+        file = await tenant_files.write("acme", text(), Label(purpose="batch_output", name="out"))
         async with later.ending(taken, "completed", output_file=file.id) as connection:
-            await shelf.store.keep_in(connection, file)
+            await tenant_files.store.keep_in(connection, file)
         await running.until(lambda: not running.here.gateway.records.batch_counts.batches, 60)
         assert (await show(running, made))["request_counts"]["completed"] == 1
         await database.close()

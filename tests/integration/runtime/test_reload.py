@@ -9,7 +9,7 @@ import pytest
 from redis import from_url as valkey_at
 
 from gateway.quotas import counter_recovery
-from gateway.runtime.reload import Reloader, differences, registered_for_reload, tell
+from gateway.runtime.reload import Reloader, differences, notify_gateways, registered_for_reload
 from gateway.settings.models import ModelSettings
 from gateway.settings.tenants import ApiKeySettings, LimitSettings
 from gateway.settings.types import SettingsProblem
@@ -290,11 +290,11 @@ async def test_a_tokenizer_that_cannot_be_read_keeps_all_else_from_being_swapped
 def test_gateways_are_found_by_their_state_directory(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr("gateway.runtime.reload.os.kill", lambda pid, number: told.append(pid))
-    assert tell(tmp_path) == []
+    assert notify_gateways(tmp_path) == []
     with registered_for_reload(tmp_path):
         (tmp_path / "gateways" / "99999999").touch()  # of one that was killed
-        assert tell(tmp_path) == told != []
-    assert tell(tmp_path) == []
+        assert notify_gateways(tmp_path) == told != []
+    assert notify_gateways(tmp_path) == []
     assert list((tmp_path / "gateways").iterdir()) == []
 
 

@@ -1,7 +1,4 @@
-"""Background loops under supervision, and the order in which a gateway stops.
-
-SIGTERM: not ready --notice_seconds--> doors closed --streams end, at most `seconds`--> cancelled --> closed
-"""
+"""Background loops under supervision: a loop that crashes is restarted after a growing pause."""
 
 import asyncio
 import logging
@@ -12,31 +9,38 @@ log = logging.getLogger(__name__)
 
 RESTART_SECONDS = (0.1, 1.0, 5.0, 30.0)
 HEALTHY_SECONDS = 60.0
+"""A loop that ran longer than this before it crashed is restarted after the shortest pause again."""
 AGAIN_SECONDS = 5.0
-"""A loop that has not ended by then is cancelled again: what others have written may lose a cancellation, as
-asyncio.wait_for does before Python 3.12."""
+"""A cancelled loop that has not ended by then is cancelled again: code may lose a cancellation, as asyncio.wait_for
+does before Python 3.12.
+"""
 
 
 @dataclass(slots=True)
 class LoopState:
-    """How a loop does: `restarts` since start; `failing` between a crash and its restart."""
+    """How a background loop is doing."""
 
     restarts: int = 0
+    """Restarts since the gateway started."""
+
     failing: bool = False
+    """True between a crash and the restart after it."""
 
 
-class Supervisor:
-    """Runs named loops, restarts those that crash, and says how they do."""
+class LoopSupervisor:
+    """Runs named background loops, restarts the ones that crash, and reports how each is doing."""
 
     def __init__(self) -> None:
         self.loops: dict[str, LoopState] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Start a loop under this name; `run` is called again whenever it raises."""
         self.loops[name] = LoopState()
         self._tasks.append(asyncio.create_task(self._keep(name, run), name=name))
 
     async def close(self) -> None:
+        """Cancel all loops and wait until they have ended."""
         running = {task for task in self._tasks if not task.done()}
         while running:
             for task in running:
@@ -51,7 +55,7 @@ class Supervisor:
                 await run()
                 return
             except Exception:
-                log.exception("the loop %r has failed; it is started again", name)
+                log.exception("the background loop %r has crashed and is restarted", name)
             if asyncio.get_running_loop().time() - started > HEALTHY_SECONDS:
                 failures = 0
             state.restarts += 1
