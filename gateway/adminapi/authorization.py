@@ -1,4 +1,4 @@
-"""Gate: who asks, and as what.
+"""Authorization: who asks, and as what.
 
     admin.token of the settings             owner
     a token of `radixgate operators`        its role, for as long as it lives
@@ -20,7 +20,7 @@ from aiohttp import web
 
 from gateway.adminapi.principal import Principal
 from gateway.adminapi.problems import Problem
-from gateway.adminapi.sessions import Sessions
+from gateway.adminapi.sessions import OperatorSessions
 from gateway.database import schema
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.listeners import AdminSettings, is_loopback
@@ -31,13 +31,13 @@ from gateway.tenants.keys import HASH_PREFIX, OPERATOR_PREFIX, claimed_id, key_d
 from gateway.tenants.token_failures import IssuerAway
 
 if TYPE_CHECKING:  # who takes no such tokens need not have what they are verified with
-    from gateway.adminapi.issuer_tokens import OperatorTokens
+    from gateway.adminapi.issuer_tokens import IssuerTokenVerifier
 
 PAGE_COOKIE = "radixgate_admin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operators:
+class OperatorTokenStore:
     """Where operators' tokens are kept. `pepper`: of their hashes. `upgrades`: of tables of an older version."""
 
     store: TenantStore
@@ -45,16 +45,16 @@ class Operators:
     upgrades: bool
 
 
-class Gate:
+class Authorization:
     """`operators`: None without a database. `tokens`, `sessions`: None where there is no such issuer."""
 
     def __init__(
         self,
         admin: AdminSettings,
-        operators: Operators | None,
-        penalties: AuthThrottle,
-        tokens: "OperatorTokens | None" = None,
-        sessions: Sessions | None = None,
+        operators: OperatorTokenStore | None,
+        auth_throttle: AuthThrottle,
+        tokens: "IssuerTokenVerifier | None" = None,
+        sessions: OperatorSessions | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.sessions = sessions
@@ -62,7 +62,7 @@ class Gate:
         """May whoever is on this machine look?"""
         self._token = admin.token.reveal() if admin.token is not None else None
         self._operators = operators
-        self._penalties = penalties
+        self._penalties = auth_throttle
         self._tokens = tokens
         self._wall = wall
 

@@ -1,4 +1,4 @@
-"""Sessions that were logged out of, known to all gateways until they would have ended anyway.
+"""OperatorSessions that were logged out of, known to all gateways until they would have ended anyway.
 
     {rg:sessions}:ended:<session id>     expires when the session would have
 

@@ -16,7 +16,7 @@ from gateway.tenants.tokens import TOKEN_LENGTH_MAX, claim, words_of
 NAME_MAX = 150
 
 
-class OperatorTokens:
+class IssuerTokenVerifier:
     """Of these issuers."""
 
     def __init__(self, issuers: Sequence[Issuer[OperatorIssuerSettings]]) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import Answer, Call, Operation, limit_of
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation, page_limit
 from gateway.adminapi.problems import Problem
-from gateway.adminapi.resources import LISTING, Page
+from gateway.adminapi.resources import LISTING, AdminPage
 from gateway.database.rows import KeyState, StoredKey, guarded, key_of, no_key
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier, Moment, Name
@@ -38,7 +38,7 @@ class KeyMade(msgspec.Struct, kw_only=True):
     key: str
 
 
-class NewKeyOf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class KeyCreation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A key to be made. `rules`: as in the settings, less `id` and `hash`."""
 
     tenant: Identifier
@@ -51,7 +51,7 @@ class Rotation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grace_seconds: Annotated[float, Meta(ge=0, le=GRACE_SECONDS_MAX)] = 86_400.0
 
 
-class End(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class KeyExpiry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`expires`: last day of use (UTC), or a moment with its zone."""
 
     expires: Moment
@@ -81,7 +81,7 @@ def operations() -> list[Operation]:
             role="viewer",
             does="List keys; never what they are.",
             handle=_list,
-            gives=Page,
+            gives=AdminPage,
             parameters={**LISTING, "tenant": "Only this tenant's."},
         ),
         Operation(
@@ -91,14 +91,14 @@ def operations() -> list[Operation]:
             does="Make a key. It is shown once.",
             handle=_create,
             gives=KeyMade,
-            takes=NewKeyOf,
+            takes=KeyCreation,
             status=201,
         ),
         Operation(
             method="POST",
             path="/keys/revoke",
             role="operator",
-            does="End many keys at once and for ever: all that are named, or none.",
+            does="KeyExpiry many keys at once and for ever: all that are named, or none.",
             handle=_revoke,
             gives=Revoked,
             takes=Revocation,
@@ -123,68 +123,68 @@ def operations() -> list[Operation]:
             does="Let a key end at a moment.",
             handle=_expire,
             gives=KeyShown,
-            takes=End,
+            takes=KeyExpiry,
         ),
         Operation(
             method="POST",
             path="/keys/{id}/revoke",
             role="operator",
-            does="End a key at once and for ever.",
+            does="KeyExpiry a key at once and for ever.",
             handle=_revoke_one,
             gives=KeyShown,
         ),
     ]
 
 
-async def _list(call: Call) -> Answer:
+async def _list(call: OperationRequest) -> OperationResponse:
     asked = call.parameters("limit", "after", "tenant")
-    limit, tenant = limit_of(asked.get("limit")), asked.get("tenant")
+    limit, tenant = page_limit(asked.get("limit")), asked.get("tenant")
     where = {"tenant": tenant} if tenant is not None else {}
     rows = await call.store.page("keys", after=asked.get("after", ""), limit=limit, **where)
     following = rows[-1]["id"] if len(rows) == limit else None
-    return Answer(value=Page(data=[_shown(guarded(key_of, no_key, row)) for row in rows], next=following))
+    return OperationResponse(value=AdminPage(data=[_shown(guarded(key_of, no_key, row)) for row in rows], next=following))
 
 
-async def _show(call: Call) -> Answer:
+async def _show(call: OperationRequest) -> OperationResponse:
     call.parameters()
-    return Answer(value=await _one(call))
+    return OperationResponse(value=await _one(call))
 
 
-async def _create(call: Call) -> Answer:
-    asked = await call.body(NewKeyOf)
+async def _create(call: OperationRequest) -> OperationResponse:
+    asked = await call.body(KeyCreation)
     made = await call.life.create(asked.tenant, _rules(asked.rules))
-    return Answer(value=KeyMade(id=made.id, tenant=asked.tenant, key=made.text), status=201)
+    return OperationResponse(value=KeyMade(id=made.id, tenant=asked.tenant, key=made.text), status=201)
 
 
-async def _rotate(call: Call) -> Answer:
+async def _rotate(call: OperationRequest) -> OperationResponse:
     asked, old = await call.body(Rotation), await _one(call)
     made = await call.life.rotate(old.id, asked.grace_seconds)
-    return Answer(value=KeyMade(id=made.id, tenant=old.tenant, key=made.text), status=201)
+    return OperationResponse(value=KeyMade(id=made.id, tenant=old.tenant, key=made.text), status=201)
 
 
-async def _expire(call: Call) -> Answer:
-    asked, old = await call.body(End), await _one(call)
+async def _expire(call: OperationRequest) -> OperationResponse:
+    asked, old = await call.body(KeyExpiry), await _one(call)
     await call.life.expire(old.id, asked.expires)
-    return Answer(value=await _one(call))
+    return OperationResponse(value=await _one(call))
 
 
-async def _revoke_one(call: Call) -> Answer:
+async def _revoke_one(call: OperationRequest) -> OperationResponse:
     old = await _one(call)
     await call.life.revoke([old.id])
-    return Answer(value=await _one(call))
+    return OperationResponse(value=await _one(call))
 
 
-async def _revoke(call: Call) -> Answer:
+async def _revoke(call: OperationRequest) -> OperationResponse:
     asked = await call.body(Revocation)
     if (asked.ids is None) == (asked.tenant is None):
         raise Problem(400, "Name keys (ids), or all keys of one tenant (tenant).")
     chosen = await call.life.chosen(asked.ids, asked.tenant)
     if not asked.dry_run:
         await call.life.revoke(chosen.ids)
-    return Answer(value=Revoked(ids=list(chosen.ids), already=list(chosen.already), dry_run=asked.dry_run))
+    return OperationResponse(value=Revoked(ids=list(chosen.ids), already=list(chosen.already), dry_run=asked.dry_run))
 
 
-async def _one(call: Call) -> KeyShown:
+async def _one(call: OperationRequest) -> KeyShown:
     row = await call.store.row("keys", call.part("id"))
     if row is None:
         raise Problem(404, f"There is no key {call.part('id')[:200]!r}.")
@@ -196,7 +196,7 @@ def _rules(given: Mapping[str, Any]) -> ApiKeySettings:
     for name in UNMADE:
         if name in given:
             raise Problem(400, f"$.rules.{name}: is made here, and nowhere else.")
-    return Call.converted({**given, **UNMADE}, ApiKeySettings, "$.rules")
+    return OperationRequest.converted({**given, **UNMADE}, ApiKeySettings, "$.rules")
 
 
 def _shown(stored: StoredKey) -> KeyShown:

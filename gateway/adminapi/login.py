@@ -1,4 +1,4 @@
-"""Login with a browser: OpenID Connect's authorization code flow, with PKCE (RFC 7636), state and nonce.
+"""BrowserLogin with a browser: OpenID Connect's authorization code flow, with PKCE (RFC 7636), state and nonce.
 
     /ui/login ----303----> provider: who are you? ----303----> /ui/callback?code&state ----303----> /ui/
         |  cookie: state                                            |  the same state, in the same browser?
@@ -29,7 +29,7 @@ from jwt.exceptions import PyJWTError
 
 from gateway.adminapi.issuer_tokens import name_of, role_of
 from gateway.adminapi.problems import HEADERS, Problem
-from gateway.adminapi.sessions import Sessions
+from gateway.adminapi.sessions import OperatorSessions
 from gateway.settings.token_issuers import OperatorIssuerSettings
 from gateway.tenants.issuer import Description, Issuer, bounded
 from gateway.tenants.key_set import KeysUnreadable
@@ -48,7 +48,7 @@ _REASON = re.compile(r"[a-z_]{1,60}")
 AWAY: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, TimeoutError, KeysUnreadable, ValueError)
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class PendingLogin(msgspec.Struct, frozen=True, kw_only=True):
     """A login that somebody has begun. `to`: the page that it was begun for. `ends`: Unix time."""
 
     state: str
@@ -60,10 +60,10 @@ class _Answer(msgspec.Struct):
     id_token: str
 
 
-class Login:
+class BrowserLogin:
     """Of one provider. What its handlers raise is Problem."""
 
-    def __init__(self, issuer: Issuer[OperatorIssuerSettings], sessions: Sessions) -> None:
+    def __init__(self, issuer: Issuer[OperatorIssuerSettings], sessions: OperatorSessions) -> None:
         assert issuer.rules.login is not None
         self._issuer = issuer
         self._rules = issuer.rules.login
@@ -73,7 +73,7 @@ class Login:
         """Sends the browser to the provider."""
         told = await self._description()
         to = http.query.get("to", HOME)
-        begun = Begun(
+        begun = PendingLogin(
             state=secrets.token_urlsafe(24),
             to=to if _PAGE.fullmatch(to) else HOME,
             ends=self._sessions.wall() + LOGIN_SECONDS_MAX,
@@ -92,7 +92,7 @@ class Login:
         response = _see(_with_query(str(told.authorization_endpoint), asked))
         response.set_cookie(
             COOKIE,
-            self._sessions.seals.seal(begun),
+            self._sessions.signer.seal(begun),
             max_age=int(LOGIN_SECONDS_MAX),
             path="/ui/",
             httponly=True,
@@ -103,7 +103,7 @@ class Login:
 
     async def come_back(self, http: web.Request) -> web.StreamResponse:
         """The provider has sent the browser back."""
-        begun = self._sessions.seals.open(Begun, http.cookies.get(COOKIE, ""))
+        begun = self._sessions.signer.open(PendingLogin, http.cookies.get(COOKIE, ""))
         state = http.query.get("state", "").encode("utf-8", "replace")
         if (
             begun is None
@@ -148,7 +148,7 @@ class Login:
         response.body = msgspec.json.encode({"url": url})
         return response
 
-    async def _exchange(self, http: web.Request, begun: Begun) -> str:
+    async def _exchange(self, http: web.Request, begun: PendingLogin) -> str:
         """The ID token for the code that came."""
         told = await self._description()
         fields = {
@@ -182,7 +182,7 @@ class Login:
         log.warning("the login of an operator: %s answers %d to a code", self._issuer.rules.issuer, status)
         raise Problem(403, "The identity provider has not confirmed who you are: begin again at /ui/login.")
 
-    async def _claims(self, token: str, begun: Begun) -> Mapping[str, Any]:
+    async def _claims(self, token: str, begun: PendingLogin) -> Mapping[str, Any]:
         """What the ID token says, if it is for this login."""
         client = self._rules.client_id
         try:
@@ -217,10 +217,10 @@ class Login:
         return f"{self._sessions.base(http)}/ui/callback"
 
     def _nonce(self, state: str) -> str:
-        return self._sessions.seals.derived("nonce", state)
+        return self._sessions.signer.derived("nonce", state)
 
     def _verifier(self, state: str) -> str:
-        return self._sessions.seals.derived("verifier", state)
+        return self._sessions.signer.derived("verifier", state)
 
 
 def _see(url: str) -> web.Response:

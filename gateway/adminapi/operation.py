@@ -11,7 +11,7 @@ from aiohttp import web
 from gateway.adminapi.principal import Principal
 from gateway.adminapi.problems import HEADERS, Problem
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.error_messages import explained
+from gateway.settings.error_messages import explain_error
 from gateway.settings.token_issuers import Role
 from gateway.tenants.key_life import KeyLife
 
@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class OperationResponse:
     """`value`: what is shown as JSON."""
 
     value: Any
@@ -38,7 +38,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class OperationRequest:
     """`store`, `life`: what they change is told as done by `asker`."""
 
     http: web.Request
@@ -84,7 +84,7 @@ class Call:
         try:
             return msgspec.convert(given, kind, dec_hook=lambda wanted, text: wanted(text))
         except msgspec.ValidationError as err:
-            raise Problem(400, f"{explained(str(err), kind, {}, at)}.") from err
+            raise Problem(400, f"{explain_error(str(err), kind, {}, at)}.") from err
 
     async def _read(self) -> bytes:
         content_type = self.http.content_type
@@ -104,7 +104,7 @@ class Call:
         return bytes(read)
 
 
-Handle = Callable[[Call], Awaitable[Answer]]
+Handle = Callable[[OperationRequest], Awaitable[OperationResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Operation:
     conditional: bool = False
 
 
-def limit_of(text: str | None) -> int:
+def page_limit(text: str | None) -> int:
     """How many entries of a page are asked for. Raises Problem."""
     if text is None:
         return PAGE

@@ -1,13 +1,13 @@
-"""Operators: who may use this API. A token is made here and shown once; only owners may look or change."""
+"""OperatorTokenStore: who may use this API. A token is made here and shown once; only owners may look or change."""
 
 import time
 from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import Answer, Call, Operation
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
 from gateway.adminapi.problems import Problem
-from gateway.adminapi.resources import Page
+from gateway.adminapi.resources import AdminPage
 from gateway.database.operators import Operator
 from gateway.settings.token_issuers import Role
 from gateway.settings.types import Moment, Name
@@ -42,20 +42,20 @@ class OperatorMade(msgspec.Struct, kw_only=True):
 
 
 def operations(life: OperatorLife) -> list[Operation]:
-    async def create(call: Call) -> Answer:
+    async def create(call: OperationRequest) -> OperationResponse:
         asked = await call.body(NewOperator)
         expires = asked.expires.seconds if asked.expires is not None else None
         made = await life.acting(call.store).create(asked.name, asked.role, expires)
-        return Answer(value=OperatorMade(id=made.id, token=made.text), status=201)
+        return OperationResponse(value=OperatorMade(id=made.id, token=made.text), status=201)
 
-    async def revoke(call: Call) -> Answer:
+    async def revoke(call: OperationRequest) -> OperationResponse:
         identity = call.part("id")
         if await call.store.operator(identity) is None:
             raise Problem(404, f"There is no operator {identity[:200]!r}.")
-        return Answer(value=shown(await life.acting(call.store).revoke(identity)))
+        return OperationResponse(value=shown(await life.acting(call.store).revoke(identity)))
 
     parts: list[dict[str, Any]] = [
-        {"method": "GET", "path": "/operators", "does": "List operators.", "handle": _list, "gives": Page},
+        {"method": "GET", "path": "/operators", "does": "List operators.", "handle": _list, "gives": AdminPage},
         {
             "method": "POST",
             "path": "/operators",
@@ -68,7 +68,7 @@ def operations(life: OperatorLife) -> list[Operation]:
         {
             "method": "POST",
             "path": "/operators/{id}/revoke",
-            "does": "End a token at once and for ever.",
+            "does": "KeyExpiry a token at once and for ever.",
             "handle": revoke,
             "gives": OperatorShown,
         },
@@ -76,9 +76,9 @@ def operations(life: OperatorLife) -> list[Operation]:
     return [Operation(role="owner", **part) for part in parts]
 
 
-async def _list(call: Call) -> Answer:
+async def _list(call: OperationRequest) -> OperationResponse:
     call.parameters()
-    return Answer(value=Page(data=[shown(operator) for operator in await call.store.operators()]))
+    return OperationResponse(value=AdminPage(data=[shown(operator) for operator in await call.store.operators()]))
 
 
 def shown(operator: Operator) -> OperatorShown:

@@ -4,14 +4,14 @@ The operators' listener answers it itself (gateway/web/admin_app.py), also where
 away; here it stands for the document.
 """
 
-from gateway.adminapi.operation import Answer, Call, Operation
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
 from gateway.queueing.queue_report import AllQueues, QueueReport
 
 
 def operations(queues: AllQueues) -> list[Operation]:
-    async def look(call: Call) -> Answer:
+    async def look(call: OperationRequest) -> OperationResponse:
         call.parameters()
-        return Answer(value=await queues.report())
+        return OperationResponse(value=await queues.report())
 
     return [
         Operation(

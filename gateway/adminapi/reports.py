@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import Answer, Call, Operation, limit_of
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation, page_limit
 from gateway.adminapi.problems import Problem
-from gateway.adminapi.resources import Page
+from gateway.adminapi.resources import AdminPage
 from gateway.database.audit_log import AuditEntry, AuditLog
 from gateway.database.usage_query import ROW_COLUMNS, UsageReader
 from gateway.ledger.usage_query_text import QueryProblem, moment_text, query_of, shown
@@ -52,17 +52,17 @@ class AuditVerified(msgspec.Struct, kw_only=True):
 
 
 def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
-    async def sums(call: Call) -> Answer:
+    async def sums(call: OperationRequest) -> OperationResponse:
         try:
             query = query_of(call.http.query.items())
         except QueryProblem as err:
             raise Problem(400, f"{err}.") from err
         found = await usage.sums(query)
-        return Answer(value=UsageShown(data=[shown(group) for group in found], source=query.source))
+        return OperationResponse(value=UsageShown(data=[shown(group) for group in found], source=query.source))
 
-    async def log(call: Call) -> Answer:
+    async def log(call: OperationRequest) -> OperationResponse:
         asked = call.parameters("limit", "after", "kind", "subject")
-        limit, after = limit_of(asked.get("limit")), asked.get("after")
+        limit, after = page_limit(asked.get("limit")), asked.get("after")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise Problem(400, "after: expected the `next` of the page before.")
         found = await audit.page(
@@ -72,12 +72,12 @@ def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
             subject=asked.get("subject"),
         )
         following = str(found[-1].number) if len(found) == limit else None
-        return Answer(value=Page(data=[audit_shown(entry) for entry in found], next=following))
+        return OperationResponse(value=AdminPage(data=[audit_shown(entry) for entry in found], next=following))
 
-    async def verify(call: Call) -> Answer:
+    async def verify(call: OperationRequest) -> OperationResponse:
         call.parameters()
         found = await audit.verify()
-        return Answer(value=AuditVerified(broken=found.broken, number=found.number, hash=found.hash))
+        return OperationResponse(value=AuditVerified(broken=found.broken, number=found.number, hash=found.hash))
 
     return [
         Operation(
@@ -95,7 +95,7 @@ def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
             role="viewer",
             does="Who changed what, the latest first.",
             handle=log,
-            gives=Page,
+            gives=AdminPage,
             parameters={
                 "limit": "Entries at most, 1 to 1000; 100 by default.",
                 "after": "The `next` of the page before.",

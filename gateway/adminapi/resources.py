@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import Answer, Call, Handle, Operation, limit_of
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Handle, Operation, page_limit
 from gateway.adminapi.problems import Problem
 from gateway.database.rows import organisation_of, plan_of, tenant_of
 from gateway.database.tenant_store import Change
@@ -20,7 +20,7 @@ from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantS
 LISTING = {"limit": "Entries at most, 1 to 1000; 100 by default.", "after": "The `next` of the page before."}
 
 
-class Page(msgspec.Struct, kw_only=True):
+class AdminPage(msgspec.Struct, kw_only=True):
     """`next`: for `after`, to see more; null where there is no more."""
 
     data: list[Any]
@@ -28,7 +28,7 @@ class Page(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ResourceKind:
     """`name`: in addresses, and of the table. `identity`: the field that names one."""
 
     name: str
@@ -40,7 +40,7 @@ class Kind:
 
 
 KINDS = (
-    Kind(
+    ResourceKind(
         name="organisations",
         one="organisation",
         identity="id",
@@ -48,8 +48,8 @@ KINDS = (
         of=organisation_of,
         put=Change.put_organisation,
     ),
-    Kind(name="plans", one="plan", identity="name", type=PlanSettings, of=plan_of, put=Change.put_plan),
-    Kind(
+    ResourceKind(name="plans", one="plan", identity="name", type=PlanSettings, of=plan_of, put=Change.put_plan),
+    ResourceKind(
         name="tenants", one="tenant", identity="id", type=TenantSettings, of=tenant_of, put=Change.put_tenant
     ),
 )
@@ -67,7 +67,7 @@ def operations(plans_of_file: Callable[[], Collection[str]]) -> list[Operation]:
                 role="viewer",
                 does=f"List {kind.name}.",
                 handle=_list(kind),
-                gives=Page,
+                gives=AdminPage,
                 parameters=LISTING,
             ),
             Operation(
@@ -92,30 +92,30 @@ def operations(plans_of_file: Callable[[], Collection[str]]) -> list[Operation]:
     return found
 
 
-def _list(kind: Kind) -> Handle:
-    async def handle(call: Call) -> Answer:
+def _list(kind: ResourceKind) -> Handle:
+    async def handle(call: OperationRequest) -> OperationResponse:
         asked = call.parameters("limit", "after")
-        limit = limit_of(asked.get("limit"))
+        limit = page_limit(asked.get("limit"))
         rows = await call.store.page(kind.name, after=asked.get("after", ""), limit=limit)
         following = rows[-1][kind.identity] if len(rows) == limit else None
-        return Answer(value=Page(data=[kind.of(row) for row in rows], next=following))
+        return OperationResponse(value=AdminPage(data=[kind.of(row) for row in rows], next=following))
 
     return handle
 
 
-def _show(kind: Kind) -> Handle:
-    async def handle(call: Call) -> Answer:
+def _show(kind: ResourceKind) -> Handle:
+    async def handle(call: OperationRequest) -> OperationResponse:
         call.parameters()
         row = await call.store.row(kind.name, call.part(kind.identity))
         if row is None:
             raise Problem(404, f"There is no {kind.one} {call.part(kind.identity)[:200]!r}.")
-        return Answer(value=kind.of(row), headers={"etag": _etag(row)})
+        return OperationResponse(value=kind.of(row), headers={"etag": _etag(row)})
 
     return handle
 
 
-def _put(kind: Kind, plans_of_file: Callable[[], Collection[str]]) -> Handle:
-    async def handle(call: Call) -> Answer:
+def _put(kind: ResourceKind, plans_of_file: Callable[[], Collection[str]]) -> Handle:
+    async def handle(call: OperationRequest) -> OperationResponse:
         call.parameters()
         identity = call.part(kind.identity)
         value = await call.body(kind.type, **{kind.identity: identity})
@@ -133,12 +133,12 @@ def _put(kind: Kind, plans_of_file: Callable[[], Collection[str]]) -> Handle:
             after = await change.row(kind.name, identity)
         assert after is not None
         status = 201 if before is None else 200
-        return Answer(value=kind.of(after), status=status, headers={"etag": _etag(after)})
+        return OperationResponse(value=kind.of(after), status=status, headers={"etag": _etag(after)})
 
     return handle
 
 
-def _check(call: Call, before: Mapping[str, Any] | None) -> None:
+def _check(call: OperationRequest, before: Mapping[str, Any] | None) -> None:
     """Is it as whoever changes it believes? Raises Problem."""
     headers = call.http.headers
     wanted, unwanted = headers.get("If-Match"), headers.get("If-None-Match")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import Answer, Call, Operation
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
 from gateway.adminapi.problems import Problem
 from gateway.dispatch.provider_overflow import Overflow
 from gateway.domain.context import RequestContext
@@ -25,7 +25,7 @@ from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
 from gateway.tenants.keys import HASH_PREFIX
 from policies.admission.dispatch_window import fits_window
 from policies.latency_model import predicted_ttft_ms
-from policies.routing.checked_policy import PromiseBroken
+from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, Route
 
 Decode = Callable[[Surface, bytes], InferenceRequest]
@@ -85,14 +85,14 @@ class RouteExplained(msgspec.Struct, kw_only=True):
 
 
 def operations(at: Services, decode: Decode) -> list[Operation]:
-    async def explain(call: Call) -> Answer:
+    async def explain(call: OperationRequest) -> OperationResponse:
         call.parameters()
         asked = await call.body(RouteAsked)
         try:
-            return Answer(value=await explained(at, decode, asked))
+            return OperationResponse(value=await explained(at, decode, asked))
         except GatewayError as err:
             raise Problem(err.status if err.status in (400, 403, 404, 413) else 503, err.message) from err
-        except PromiseBroken as err:
+        except PolicyContractBroken as err:
             raise Problem(500, f"The {err}.") from err
         except UnknownKey:
             raise Problem(404, f"There is no tenant {asked.tenant!r}.") from None
@@ -114,7 +114,7 @@ def operations(at: Services, decode: Decode) -> list[Operation]:
 
 async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExplained:
     """Raises GatewayError, UnknownKey, DirectoryAway."""
-    tenant = _tenant(at.entrance.directory, asked.tenant)
+    tenant = _tenant(at.authentication.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
     model = at.catalogue.find(request.model)
     if not tenant.allows(model.name):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gateway.adminapi import keys, openapi, operators, queues, reports, resources, route_explanation, workers
-from gateway.adminapi.authorization import Gate
-from gateway.adminapi.operation import Answer, Call, Operation
+from gateway.adminapi.authorization import Authorization
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
 from gateway.adminapi.problems import Problem, no_database
 from gateway.adminapi.route_explanation import Decode
 from gateway.database import schema
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
+class AdminApiServices:
     """What the API is about. `changed`: called after a change, so that this gateway looks at once.
 
     `upgrades`: of tables of an older version. `decode`: of requests that are explained. `plans_of_file`:
@@ -50,13 +50,13 @@ class Records:
     plans_of_file: Callable[[], Collection[str]]
 
 
-def mount(app: web.Application, records: Records, gate: Gate) -> None:
+def mount(app: web.Application, records: AdminApiServices, gate: Authorization) -> None:
     """Adds everything below /admin/v1, behind the gate."""
     every = all_operations(records)
     served = openapi.document(every, records.version)
 
-    async def describe(call: Call) -> Answer:
-        return Answer(value=served)
+    async def describe(call: OperationRequest) -> OperationResponse:
+        return OperationResponse(value=served)
 
     description = Operation(
         method="GET",
@@ -71,7 +71,7 @@ def mount(app: web.Application, records: Records, gate: Gate) -> None:
         app.router.add_route(operation.method, openapi.BASE + operation.path, answering)
 
 
-def all_operations(records: Records) -> list[Operation]:
+def all_operations(records: AdminApiServices) -> list[Operation]:
     return [
         *resources.operations(records.plans_of_file),
         *keys.operations(),
@@ -84,14 +84,14 @@ def all_operations(records: Records) -> list[Operation]:
 
 
 def _answering(
-    operation: Operation, records: Records, gate: Gate
+    operation: Operation, records: AdminApiServices, gate: Authorization
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(http: web.Request) -> web.Response:
         try:
             asker = await gate.admit(http, operation.role)
             await schema.ready(records.store.database, upgrades=records.upgrades)
             store = records.store.acting(asker.name)
-            call = Call(http=http, asker=asker, store=store, life=KeyLife(store, records.pepper))
+            call = OperationRequest(http=http, asker=asker, store=store, life=KeyLife(store, records.pepper))
             answer = await operation.handle(call)
         except Problem as problem:
             return problem.response(http.path)

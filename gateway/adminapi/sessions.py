@@ -1,4 +1,4 @@
-"""Sessions of operators who have logged in with a browser: a sealed cookie, good in every gateway until it ends, or
+"""OperatorSessions of operators who have logged in with a browser: a sealed cookie, good in every gateway until it ends, or
 until its operator logs out of any of them.
 
 It is sent by no page of somebody else's with a request that changes anything (SameSite=Lax), and what changes
@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.adminapi.ended_sessions import EndedSessions
-from gateway.adminapi.signed_cookies import Seals
+from gateway.adminapi.signed_cookies import CookieSigner
 from gateway.settings.token_issuers import OperatorIssuerSettings, Role
 
 SECURE_COOKIE = "__Host-radixgate_session"
@@ -24,7 +24,7 @@ COOKIE = "radixgate_session"
 SAFE_METHODS = ("GET", "HEAD")
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorSession(msgspec.Struct, frozen=True, kw_only=True):
     """`name`: as the audit log knows whoever it is. `ends`: Unix time."""
 
     id: str
@@ -34,18 +34,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     ends: float
 
 
-class Sessions:
+class OperatorSessions:
     """`rules`: of the issuer that people log in with. `wall`: Unix time in seconds."""
 
     def __init__(
         self,
         rules: OperatorIssuerSettings,
-        seals: Seals,
+        signer: CookieSigner,
         ended: EndedSessions,
         wall: Callable[[], float] = time.time,
     ) -> None:
         assert rules.login is not None
-        self.seals = seals
+        self.signer = signer
         self.wall = wall
         self._rules = rules
         self._login = rules.login
@@ -62,10 +62,10 @@ class Sessions:
     def secure(self, http: web.BaseRequest) -> bool:
         return self.base(http).startswith("https:")
 
-    def begin(self, http: web.BaseRequest, response: web.StreamResponse, name: str, role: Role) -> Session:
+    def begin(self, http: web.BaseRequest, response: web.StreamResponse, name: str, role: Role) -> OperatorSession:
         """Somebody has logged in: the browser keeps it from here on."""
         seconds = self._login.session_seconds
-        session = Session(
+        session = OperatorSession(
             id=secrets.token_urlsafe(16),
             name=name,
             role=role,
@@ -75,7 +75,7 @@ class Sessions:
         secure = self.secure(http)
         response.set_cookie(
             SECURE_COOKIE if secure else COOKIE,
-            self.seals.seal(session),
+            self.signer.seal(session),
             max_age=int(seconds),
             path="/",
             httponly=True,
@@ -84,17 +84,17 @@ class Sessions:
         )
         return session
 
-    async def find(self, http: web.BaseRequest) -> Session | None:
+    async def find(self, http: web.BaseRequest) -> OperatorSession | None:
         """The session that a request comes with, if it may be used for that request."""
         name = SECURE_COOKIE if self.secure(http) else COOKIE
-        session = self.seals.open(Session, http.cookies.get(name, ""))
+        session = self.signer.open(OperatorSession, http.cookies.get(name, ""))
         if session is None or session.ends <= self.wall() or session.issuer != self._rules.issuer:
             return None
         if not (http.method in SAFE_METHODS or self._own_page(http)):
             return None
         return session if not await self._ended.has(session.id) else None
 
-    async def end(self, http: web.BaseRequest, response: web.StreamResponse) -> Session | None:
+    async def end(self, http: web.BaseRequest, response: web.StreamResponse) -> OperatorSession | None:
         """The browser forgets it; and no gateway takes a copy of it any more."""
         session = await self.find(http)
         if session is not None:

@@ -1,4 +1,4 @@
-"""Seals: values that go out in a cookie and come back as they were, or not at all.
+"""CookieSigner: values that go out in a cookie and come back as they were, or not at all.
 
     base64url(JSON) . base64url(HMAC-SHA-256 over kind and JSON)
 
@@ -19,14 +19,14 @@ SEALED_MAX = 4096
 Value = TypeVar("Value", bound=msgspec.Struct)
 
 
-class Seals:
+class CookieSigner:
     """`key`: 32 bytes that nobody else has."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     @classmethod
-    def of(cls, deployment_secret: bytes) -> "Seals":
+    def of(cls, deployment_secret: bytes) -> "CookieSigner":
         return cls(hmac.digest(deployment_secret, b"radixgate operator sessions", hashlib.sha256))
 
     def seal(self, value: msgspec.Struct) -> str:

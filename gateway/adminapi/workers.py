@@ -6,13 +6,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import Answer, Call, Operation
+from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
 from gateway.adminapi.problems import Problem
-from gateway.adminapi.resources import Page
+from gateway.adminapi.resources import AdminPage
 from gateway.discovery import worker_sleep
 from gateway.discovery.discovery import Discovery
-from gateway.discovery.file import worker_from
-from gateway.discovery.source import SourceAway
+from gateway.discovery.file import parse_worker
+from gateway.discovery.source import SourceUnavailable
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
@@ -58,7 +58,7 @@ class NewWorker(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     models: Annotated[list[Name], Meta(max_length=100)] = []
 
 
-class Told(msgspec.Struct, kw_only=True):
+class WorkerStateChange(msgspec.Struct, kw_only=True):
     """What all gateways do within a second or two."""
 
     id: str
@@ -66,26 +66,26 @@ class Told(msgspec.Struct, kw_only=True):
 
 
 def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> list[Operation]:
-    async def list_(call: Call) -> Answer:
+    async def list_(call: OperationRequest) -> OperationResponse:
         call.parameters()
-        return Answer(value=Page(data=[shown(worker, discovery) for worker in fleet]))
+        return OperationResponse(value=AdminPage(data=[shown(worker, discovery) for worker in fleet]))
 
-    async def drain(call: Call) -> Answer:
+    async def drain(call: OperationRequest) -> OperationResponse:
         return await told(call, "drain", Health.DRAINING)
 
-    async def resume(call: Call) -> Answer:
+    async def resume(call: OperationRequest) -> OperationResponse:
         return await told(call, "resume", Health.SUSPECT)
 
-    async def told(call: Call, action: str, state: Health) -> Answer:
+    async def told(call: OperationRequest, action: str, state: Health) -> OperationResponse:
         call.parameters()
         identity = known(call)
         async with call.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
             await (registry.drain if action == "drain" else registry.resume)([identity])
-        return Answer(value=Told(id=identity, state=state.value), status=202)
+        return OperationResponse(value=WorkerStateChange(id=identity, state=state.value), status=202)
 
-    async def sleep(call: Call) -> Answer:
+    async def sleep(call: OperationRequest) -> OperationResponse:
         engine, identity = sleeper(call), call.part("id")
         load = fleet[WorkerId(identity)].load
 
@@ -101,34 +101,34 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
         # What an engine makes of them when its memory goes differs, and none of it is good.
         return Problem(409, f"Requests under way there: {streams}. Drain it, and let them end first.")
 
-    async def wake(call: Call) -> Answer:
+    async def wake(call: OperationRequest) -> OperationResponse:
         engine, identity = sleeper(call), call.part("id")
         await noted(call, "wake", identity)
-        return await done(identity, worker_sleep.wake(registry, identity, engine), Health.SUSPECT.value)
+        return await done(identity, worker_sleep.wake_up(registry, identity, engine), Health.SUSPECT.value)
 
-    def sleeper(call: Call) -> Sleeps:
+    def sleeper(call: OperationRequest) -> Sleeps:
         call.parameters()
         worker = fleet[WorkerId(known(call))]
         if not isinstance(worker.adapter, Sleeps):
             raise Problem(409, f"It is of a kind that does not sleep: {worker.kind}.")
         return worker.adapter
 
-    async def noted(call: Call, action: str, identity: str) -> None:
+    async def noted(call: OperationRequest, action: str, identity: str) -> None:
         """Before it is done: that takes as long as an engine copies weights, and others would wait."""
         async with call.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
 
-    async def done(identity: str, doing: Awaitable[None], state: str) -> Answer:
+    async def done(identity: str, doing: Awaitable[None], state: str) -> OperationResponse:
         try:
             await doing
         except WorkerUnreachable as err:
             raise Problem(503, f"The engine does not do as it is told: {err}.") from err
-        except worker_sleep.AtWork as err:
+        except worker_sleep.WorkerBusy as err:
             raise at_work(err.streams) from err
-        return Answer(value=Told(id=identity, state=state))
+        return OperationResponse(value=WorkerStateChange(id=identity, state=state))
 
-    async def put(call: Call) -> Answer:
+    async def put(call: OperationRequest) -> OperationResponse:
         call.parameters()
         identity = call.part("id")
         asked = await call.body(NewWorker)
@@ -138,15 +138,15 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             raise Problem(409, "Nobody would ask for it: discovery has no {kind: redis}.")
         given = {"id": identity, **msgspec.to_builtins(asked)}
         try:
-            worker_from(given)
-        except SourceAway as err:
+            parse_worker(given)
+        except SourceUnavailable as err:
             raise Problem(400, f"{err}.") from err
         async with call.store.change() as change:
             await change.note("workers", identity, given)
             await registry.put(given, lease_seconds=None)
-        return Answer(value=Told(id=identity, state="registered"), status=202)
+        return OperationResponse(value=WorkerStateChange(id=identity, state="registered"), status=202)
 
-    async def remove(call: Call) -> Answer:
+    async def remove(call: OperationRequest) -> OperationResponse:
         call.parameters()
         identity = call.part("id")
         async with call.store.change() as change:
@@ -154,9 +154,9 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             if not await registry.remove(identity):
                 raise Problem(404, f"Worker {identity[:200]!r} is not registered.")
             await change.note("workers", identity, {"id": identity})
-        return Answer(value=Told(id=identity, state="leaving"), status=202)
+        return OperationResponse(value=WorkerStateChange(id=identity, state="leaving"), status=202)
 
-    def known(call: Call) -> str:
+    def known(call: OperationRequest) -> str:
         identity = call.part("id")
         if WorkerId(identity) not in fleet:
             raise Problem(404, f"There is no worker {identity[:200]!r}.")
@@ -169,7 +169,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="viewer",
             does="List workers, and how they fare.",
             handle=list_,
-            gives=Page,
+            gives=AdminPage,
         ),
         Operation(
             method="PUT",
@@ -177,7 +177,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="operator",
             does="Register a worker, in all gateways that ask Redis for some.",
             handle=put,
-            gives=Told,
+            gives=WorkerStateChange,
             takes=NewWorker,
             status=202,
         ),
@@ -187,7 +187,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="operator",
             does="Take a registered worker out. Its streams run to their end.",
             handle=remove,
-            gives=Told,
+            gives=WorkerStateChange,
             status=202,
         ),
         Operation(
@@ -196,7 +196,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="operator",
             does="Send it no new requests, from any gateway. Its streams run to their end.",
             handle=drain,
-            gives=Told,
+            gives=WorkerStateChange,
             status=202,
         ),
         Operation(
@@ -205,7 +205,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="operator",
             does="Take draining back.",
             handle=resume,
-            gives=Told,
+            gives=WorkerStateChange,
             status=202,
         ),
         Operation(
@@ -214,7 +214,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="operator",
             does="Drain an idle worker and have its engine give its memory away. Answers once that is done.",
             handle=sleep,
-            gives=Told,
+            gives=WorkerStateChange,
         ),
         Operation(
             method="POST",
@@ -222,7 +222,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="operator",
             does="Have its engine take its memory back, and send it requests again.",
             handle=wake,
-            gives=Told,
+            gives=WorkerStateChange,
         ),
     ]
 

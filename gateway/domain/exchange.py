@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.domain.errors import GatewayError
-from gateway.domain.request import InferenceRequest, Surface, Wishes
+from gateway.domain.request import InferenceRequest, Surface, QueueHeaders
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
 
@@ -44,7 +44,7 @@ class Exchange(Protocol):
         ...
 
     @property
-    def wishes(self) -> Wishes:
+    def queue_headers(self) -> QueueHeaders:
         """What it asks of the queue. Raises BadRequest."""
         ...
 

@@ -35,7 +35,7 @@ FORMS = frozenset({Surface.TRANSCRIPTIONS, Surface.TRANSLATIONS})
 """What comes with a file, as multipart/form-data."""
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class QueueHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a client's headers ask of the queue.
 
     `service_class`: by name. `patience_seconds`: how long it waits for an answer. `comment_seconds`: it wants
@@ -47,7 +47,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     comment_seconds: float | None = None
 
 
-NO_WISHES = Wishes()
+NO_QUEUE_HEADERS = QueueHeaders()
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):

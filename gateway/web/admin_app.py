@@ -15,10 +15,10 @@ import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from gateway.adminapi.authorization import PAGE_COOKIE, Gate
+from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
 from gateway.adminapi.problems import Problem, no_database
 from gateway.adminapi.routes import mount
-from gateway.adminapi.services import office_of
+from gateway.adminapi.services import admin_services
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.domain.errors import GatewayError
@@ -46,8 +46,8 @@ SECURITY_HEADERS = {
 
 def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Application:
     """The application behind `admin`. `one`: which of several processes it is; the first speaks for all."""
-    office = office_of(gateway, inference_requests.decode)
-    gate = office.gate
+    services = admin_services(gateway, inference_requests.decode_request)
+    gate = services.gate
 
     async def live(http: web.Request) -> web.Response:
         return _json({"live": True})
@@ -107,16 +107,16 @@ def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Applic
     app.router.add_get("/metrics", metrics_of_all)
     app.router.add_get("/admin/v1/overview", _guarded(gate, overview))
     app.router.add_get("/admin/v1/queue", _guarded(gate, queue))
-    if office.records is not None:
-        mount(app, office.records, gate)
+    if services.records is not None:
+        mount(app, services.records, gate)
     else:
         app.router.add_route("*", "/admin/v1/{anything:.*}", _problems(no_records))
-    if office.login is not None:
-        app.router.add_get("/ui/login", _problems(office.login.begin))
-        app.router.add_get("/ui/callback", _problems(office.login.come_back))
-        app.router.add_post("/ui/logout", _problems(office.login.leave))
+    if services.login is not None:
+        app.router.add_get("/ui/login", _problems(services.login.begin))
+        app.router.add_get("/ui/callback", _problems(services.login.come_back))
+        app.router.add_post("/ui/logout", _problems(services.login.leave))
     app.router.add_get("/ui/session", _guarded(gate, session))
-    app.router.add_get("/ui/{file:.*}", _guarded(gate, _page, to_login=office.login is not None))
+    app.router.add_get("/ui/{file:.*}", _guarded(gate, _page, to_login=services.login is not None))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
     return app
@@ -136,7 +136,7 @@ def _problems(handle: Handler) -> Handler:
     return answer
 
 
-def _guarded(gate: Gate, handle: Handler, *, to_login: bool = False) -> Handler:
+def _guarded(gate: Authorization, handle: Handler, *, to_login: bool = False) -> Handler:
     """For whoever may look. `to_login`: who may not is shown the way in."""
 
     async def check(http: web.Request) -> web.StreamResponse:

@@ -16,13 +16,13 @@ from gateway.domain.errors import (
     UnsupportedEncoding,
     WorkerError,
 )
-from gateway.domain.request import InferenceRequest, Surface, Wishes
+from gateway.domain.request import InferenceRequest, Surface, QueueHeaders
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
-from gateway.web.bodies.body_reader import Bodies
+from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
-from gateway.web.queue_headers import wishes_in
+from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
 
 REPEAT_KEY_MAX = 255
@@ -47,7 +47,7 @@ class HttpExchange:
         dialect: Callable[[str], Dialect],
         *,
         find_address: FindAddress,
-        bodies: Bodies,
+        bodies: BodyBudget,
         body_seconds_max: float,
         unread_seconds_max: float,
     ) -> None:
@@ -84,8 +84,8 @@ class HttpExchange:
         return key
 
     @property
-    def wishes(self) -> Wishes:
-        return wishes_in(self._http.headers)
+    def queue_headers(self) -> QueueHeaders:
+        return parse_queue_headers(self._http.headers)
 
     @property
     def address(self) -> Address | None:

@@ -26,7 +26,7 @@ class ModelCard:
     owned_by: str = "radixgate"
 
 
-class Models:
+class ModelHandlers:
     """`tenant_of`: whose key a request has; raises what Authentication.admit raises."""
 
     def __init__(self, catalogue: Catalogue, tenant_of: Callable[[web.Request], Awaitable[Tenant]]) -> None:

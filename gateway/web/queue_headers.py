@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from math import isfinite
 
 from gateway.domain.errors import BadRequest
-from gateway.domain.request import NO_WISHES, Wishes
+from gateway.domain.request import NO_QUEUE_HEADERS, QueueHeaders
 from gateway.models.service_classes import HEADER
 
 KEEP_ALIVE = "x-radixgate-keep-alive"
@@ -21,17 +21,17 @@ TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout", "x-request-timeou
 KEEP_ALIVE_SECONDS = (0.1, 60.0)
 
 
-def wishes_in(headers: Mapping[str, str]) -> Wishes:
+def parse_queue_headers(headers: Mapping[str, str]) -> QueueHeaders:
     """Raises BadRequest."""
     kind, comments = headers.get(HEADER), headers.get(KEEP_ALIVE)
     seconds = [found for name in TIMEOUTS if (found := _seconds(headers.get(name))) is not None]
     if kind is None and comments is None and not seconds:
-        return NO_WISHES
+        return NO_QUEUE_HEADERS
     every = _seconds(comments)
     least, most = KEEP_ALIVE_SECONDS
     if comments is not None and (every is None or not least <= every <= most):
         raise BadRequest(f"{KEEP_ALIVE} is a number of seconds from {least:g} to {most:g}.")
-    return Wishes(service_class=kind, patience_seconds=min(seconds, default=None), comment_seconds=every)
+    return QueueHeaders(service_class=kind, patience_seconds=min(seconds, default=None), comment_seconds=every)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -16,17 +16,17 @@ from gateway.pipeline import Services, serve
 from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
 from gateway.web import dialect_factory
-from gateway.web.anthropic.batches import MessageBatches
-from gateway.web.anthropic.dialect import CountingDialect
-from gateway.web.bodies.body_reader import Bodies
+from gateway.web.anthropic.batches import MessageBatchHandlers
+from gateway.web.anthropic.dialect import CountTokensDialect
+from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.error_response import error_response
 from gateway.web.exchange import HttpExchange
 from gateway.web.middleware.access_middleware import access
-from gateway.web.middleware.cors import Browsers
+from gateway.web.middleware.cors import CrossOriginPolicy
 from gateway.web.middleware.error_middleware import Handler, boundary, expectations
-from gateway.web.models import Models
+from gateway.web.models import ModelHandlers
 from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.batches import BatchHandlers
 from gateway.web.openai.files import FileHandlers
@@ -34,7 +34,7 @@ from gateway.web.openapi import document
 from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
 from gateway.web.responses.dialect import InputTokensDialect
 from gateway.web.responses.exchange import ResponsesExchange, parting
-from gateway.web.responses.stored_responses import StoredResponses
+from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.token_count import count
 from gateway.web.usage import own_usage
@@ -55,7 +55,7 @@ def tenant_app(
     body_bytes_max: int,
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
-    browsers: Browsers | None,
+    browsers: CrossOriginPolicy | None,
     access_log: AccessLog | None,
     find_address: FindAddress,
     kept: ObjectStores,
@@ -67,7 +67,7 @@ def tenant_app(
     for misspelt in (BadContentDispositionHeader, BadContentDispositionParam):
         # By clients, in forms: Python would print each of these once, and keep it for ever.
         warnings.simplefilter("ignore", misspelt)
-    responses, bodies = kept.responses, Bodies(body_bytes_max)
+    responses, bodies = kept.responses, BodyBudget(body_bytes_max)
     exchanging: dict[str, Any] = {
         "find_address": find_address,
         "bodies": bodies,
@@ -76,7 +76,7 @@ def tenant_app(
     }
 
     async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
-        tenant = await at.entrance.admit(presented_key(http.headers), lambda: find_address(http), scope)
+        tenant = await at.authentication.admit(presented_key(http.headers), lambda: find_address(http), scope)
         set_caller(http, tenant)
         return tenant
 
@@ -141,22 +141,22 @@ def tenant_app(
     if browsers is not None:
         app.on_response_prepare.append(browsers.marking())
     known: dict[str, str] = {}
-    models = Models(at.catalogue, tenant_of)
+    models = ModelHandlers(at.catalogue, tenant_of)
     answering = {
         surface.value: infer(
             dialect_factory.of(surface, responses), by=FormExchange if surface in FORMS else HttpExchange
         )
         for surface in Surface
     } | {
-        "messages/count_tokens": infer(CountingDialect, count),
+        "messages/count_tokens": infer(CountTokensDialect, count),
         "responses": respond,
         "responses/input_tokens": infer(lambda request_id: InputTokensDialect(request_id, responses), count),
     }
     stored = [
-        *StoredResponses(responses, kept.runs, tenant_of, idle_seconds_max=at.idle_seconds_max).routes(),
-        *FileHandlers(kept.shelf, tenant_of, idle_seconds_max=body_seconds_max).routes(),
+        *StoredResponseHandlers(responses, kept.runs, tenant_of, idle_seconds_max=at.idle_seconds_max).routes(),
+        *FileHandlers(kept.tenant_files, tenant_of, idle_seconds_max=body_seconds_max).routes(),
         *BatchHandlers(kept, tenant_of, body_seconds_max=body_seconds_max).routes(),
-        *MessageBatches(kept, tenant_of, bodies, idle_seconds_max=body_seconds_max).routes(),
+        *MessageBatchHandlers(kept, tenant_of, bodies, idle_seconds_max=body_seconds_max).routes(),
     ]
     for prefix in PREFIXES:
         for path, handler in answering.items():

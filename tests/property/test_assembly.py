@@ -11,7 +11,7 @@ from gateway.domain.request import Surface
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import Assembly, has_faithful_stream
 from gateway.telemetry.record import Progress
-from gateway.web.openai.inference_requests import decode
+from gateway.web.openai.inference_requests import decode_request
 from workers.adapter import StreamBroken, WorkerUnreachable
 
 HEAD = {"id": "a", "created": 1, "model": "m", "system_fingerprint": None, "x_new": {"of": ["it", 1]}}
@@ -166,7 +166,7 @@ class Client:
 
 async def passed(stream):
     client, progress = Client(), Progress("r", "chat", lambda: 0.0, lambda: 0.0)
-    request = decode(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+    request = decode_request(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
     await relay(stream, client, request, progress, {})
     return client, progress
 
@@ -260,4 +260,4 @@ def test_what_is_nested_without_end_is_no_answer():
 )
 def test_only_what_a_stream_says_all_of_is_asked_for_as_one(more, faithful):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
-    assert has_faithful_stream(decode(Surface.CHAT, json.dumps(body).encode())) is faithful
+    assert has_faithful_stream(decode_request(Surface.CHAT, json.dumps(body).encode())) is faithful

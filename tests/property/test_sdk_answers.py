@@ -52,7 +52,7 @@ def faults(sdk, kind, found):
 
 def chat(**choice):
     body = {"model": "m", "choices": [{"message": SAID, "finish_reason": "stop", **choice}], "usage": USAGE}
-    return chat_completions.read(json.dumps(body).encode())
+    return chat_completions.decode_chat_completion(json.dumps(body).encode())
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "content_filter"])
@@ -76,7 +76,7 @@ def test_an_error():
     assert faults("anthropic", "anthropic.types ErrorResponse", [made]) == []
 
 
-ASKED = wire.Body(
+ASKED = wire.ResponsesBody(
     model="m",
     input="hi",
     instructions="Be brief.",
@@ -85,11 +85,11 @@ ASKED = wire.Body(
         wire.CustomTool(
             name="g", format=wire.CustomFormat(type="grammar", syntax="lark", definition="s: /a/")
         ),
-        wire.Namespace(name="n", description="more", tools=[wire.CustomTool(name="u")]),
+        wire.NamespaceTool(name="n", description="more", tools=[wire.CustomTool(name="u")]),
     ],
-    tool_choice=wire.FunctionChoice(name="f"),
+    tool_choice=wire.FunctionToolChoice(name="f"),
     text=wire.TextOptions(
-        format=wire.Format(type="json_schema", name="s", schema={"type": "object"}), verbosity="low"
+        format=wire.TextFormat(type="json_schema", name="s", schema={"type": "object"}), verbosity="low"
     ),
     reasoning=wire.ReasoningOptions(effort="low"),
     max_output_tokens=4,
@@ -104,7 +104,7 @@ ASKED = wire.Body(
 
 
 @pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
-@pytest.mark.parametrize("body", [wire.Body(model="m", input="hi"), ASKED], ids=["bare", "full"])
+@pytest.mark.parametrize("body", [wire.ResponsesBody(model="m", input="hi"), ASKED], ids=["bare", "full"])
 def test_a_response_and_its_events(sdk, body):
     opening = responses.opening("resp_1", 1.0, body, stored=True)
     output, choice = responses.output_of(chat(), "resp_1", Tools(body.tools))

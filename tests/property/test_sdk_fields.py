@@ -16,8 +16,8 @@ import pytest
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
-from gateway.web.anthropic.requests import read_message
-from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode
+from gateway.web.anthropic.requests import decode_message_request
+from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_request
 from gateway.web.responses import items
 from gateway.web.responses.requests import chat_request, read_body
 from workers.adapter import WorkerCall, WorkerTarget
@@ -74,7 +74,7 @@ def test_every_field_reaches_the_worker_as_it_was(sdk, surface, kind):
     for body in bodies(sdk, PASSED_ON[surface]):
         # What of it is a token id or how many answers there are is checked; the rest is between client and worker.
         sent = {**body, "model": "m"}
-        request = decode(surface, json.dumps(sent).encode())
+        request = decode_request(surface, json.dumps(sent).encode())
         call = WorkerCall(id="r", path="p", fields=request.fields, model="m", stream=False)
         got = {name: json.loads(bytes(raw)) for name, raw in ADAPTERS[kind].body(call).items()}
         assert {name: got.get(name) for name in sent} == sent
@@ -117,7 +117,7 @@ NOT_FOR_A_MODEL = {
 
 
 def read_chat(body):
-    return read_message(body).chat
+    return decode_message_request(body).chat
 
 
 def test_of_messages_nothing_is_left_out_that_a_model_should_read():

@@ -11,7 +11,7 @@ from gateway.fleet.response_shape import NAMES_MAX, Shapes
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import Assembly
 from gateway.telemetry.record import Progress
-from gateway.web.openai.inference_requests import decode
+from gateway.web.openai.inference_requests import decode_request
 
 BLANK = st.sampled_from([None, []])
 BLANKS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3).map("x_{}".format), BLANK, max_size=4)
@@ -139,7 +139,7 @@ class Client:
 
 async def test_the_first_answer_passes_as_it_came_and_the_next_has_its_shape():
     shapes, client = Shapes(), Client()
-    request = decode(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+    request = decode_request(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
     whole = b'{ "new": null, "choices": [{"message": {"content": "a", "refusal": null, "audio": null}}]}'
     chunk = (
         b'data: {"choices":[{"index":0,"delta":{"content":"b"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

@@ -1,4 +1,4 @@
-"""Chat completions to messages: whole answers, and the values that streams share with them."""
+"""ChatCompletion completions to messages: whole answers, and the values that streams share with them."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.domain.errors import WorkerError
 from gateway.telemetry.record import Usage
-from gateway.web.openai.chat_completions import Chat, ToolCall
+from gateway.web.openai.chat_completions import ChatCompletion, ChatToolCall
 
 Json = dict[str, Any]
 
@@ -27,7 +27,7 @@ UNSAID: Json = {"content": [], "stop_reason": CUT, "stop_sequence": None}
 """Of a message that was to warm a cache: the token that it took is not told, but counted."""
 
 
-def message(chat: Chat, message_id: str, asked_stops: Collection[str], cut: str = CUT) -> Json:
+def message(chat: ChatCompletion, message_id: str, asked_stops: Collection[str], cut: str = CUT) -> Json:
     """The message of a whole answer. `cut`: why it may be too short. Raises WorkerError when there is none."""
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
@@ -36,9 +36,9 @@ def message(chat: Chat, message_id: str, asked_stops: Collection[str], cut: str 
     assert said is not None
     calls = said.tool_calls or []
     content: list[Json] = []
-    if said.thought:
-        content.append({"type": "thinking", "thinking": said.thought, "signature": ""})
-    if said.speaks:
+    if said.reasoning_text:
+        content.append({"type": "thinking", "thinking": said.reasoning_text, "signature": ""})
+    if said.has_text:
         content.append({"type": "text", "text": said.text, "citations": None})
     content += _tool_uses(calls)
     reason, stop = stopped(choice.finish_reason, choice.stop_text, asked_stops, cut, called=bool(calls))
@@ -46,7 +46,7 @@ def message(chat: Chat, message_id: str, asked_stops: Collection[str], cut: str 
         "content": content,
         "stop_reason": reason,
         "stop_sequence": stop,
-        "usage": usage(chat.counted or Usage(prompt_tokens=0)),
+        "usage": usage(chat.parsed_usage or Usage(prompt_tokens=0)),
     }
 
 
@@ -63,7 +63,7 @@ def opening(message_id: str, model: str) -> Json:
     }
 
 
-def _tool_uses(calls: Iterable[ToolCall]) -> Iterable[Json]:
+def _tool_uses(calls: Iterable[ChatToolCall]) -> Iterable[Json]:
     for at, call in enumerate(calls):
         try:
             given = msgspec.json.decode(call.function.arguments or "{}")

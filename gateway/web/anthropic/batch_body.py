@@ -20,7 +20,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
 from gateway.web.bodies import typed_bodies
-from gateway.web.bodies.body_reader import Body
+from gateway.web.bodies.body_reader import BodyReader
 from radix_cache.loop_yield import Turns
 
 ENDPOINT = "/v1/messages"
@@ -40,7 +40,7 @@ _OPENED_BYTES_MAX = 256
 _BACKSLASH = ord("\\")
 
 
-class BatchRequest(msgspec.Struct, frozen=True):
+class MessageBatchRequest(msgspec.Struct, frozen=True):
     """One request of a batch. Its `params` are read when it is its turn, as Anthropic does it."""
 
     custom_id: Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -51,11 +51,11 @@ class _Frame(msgspec.Struct, frozen=True):
     requests: list[str]
 
 
-_REQUEST = msgspec.json.Decoder(BatchRequest)
+_REQUEST = msgspec.json.Decoder(MessageBatchRequest)
 _FRAME = msgspec.json.Decoder(_Frame)
 
 
-class Splitter:
+class BatchRequestSplitter:
     """`feed` it the body; what it gives are the requests that have ended. Then `end`."""
 
     def __init__(self, request_bytes_max: int) -> None:
@@ -139,13 +139,13 @@ class Splitter:
                 raise BadRequest(f"There are more than {FRAME_BYTES_MAX} bytes beside the requests.")
 
 
-class BatchBody:
+class MessageBatchBody:
     """One body. `idle_seconds_max`: longest wait for more of it. `body`: what bounds memory with others."""
 
     def __init__(
         self,
         http: web.Request,
-        body: Body,
+        body: BodyReader,
         *,
         idle_seconds_max: float,
         rows_max: int,
@@ -156,7 +156,7 @@ class BatchBody:
         self._body = body
         self._idle_seconds_max = idle_seconds_max
         self._rows_max = rows_max
-        self._splitter = Splitter(row_bytes_max)
+        self._splitter = BatchRequestSplitter(row_bytes_max)
         self._seen: set[bytes] = set()
 
     async def lines(self) -> AsyncIterator[bytes]:

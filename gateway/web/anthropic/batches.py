@@ -41,8 +41,8 @@ from gateway.domain.errors import (
 )
 from gateway.files.tenant_files import Label, TenantFiles, TooLarge
 from gateway.web.anthropic import answers
-from gateway.web.anthropic.batch_body import ENDPOINT, LINE_BYTES_MORE, BatchBody
-from gateway.web.bodies.body_reader import Bodies
+from gateway.web.anthropic.batch_body import ENDPOINT, LINE_BYTES_MORE, MessageBatchBody
+from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.stored.file_contents import content
 from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
@@ -62,12 +62,12 @@ REQUESTS_SECONDS = 3600.0
 Json = dict[str, Any]
 
 
-class MessageBatches:
+class MessageBatchHandlers:
     def __init__(
         self,
         kept: ObjectStores,
         tenant_of: AuthenticateTenant,
-        bodies: Bodies,
+        bodies: BodyBudget,
         *,
         idle_seconds_max: float,
         wall: Callable[[], float] = time.time,
@@ -97,20 +97,20 @@ class MessageBatches:
         return self._kept.batches
 
     @property
-    def _shelf(self) -> TenantFiles:
-        assert self._kept.shelf is not None
-        return self._kept.shelf
+    def _tenant_files(self) -> TenantFiles:
+        assert self._kept.tenant_files is not None
+        return self._kept.tenant_files
 
     async def create(self, http: web.Request) -> bytes:
         """Its requests are on disk before anybody hears of it."""
         tenant, store = await self._tenant_of(http), self._store
-        bounds = self._shelf.bounds
+        bounds = self._tenant_files.bounds
         if (http.content_length or 0) > bounds.file_bytes_max:
             raise PayloadTooLarge(bounds.file_bytes_max)
         identity = f"msgbatch_{secrets.token_hex(16)}"
         label = Label(purpose=MESSAGE_BATCH, name=f"{identity}.jsonl", kept_seconds=REQUESTS_SECONDS)
         with self._bodies.reading() as body:
-            asked = BatchBody(
+            asked = MessageBatchBody(
                 http,
                 body,
                 idle_seconds_max=self._idle_seconds_max,
@@ -118,7 +118,7 @@ class MessageBatches:
                 row_bytes_max=self._kept.row_bytes_max - LINE_BYTES_MORE,
             )
             try:
-                file = await self._shelf.put(tenant.id, asked.lines(), lambda: label)
+                file = await self._tenant_files.put(tenant.id, asked.lines(), lambda: label)
             except TooLarge as err:
                 raise PayloadTooLarge(err.bytes_max) from err
             except NoRoom as err:
@@ -141,7 +141,7 @@ class MessageBatches:
         try:
             await store.create(batch, unfinished_max=self._kept.unfinished_max)
         except batch_store.TooManyBatches as err:
-            await self._shelf.delete(file)
+            await self._tenant_files.delete(file)
             raise TooManyBatches(self._kept.unfinished_max) from err
         self._kept.wake()
         return self._said(batch)
@@ -199,10 +199,10 @@ class MessageBatches:
 
         async def find() -> tuple[TenantFiles, StoredFile]:
             batch = await self._found(http)
-            found = batch.output_file and await self._shelf.get(batch.tenant, batch.output_file)
+            found = batch.output_file and await self._tenant_files.get(batch.tenant, batch.output_file)
             if not found:
                 raise no_results()
-            return self._shelf, found
+            return self._tenant_files, found
 
         def no_results() -> GatewayError:
             identity = http.match_info["batch"][:100]

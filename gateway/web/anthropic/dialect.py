@@ -10,7 +10,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents, error_event
-from gateway.web.anthropic.requests import read_counted, read_message
+from gateway.web.anthropic.requests import decode_count_request, decode_message_request
 from gateway.web.bodies.body_decoding import unhurried
 from gateway.web.error_response import anthropic_error_body
 from gateway.web.openai import chat_completions
@@ -32,7 +32,7 @@ class AnthropicDialect:
         self._events: MessageEvents | None = None
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        read = await unhurried(body, read_message)
+        read = await unhurried(body, decode_message_request)
         self._model, self._stops, self._warms = read.chat.model, read.stops, read.warms
         return read.chat
 
@@ -63,7 +63,7 @@ class AnthropicDialect:
         return self._events.end()
 
     async def whole(self, body: bytes) -> bytes:
-        message = answers.message(chat_completions.read(body), self._message_id, self._stops, self._cut)
+        message = answers.message(chat_completions.decode_chat_completion(body), self._message_id, self._stops, self._cut)
         unsaid = answers.UNSAID if self._warms else {}
         return msgspec.json.encode({**message, **unsaid, "model": message["model"] or self._model})
 
@@ -74,11 +74,11 @@ class AnthropicDialect:
         return error_event(self.error(error))
 
 
-class CountingDialect(AnthropicDialect):
+class CountTokensDialect(AnthropicDialect):
     """POST /v1/messages/count_tokens: only the prompt is there."""
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        return await unhurried(body, read_counted)
+        return await unhurried(body, decode_count_request)
 
     async def whole(self, body: bytes) -> bytes:
         return body

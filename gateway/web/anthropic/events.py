@@ -82,16 +82,16 @@ class MessageEvents:
         )
 
     def _of(self, payload: bytes) -> bytes:
-        chunk = chat_completions.read(payload)
+        chunk = chat_completions.decode_chat_completion(payload)
         if chunk.error is not None:
             raise StreamInterrupted
-        self._counted = chunk.counted or self._counted
+        self._counted = chunk.parsed_usage or self._counted
         events = []
         # With usage in every chunk the last of them has no choices and ends nothing.
         for choice in chunk.choices[:1]:
-            said = (choice.delta if not self._mute else None) or chat_completions.Said()
-            if said.thought:
-                events += [self._in("thinking"), self._delta("thinking_delta", "thinking", said.thought)]
+            said = (choice.delta if not self._mute else None) or chat_completions.ChatMessage()
+            if said.reasoning_text:
+                events += [self._in("thinking"), self._delta("thinking_delta", "thinking", said.reasoning_text)]
             if said.text:
                 events += [self._in("text"), self._delta("text_delta", "text", said.text)]
             events += [self._call(call) for call in said.tool_calls or ()]
@@ -103,7 +103,7 @@ class MessageEvents:
         """A block of this kind is the open one."""
         return b"" if self._open == kind else self._start(kind, _STARTS[kind])
 
-    def _call(self, call: chat_completions.ToolCall) -> bytes:
+    def _call(self, call: chat_completions.ChatToolCall) -> bytes:
         started = b""
         if call.index not in self._calls:
             block = {

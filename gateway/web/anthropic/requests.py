@@ -25,7 +25,7 @@ BILLING = "x-anthropic-billing-header"
 """Claude Code begins its system prompt with this, other in each request: nothing after it could ever be cached."""
 
 _MESSAGES = msgspec.json.Decoder(wire.MessagesBody)
-_COUNTED = msgspec.json.Decoder(wire.CountedBody)
+_COUNTED = msgspec.json.Decoder(wire.CountTokensBody)
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
     warms: bool
 
 
-def read_message(body: bytes) -> MessageRequest:
+def decode_message_request(body: bytes) -> MessageRequest:
     """The chat request in a body of /v1/messages. Raises BadRequest that names the field."""
     read, fields = typed_bodies.read(body, _MESSAGES)
     # Engines compute no prompt for an answer of no tokens.
@@ -49,7 +49,7 @@ def read_message(body: bytes) -> MessageRequest:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if read.metadata is not None and read.metadata.user_id is not None:
         chat["user"] = read.metadata.user_id
-    request = inference_requests.decode(Surface.CHAT, msgspec.json.encode(chat))
+    request = inference_requests.decode_request(Surface.CHAT, msgspec.json.encode(chat))
     return MessageRequest(
         # As at Anthropic's, where clients ask for more than most models here can say.
         chat=msgspec.structs.replace(request, shortens=True),
@@ -58,15 +58,15 @@ def read_message(body: bytes) -> MessageRequest:
     )
 
 
-def read_counted(body: bytes) -> InferenceRequest:
+def decode_count_request(body: bytes) -> InferenceRequest:
     """The same for /v1/messages/count_tokens, which has no max_tokens."""
     read, fields = typed_bodies.read(body, _COUNTED)
-    return inference_requests.decode(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
+    return inference_requests.decode_request(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
 
 
-def _chat(read: wire.CountedBody, fields: Mapping[str, msgspec.Raw]) -> Json:
+def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json:
     """The fields of a chat request, less those that bound its answer."""
-    chat: Json = {name: value for name, value in fields.items() if name not in wire.OWN}
+    chat: Json = {name: value for name, value in fields.items() if name not in wire.TRANSLATED_FIELDS}
     chat |= {"model": read.model, "messages": _messages(read)}
     if read.messages and read.messages[-1].role == "assistant" and "tool_calls" not in chat["messages"][-1]:
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -95,7 +95,7 @@ def _chat(read: wire.CountedBody, fields: Mapping[str, msgspec.Raw]) -> Json:
     return chat
 
 
-def _tool(at: int, tool: wire.Tool) -> Json:
+def _tool(at: int, tool: wire.AnthropicTool) -> Json:
     if tool.type not in (None, "custom") or tool.input_schema is None:
         kind = f"of type {tool.type!r} " if tool.type not in (None, "custom") else "without input_schema "
         raise BadRequest(f"tools[{at}]: a tool {kind}is not supported.", param=f"tools[{at}]")
@@ -107,7 +107,7 @@ def _tool(at: int, tool: wire.Tool) -> Json:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(choice: wire.ToolChoice) -> str | Json:
+def _tool_choice(choice: wire.AnthropicToolChoice) -> str | Json:
     if choice.type == "tool":
         if choice.name is None:
             raise BadRequest("tool_choice must name a tool.", param="tool_choice.name")
@@ -115,7 +115,7 @@ def _tool_choice(choice: wire.ToolChoice) -> str | Json:
     return {"auto": "auto", "any": "required", "none": "none"}[choice.type]
 
 
-def _messages(read: wire.CountedBody) -> list[Json]:
+def _messages(read: wire.CountTokensBody) -> list[Json]:
     messages: list[Json] = []
     system = [read.system] if isinstance(read.system, str) else [block.text for block in read.system or ()]
     system = [text for text in system if text and not text.startswith(BILLING)]
@@ -134,7 +134,7 @@ def _messages(read: wire.CountedBody) -> list[Json]:
     return [{**message, "content": _plain(message["content"])} for message in messages]
 
 
-def _add_user(messages: list[Json], blocks: Sequence[wire.Block], where: str) -> None:
+def _add_user(messages: list[Json], blocks: Sequence[wire.ContentBlock], where: str) -> None:
     parts: list[Json] = []
     for block in blocks:
         if isinstance(block, wire.ToolResultBlock):
@@ -153,7 +153,7 @@ def _add_user(messages: list[Json], blocks: Sequence[wire.Block], where: str) ->
         messages.append({"role": "user", "content": parts})
 
 
-def _add_assistant(messages: list[Json], blocks: Sequence[wire.Block], where: str) -> None:
+def _add_assistant(messages: list[Json], blocks: Sequence[wire.ContentBlock], where: str) -> None:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": []})
     turn = messages[-1]
@@ -175,7 +175,7 @@ def _blocks(content: str | Iterable[Any]) -> list[Any]:
     return list(content)
 
 
-def _parts(block: wire.Block, where: str) -> list[Json]:
+def _parts(block: wire.ContentBlock, where: str) -> list[Json]:
     """The content parts that say the same in chat completions. Raises BadRequest for a block out of place."""
     match block:
         case wire.TextBlock(text=text):

@@ -72,10 +72,10 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking", tag_field="type
 
 
 class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag="redacted_thinking", tag_field="type"):
-    """Thinking that only its author can read."""
+    """ThinkingConfig that only its author can read."""
 
 
-Block = (
+ContentBlock = (
     TextBlock
     | ImageBlock
     | DocumentBlock
@@ -87,14 +87,14 @@ Block = (
 )
 
 
-class Message(msgspec.Struct, frozen=True):
+class AnthropicMessage(msgspec.Struct, frozen=True):
     """`system`: a reminder in the middle of a conversation, as Claude Code sends it."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | list[ContentBlock]
 
 
-class Tool(msgspec.Struct, frozen=True):
+class AnthropicTool(msgspec.Struct, frozen=True):
     """A tool of the client's own. Those that Anthropic's servers run have another `type`."""
 
     name: str
@@ -104,13 +104,13 @@ class Tool(msgspec.Struct, frozen=True):
     type: str | None = None
 
 
-class ToolChoice(msgspec.Struct, frozen=True):
+class AnthropicToolChoice(msgspec.Struct, frozen=True):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
 
-class Thinking(msgspec.Struct, frozen=True):
+class ThinkingConfig(msgspec.Struct, frozen=True):
     """Only `disabled` and `enabled` are for a template to know; what else there is leaves it to the model."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -128,34 +128,34 @@ class OutputConfig(msgspec.Struct, frozen=True):
     format: OutputFormat | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True):
+class MessageMetadata(msgspec.Struct, frozen=True):
     user_id: str | None = None
 
 
-class CountedBody(msgspec.Struct, frozen=True):
+class CountTokensBody(msgspec.Struct, frozen=True):
     """POST /v1/messages/count_tokens: what goes into the prompt."""
 
     model: str
-    messages: list[Message]
+    messages: list[AnthropicMessage]
     system: str | list[TextBlock] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     mcp_servers: list[Any] | None = None
 
 
-class MessagesBody(CountedBody, frozen=True, kw_only=True):
+class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     """POST /v1/messages. `max_tokens`: 0 wants the prompt in a cache, and no answer."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=0)]
     stop_sequences: list[str] | None = None
     stream: bool | None = None
-    metadata: Metadata | None = None
+    metadata: MessageMetadata | None = None
 
 
-OWN = frozenset(
+TRANSLATED_FIELDS = frozenset(
     {
         *(
             "model",

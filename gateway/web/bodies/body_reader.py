@@ -19,7 +19,7 @@ JOINED_BYTES_MAX = 1024**2
 """Chunks of a longer body are put together as they come: joined in the end, ten megabytes are a long moment."""
 
 
-class Bodies:
+class BodyBudget:
     """Those of one process. `body_bytes_max`: of each; `bytes_held`: what has come of those being read."""
 
     def __init__(self, body_bytes_max: int) -> None:
@@ -27,9 +27,9 @@ class Bodies:
         self.bytes_held = 0
 
     @contextmanager
-    def reading(self) -> Iterator["Body"]:
+    def reading(self) -> Iterator["BodyReader"]:
         """One body; what it held is given back on every ending."""
-        body = Body(self)
+        body = BodyReader(self)
         try:
             yield body
         finally:
@@ -42,10 +42,10 @@ class Bodies:
         self.bytes_held += size
 
 
-class Body:
+class BodyReader:
     """One body that is being read."""
 
-    def __init__(self, among: Bodies) -> None:
+    def __init__(self, among: BodyBudget) -> None:
         self.size = 0
         self._among = among
         self._chunks: list[bytes] = []

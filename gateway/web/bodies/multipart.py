@@ -19,7 +19,7 @@ PIECE_BYTES = 256 * 1024
 NAME_MAX = 255
 
 
-class Form:
+class MultipartForm:
     """One request's, part by part. `idle_seconds_max`: longest wait for more of it.
 
     Raises BadRequest, BodyTimeout, UnsupportedEncoding.
@@ -68,16 +68,16 @@ class Form:
             raise BadRequest("The form cannot be read.") from err
 
 
-class Upload:
+class FileUpload:
     """The one file of a form. `fields`, `name`: known when its content has been read."""
 
     def __init__(self, http: web.Request, idle_seconds_max: float) -> None:
         self.fields: dict[str, str] = {}
         self.name: str | None = None
-        self._form = Form(http, idle_seconds_max)
+        self._form = MultipartForm(http, idle_seconds_max)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The file's content. Raises what Form raises."""
+        """The file's content. Raises what MultipartForm raises."""
         async for part in self._form.parts():
             if part.name == "file":
                 if self.name is not None:

@@ -1,4 +1,4 @@
-"""Bodies of translated APIs: typed, with every field beside as the bytes that it was."""
+"""BodyBudget of translated APIs: typed, with every field beside as the bytes that it was."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Connections of one listener: how many each address may have, whatever comes in on them.
+"""ConnectionLimiter of one listener: how many each address may have, whatever comes in on them.
 
 A connection costs memory before its first byte, and who sends headers byte by byte holds it for as long as the
 listener waits (slowloris). So who has as many as are allowed gets an answer at once, and no more of our memory.
@@ -14,14 +14,14 @@ from gateway.domain.errors import TooManyConnections
 from gateway.settings.types import Address, Network, address_of
 from gateway.tenants.auth_throttle import place
 
-NewProtocol = Callable[[], asyncio.Protocol]
+ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
-class Connections:
-    """`each_max`: of one address. `trusted`: whose are not counted."""
+class ConnectionLimiter:
+    """`per_address_max`: of one address. `trusted`: whose are not counted."""
 
-    def __init__(self, each_max: int, trusted: Sequence[Network] = ()) -> None:
-        self._each_max = each_max
+    def __init__(self, per_address_max: int, trusted: Sequence[Network] = ()) -> None:
+        self._per_address_max = per_address_max
         self._trusted = trusted
         self._open: Counter[int | None] = Counter()
 
@@ -29,14 +29,14 @@ class Connections:
         """Addresses that have any."""
         return len(self._open)
 
-    def counted(self, new: NewProtocol) -> NewProtocol:
+    def counted(self, new: ProtocolFactory) -> ProtocolFactory:
         """What a server makes for each connection, and counts."""
-        return lambda: Counted(self, new())
+        return lambda: CountedConnection(self, new())
 
     def enter(self, address: Address) -> bool:
         """One more from there. False: it has as many as it may."""
         at = place(address)
-        if self._open[at] >= self._each_max and not any(address in network for network in self._trusted):
+        if self._open[at] >= self._per_address_max and not any(address in network for network in self._trusted):
             return False
         self._open[at] += 1
         return True
@@ -48,18 +48,18 @@ class Connections:
             del self._open[at]
 
 
-class Counted(asyncio.Protocol):
+class CountedConnection(asyncio.Protocol):
     """One connection: everything goes on to `inner`, unless it may not come in."""
 
-    def __init__(self, among: Connections, inner: asyncio.Protocol) -> None:
-        self._among = among
+    def __init__(self, limiter: ConnectionLimiter, inner: asyncio.Protocol) -> None:
+        self._limiter = limiter
         self._inner: asyncio.Protocol | None = inner
         self._address: Address | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")
         address = address_of(peer[0]) if isinstance(peer, tuple) else None
-        if address is not None and not self._among.enter(address):
+        if address is not None and not self._limiter.enter(address):
             self._inner = None
             # uvloop's own transports are none of asyncio's.
             cast(asyncio.WriteTransport, transport).write(_refusal())
@@ -86,7 +86,7 @@ class Counted(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._address is not None:
-            self._among.leave(self._address)
+            self._limiter.leave(self._address)
         if self._inner is not None:
             self._inner.connection_lost(exc)
 

@@ -1,4 +1,4 @@
-"""Browsers: which pages' scripts may call the API and read its answers (CORS).
+"""CrossOriginPolicy: which pages' scripts may call the API and read its answers (CORS).
 
     OPTIONS, Origin, Access-Control-Request-Method   ->   204, what may be sent: asked by the browser, without a key
     POST, Origin, Authorization                      ->   an answer that the page may read
@@ -25,7 +25,7 @@ _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+( *, *[A-Za-z0-9!#$%&'*+.^_`|~-
 _LOOPBACK = re.compile(r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 
-class Browsers:
+class CrossOriginPolicy:
     """`origins`: pages that may; `*`: all. `asks_for_keys`: where nobody has to show one, all are those of this
     machine, or any page that somebody here looks at could have the models work for it.
     """

@@ -21,8 +21,8 @@ from gateway.domain.errors import BadRequest, PayloadTooLarge
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.bodies import media_check
-from gateway.web.bodies.body_reader import Body
-from gateway.web.bodies.multipart import Form
+from gateway.web.bodies.body_reader import BodyReader
+from gateway.web.bodies.multipart import MultipartForm
 from gateway.web.exchange import HttpExchange
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, MODEL_NAME_MAX, NO_TOKENS
 from gateway.web.request_identity import set_caller
@@ -51,7 +51,7 @@ class FormExchange(HttpExchange):
         bytes_max = self._bodies.body_bytes_max
         if (self._http.content_length or 0) > bytes_max:
             raise PayloadTooLarge(bytes_max)
-        form, parts = Form(self._http, self._body_seconds_max), list[Part]()
+        form, parts = MultipartForm(self._http, self._body_seconds_max), list[Part]()
         with self._bodies.reading() as held:
             async for came in form.parts():
                 if len(parts) == PARTS_MAX:
@@ -63,8 +63,8 @@ class FormExchange(HttpExchange):
         return decode(self.surface, parts, digest.hexdigest() if digest is not None else "")
 
 
-async def _read(came: BodyPartReader, form: Form, held: Body, bytes_max: int) -> Part:
-    """One part, within what is left for it. Raises what Form raises, PayloadTooLarge, Overloaded."""
+async def _read(came: BodyPartReader, form: MultipartForm, held: BodyReader, bytes_max: int) -> Part:
+    """One part, within what is left for it. Raises what MultipartForm raises, PayloadTooLarge, Overloaded."""
     name, head = _head(came)
     content = bytearray()
     is_file, before = came.filename is not None, held.size + len(head)

@@ -101,8 +101,8 @@ class BatchHandlers:
         seconds = _window_seconds(asked.completion_window)
         after = asked.output_expires_after or ExpiresAfter()
         kept = kept_seconds(after.anchor, "created_at", after.seconds)
-        assert self._kept.shelf is not None
-        file = await self._kept.shelf.get(tenant.id, asked.input_file_id)
+        assert self._kept.tenant_files is not None
+        file = await self._kept.tenant_files.get(tenant.id, asked.input_file_id)
         if file is None or file.purpose != "batch":
             why = "does not exist" if file is None else "was not uploaded with purpose `batch`"
             raise BadRequest(f"The file {asked.input_file_id[:100]!r} {why}.", param="input_file_id")

@@ -7,7 +7,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.bodies.body_decoding import unhurried
-from gateway.web.openai.inference_requests import decode
+from gateway.web.openai.inference_requests import decode_request
 
 
 class OpenAIDialect:
@@ -17,7 +17,7 @@ class OpenAIDialect:
         self.surface = surface
 
     async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        return await unhurried(body, partial(decode, self.surface))
+        return await unhurried(body, partial(decode_request, self.surface))
 
     def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         pass

@@ -17,7 +17,7 @@ from gateway.domain.errors import (
     StorageExceeded,
 )
 from gateway.files.tenant_files import Label, TenantFiles, TooLarge
-from gateway.web.bodies.multipart import Upload
+from gateway.web.bodies.multipart import FileUpload
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.stored.file_contents import content
 from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
@@ -32,12 +32,12 @@ Json = dict[str, Any]
 
 
 class FileHandlers:
-    """`shelf`: None keeps nothing. `idle_seconds_max`: longest silence of a client that sends or reads."""
+    """`tenant_files`: None keeps nothing. `idle_seconds_max`: longest silence of a client that sends or reads."""
 
     def __init__(
-        self, shelf: TenantFiles | None, tenant_of: AuthenticateTenant, *, idle_seconds_max: float
+        self, tenant_files: TenantFiles | None, tenant_of: AuthenticateTenant, *, idle_seconds_max: float
     ) -> None:
-        self._maybe_shelf = shelf
+        self._maybe_tenant_files = tenant_files
         self._tenant_of = tenant_of
         self._idle_seconds_max = idle_seconds_max
 
@@ -52,19 +52,19 @@ class FileHandlers:
         ]
 
     @property
-    def _shelf(self) -> TenantFiles:
-        if self._maybe_shelf is None:
+    def _tenant_files(self) -> TenantFiles:
+        if self._maybe_tenant_files is None:
             raise NotFound("Files are not kept here: the gateway has no database.")
-        return self._maybe_shelf
+        return self._maybe_tenant_files
 
     async def create(self, http: web.Request) -> bytes:
-        tenant, shelf = await self._tenant_of(http), self._shelf
-        bounds = shelf.bounds
+        tenant, tenant_files = await self._tenant_of(http), self._tenant_files
+        bounds = tenant_files.bounds
         if (http.content_length or 0) > bounds.file_bytes_max + 65536:
             raise PayloadTooLarge(bounds.file_bytes_max)
-        upload = Upload(http, self._idle_seconds_max)
+        upload = FileUpload(http, self._idle_seconds_max)
         try:
-            file = await shelf.put(tenant.id, upload.pieces(), lambda: _label(upload))
+            file = await tenant_files.put(tenant.id, upload.pieces(), lambda: _label(upload))
         except TooLarge as err:
             raise PayloadTooLarge(err.bytes_max) from err
         except NoRoom as err:
@@ -74,7 +74,7 @@ class FileHandlers:
     async def list_all(self, http: web.Request) -> bytes:
         tenant, page = await self._tenant_of(http), requested_page(http, limit=FILES_MAX, limit_max=FILES_MAX)
         try:
-            found, more = await self._shelf.page(tenant.id, page, http.query.get("purpose"))
+            found, more = await self._tenant_files.page(tenant.id, page, http.query.get("purpose"))
         except NoSuchPlace as err:
             raise BadRequest(f"There is no file {(page.after or '')[:100]!r}.", param="after") from err
         return listed([file_object(file) for file in found], more)
@@ -84,7 +84,7 @@ class FileHandlers:
 
     async def delete(self, http: web.Request) -> bytes:
         file = await self._found(http)
-        if await self._shelf.delete(file) == "in use":
+        if await self._tenant_files.delete(file) == "in use":
             raise FileInUse
         return msgspec.json.encode({"id": file.id, "object": "file", "deleted": True})
 
@@ -92,7 +92,7 @@ class FileHandlers:
         """As it was uploaded."""
 
         async def find() -> tuple[TenantFiles, StoredFile]:
-            return self._shelf, await self._found(http)
+            return self._tenant_files, await self._found(http)
 
         return await content(
             http,
@@ -104,7 +104,7 @@ class FileHandlers:
 
     async def _found(self, http: web.Request) -> StoredFile:
         tenant = await self._tenant_of(http)
-        file = await self._shelf.get(tenant.id, http.match_info["file"])
+        file = await self._tenant_files.get(tenant.id, http.match_info["file"])
         if file is None or file.purpose == MESSAGE_BATCH:
             raise _not_found(http)
         return file
@@ -150,7 +150,7 @@ def kept_seconds(anchor: object, anchors: str, seconds: object) -> int | None:
     return seconds
 
 
-def _label(upload: Upload) -> Label:
+def _label(upload: FileUpload) -> Label:
     fields: Mapping[str, str] = upload.fields
     purpose = fields.get("purpose")
     if purpose not in PURPOSES:

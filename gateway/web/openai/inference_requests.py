@@ -158,7 +158,7 @@ _READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
 }
 
 
-def decode(surface: Surface, body: bytes) -> InferenceRequest:
+def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
     """The request in a body. Raises BadRequest that names the field."""
     try:
         # Values that stay raw are not looked into, and a worker may choke on what is no text.
@@ -218,17 +218,17 @@ def _read(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> A
 
 def _chat(body: bytes) -> ChatBody:
     """What is read of a long one, its very long strings in slices."""
-    decode: Callable[[bytes], ChatBody] = _READERS[Surface.CHAT].decode
+    decode_request: Callable[[bytes], ChatBody] = _READERS[Surface.CHAT].decode
     try:
         rest, strings = taken_out(body)
     except msgspec.DecodeError:
-        return decode(body)  # Which says of what is wrong where it is.
+        return decode_request(body)  # Which says of what is wrong where it is.
     if strings:
-        read = decode(rest)
+        read = decode_request(rest)
         read.messages, count = put_back(read.messages, strings)
         if count == len(strings):
             return read
-    return decode(body)  # Some are elsewhere.
+    return decode_request(body)  # Some are elsewhere.
 
 
 def _prompt(surface: Surface, read: Any) -> list[Any]:

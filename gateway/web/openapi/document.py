@@ -99,8 +99,8 @@ def _bodies() -> Mapping[Surface | str, Any]:
     return {
         **{surface: inference_requests.body_type(surface) for surface in _TITLES if surface not in FORMS},
         Surface.MESSAGES: anthropic.MessagesBody,
-        Surface.RESPONSES: responses.Body,
-        "count_tokens": anthropic.CountedBody,
+        Surface.RESPONSES: responses.ResponsesBody,
+        "count_tokens": anthropic.CountTokensBody,
     }
 
 

@@ -1,4 +1,4 @@
-"""Chat completions to responses: whole answers, and the objects that streams share with them."""
+"""ChatCompletion completions to responses: whole answers, and the objects that streams share with them."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import msgspec
 
 from gateway.domain.errors import GatewayError, WorkerError
 from gateway.telemetry.record import Usage
-from gateway.web.openai.chat_completions import Chat, Choice
+from gateway.web.openai.chat_completions import ChatCompletion, ChatChoice
 from gateway.web.responses import wire
 from gateway.web.responses.items import new_id
-from gateway.web.responses.tools import Tool, Tools, text_of
+from gateway.web.responses.tools import ClientTool, ChatTools, input_text_of
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ NAMES = {
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def opening(identity: str, created: float, read: wire.Body, *, stored: bool) -> Json:
+def opening(identity: str, created: float, read: wire.ResponsesBody, *, stored: bool) -> Json:
     """What a response is before anything is said."""
     text: Json = {"format": {"type": "text"}}
     if read.text is not None and read.text.format is not None:
@@ -92,7 +92,7 @@ def failed(response: Json, error: GatewayError) -> Json:
     return response | {"status": "failed", "error": {"code": code, "message": message}}
 
 
-def output_of(chat: Chat, response: str, tools: Tools) -> tuple[list[Json], Choice]:
+def output_of(chat: ChatCompletion, response: str, tools: ChatTools) -> tuple[list[Json], ChatChoice]:
     """The items of a whole answer, and its choice. `response`: its id. Raises WorkerError when there is none."""
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
@@ -100,9 +100,9 @@ def output_of(chat: Chat, response: str, tools: Tools) -> tuple[list[Json], Choi
     said = choice.message
     assert said is not None
     output = []
-    if said.thought:
-        output.append(reasoning(new_id("reasoning", response), said.thought))
-    if said.speaks:
+    if said.reasoning_text:
+        output.append(reasoning(new_id("reasoning", response), said.reasoning_text))
+    if said.has_text:
         output.append(message(new_id("message", response), [text(said.text, choice.token_logprobs)]))
     for at, made in enumerate(said.tool_calls or ()):
         tool = tools.called(made.function.name or "")
@@ -127,9 +127,9 @@ def thought(said: str) -> Json:
     return {"type": "reasoning_text", "text": said}
 
 
-def call(identity: str, call_id: str, tool: Tool, arguments: str, status: str = "completed") -> Json:
+def call(identity: str, call_id: str, tool: ClientTool, arguments: str, status: str = "completed") -> Json:
     """Of a function, or of a tool that takes a text."""
-    given = {"input": text_of(arguments)} if tool.free else {"arguments": arguments}
+    given = {"input": input_text_of(arguments)} if tool.takes_text else {"arguments": arguments}
     return {
         "id": identity,
         "type": tool.kind,
@@ -152,7 +152,7 @@ def usage(counted: Usage) -> Json:
     }
 
 
-def _tool_choice(read: wire.Body) -> str | Json:
+def _tool_choice(read: wire.ResponsesBody) -> str | Json:
     if isinstance(read.tool_choice, msgspec.Struct):
         choice: Json = msgspec.to_builtins(read.tool_choice)
         return choice

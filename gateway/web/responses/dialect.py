@@ -114,9 +114,9 @@ class ResponsesDialect:
 
     async def whole(self, body: bytes) -> bytes:
         assert self._asked is not None
-        chat = chat_completions.read(body)
+        chat = chat_completions.decode_chat_completion(body)
         output, choice = answers.output_of(chat, self._id, self._asked.tools)
-        return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.counted))
+        return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.parsed_usage))
 
     def error(self, error: GatewayError) -> bytes:
         return error.body(answers.NAMES)

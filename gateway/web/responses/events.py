@@ -24,13 +24,13 @@ from gateway.telemetry.record import Usage
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers
 from gateway.web.responses.items import new_id
-from gateway.web.responses.tools import Tool, Tools
+from gateway.web.responses.tools import ClientTool, ChatTools
 
 Json = dict[str, Any]
 Events = list[tuple[str, Json]]
 
 
-class Text:
+class StreamedMessage:
     """A message. Its part's place is the first."""
 
     def __init__(self, at: int, response: str) -> None:
@@ -61,7 +61,7 @@ class Text:
         ]
 
 
-class Thought:
+class StreamedReasoning:
     """Reasoning. It has one part, as a message has."""
 
     def __init__(self, at: int, response: str) -> None:
@@ -89,10 +89,10 @@ class Thought:
         ]
 
 
-class Call:
+class StreamedToolCall:
     """A call of a function, or of a tool that takes a text, which is there when all of it has come."""
 
-    def __init__(self, at: int, call: chat_completions.ToolCall, response: str, tool: Tool) -> None:
+    def __init__(self, at: int, call: chat_completions.ChatToolCall, response: str, tool: ClientTool) -> None:
         self._id = new_id(tool.kind, response)
         self._where = {"item_id": self._id, "output_index": at}
         self._call_id = call.id or f"call_{call.index}"
@@ -106,14 +106,14 @@ class Call:
 
     def more(self, arguments: str) -> Events:
         self._said.append(arguments)
-        if self._tool.free:
+        if self._tool.takes_text:
             return []
         return [("response.function_call_arguments.delta", {**self._where, "delta": arguments})]
 
     def done(self) -> tuple[Json, Events]:
         arguments = "".join(self._said)
         item = answers.call(self._id, self._call_id, self._tool, arguments)
-        if self._tool.free:
+        if self._tool.takes_text:
             text = item["input"]
             return item, [
                 ("response.custom_tool_call_input.delta", {**self._where, "delta": text}),
@@ -126,7 +126,7 @@ class Call:
 class ResponseEvents:
     """One stream. `response`: as it is before anything is said. `tools`: those of the request."""
 
-    def __init__(self, response: Json, tools: Tools) -> None:
+    def __init__(self, response: Json, tools: ChatTools) -> None:
         self.response = response
         self._tools = tools
         self.finish: str | None = None
@@ -134,7 +134,7 @@ class ResponseEvents:
         self._id: str = response["id"]
         self._payloads = Payloads()
         self._number = 0
-        self._open: Text | Thought | Call | None = None
+        self._open: StreamedMessage | StreamedReasoning | StreamedToolCall | None = None
         self._call_index: int | None = None
         self._output: list[Json] = []
 
@@ -166,15 +166,15 @@ class ResponseEvents:
         return self._written([(f"response.{response['status']}", {"response": response})])
 
     def _of(self, payload: bytes) -> bytes:
-        chunk = chat_completions.read(payload)
+        chunk = chat_completions.decode_chat_completion(payload)
         if chunk.error is not None:
             raise StreamInterrupted
-        self.usage = chunk.counted or self.usage
+        self.usage = chunk.parsed_usage or self.usage
         events: Events = []
         for choice in chunk.choices[:1]:
-            said = choice.delta or chat_completions.Said()
-            if said.thought:
-                events += self._thought(said.thought)
+            said = choice.delta or chat_completions.ChatMessage()
+            if said.reasoning_text:
+                events += self._thought(said.reasoning_text)
             if said.text:
                 events += self._text(said.text, choice.token_logprobs)
             for call in said.tool_calls or ():
@@ -184,25 +184,25 @@ class ResponseEvents:
 
     def _thought(self, text: str) -> Events:
         events: Events = []
-        if not isinstance(self._open, Thought):
-            events = self._start(Thought(self._next, self._id))
-        assert isinstance(self._open, Thought)
+        if not isinstance(self._open, StreamedReasoning):
+            events = self._start(StreamedReasoning(self._next, self._id))
+        assert isinstance(self._open, StreamedReasoning)
         return events + self._open.more(text)
 
     def _text(self, text: str, logprobs: list[Any]) -> Events:
         events: Events = []
-        if not isinstance(self._open, Text):
-            events = self._start(Text(self._next, self._id))
-        assert isinstance(self._open, Text)
+        if not isinstance(self._open, StreamedMessage):
+            events = self._start(StreamedMessage(self._next, self._id))
+        assert isinstance(self._open, StreamedMessage)
         return events + self._open.more(text, logprobs)
 
-    def _called(self, call: chat_completions.ToolCall) -> Events:
+    def _called(self, call: chat_completions.ChatToolCall) -> Events:
         events: Events = []
-        if not isinstance(self._open, Call) or call.index != self._call_index:
+        if not isinstance(self._open, StreamedToolCall) or call.index != self._call_index:
             tool = self._tools.called(call.function.name or "")
-            events = self._start(Call(self._next, call, self._id, tool))
+            events = self._start(StreamedToolCall(self._next, call, self._id, tool))
             self._call_index = call.index
-        assert isinstance(self._open, Call)
+        assert isinstance(self._open, StreamedToolCall)
         return events + (self._open.more(call.function.arguments) if call.function.arguments else [])
 
     @property
@@ -210,7 +210,7 @@ class ResponseEvents:
         """The place of an item that begins now."""
         return len(self._output) + (self._open is not None)
 
-    def _start(self, item: Text | Thought | Call) -> Events:
+    def _start(self, item: StreamedMessage | StreamedReasoning | StreamedToolCall) -> Events:
         closed = self._closed()
         self._open = item
         return closed + item.added()

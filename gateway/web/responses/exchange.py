@@ -8,36 +8,36 @@ from aiohttp import web
 
 from gateway.database.response_store import ResponseStore
 from gateway.domain.errors import BadRequest, GatewayError
-from gateway.domain.request import InferenceRequest, Wishes
+from gateway.domain.request import InferenceRequest, QueueHeaders
 from gateway.domain.tenant import Tenant
 from gateway.web.exchange import HttpExchange
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.stored_responses import shown
-from gateway.web.stored.background_responses import Run, Runs
+from gateway.web.stored.background_responses import BackgroundResponse, BackgroundResponses
 
 
 class ResponsesExchange(HttpExchange):
     """See Exchange. `parted` is set when it goes on in the background as `run`; its client is told by `tell`."""
 
     def __init__(
-        self, http: web.Request, store: ResponseStore | None, runs: Runs | None, **more: Any
+        self, http: web.Request, store: ResponseStore | None, runs: BackgroundResponses | None, **more: Any
     ) -> None:
         super().__init__(http, lambda request_id: ResponsesDialect(request_id, store), **more)
         assert isinstance(self._dialect, ResponsesDialect)
         self._responses = self._dialect
         self._runs = runs
         self.parted = asyncio.Event()
-        self.run: Run | None = None
+        self.run: BackgroundResponse | None = None
 
     @property
     def begun(self) -> bool:
         return self.run is not None or super().begun
 
     @property
-    def wishes(self) -> Wishes:
+    def queue_headers(self) -> QueueHeaders:
         """In the background nobody's patience ends, and nobody waits for a sign of life."""
-        wishes = super().wishes
-        return wishes if self.run is None else Wishes(service_class=wishes.service_class)
+        queue_headers = super().queue_headers
+        return queue_headers if self.run is None else QueueHeaders(service_class=queue_headers.service_class)
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
         request = await super().request(tenant)

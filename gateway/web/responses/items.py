@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.web.responses import wire
-from gateway.web.responses.tools import arguments_of, function_name
+from gateway.web.responses.tools import arguments_with_text, function_name
 
 Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
 }
-_RESULTS = wire.FunctionCallOutput | wire.CustomCallOutput
+_RESULTS = wire.FunctionCallOutputItem | wire.CustomToolCallOutputItem
 
 
 REFERENCE = "item_reference"
@@ -105,7 +105,7 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
     shown: list[Json] = []
     for at, item in enumerate(items):
         try:
-            read = msgspec.convert(item, wire.Item)
+            read = msgspec.convert(item, wire.InputItem)
         except msgspec.ValidationError as err:
             where = f"input[{at - own_from}]"
             raise BadRequest(f"{where}: {err}.", param=where) from err
@@ -114,7 +114,7 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
             turns.append({"role": "user", "content": shown})
             shown = []
         match read:
-            case wire.Message(role="system" | "developer", content=content):
+            case wire.MessageItem(role="system" | "developer", content=content):
                 parts = _parts(content)
                 text = "\n".join(part["text"] for part in parts if part["type"] == "text")
                 if any(part["type"] != "text" for part in parts):
@@ -124,29 +124,29 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
                     turns.append({"role": "system", "content": text})
                 else:
                     system.append(text)
-            case wire.Message(role="user", content=content):
+            case wire.MessageItem(role="user", content=content):
                 if turns and turns[-1]["role"] == "user" and isinstance(turns[-1]["content"], list):
                     turns[-1]["content"] += _parts(content)
                 else:
                     turns.append({"role": "user", "content": _plain(_parts(content))})
-            case wire.Message(content=content):
+            case wire.MessageItem(content=content):
                 turn = _assistant(turns, anew="content")
                 turn["content"] = _plain(_parts(content))
-            case wire.FunctionCall() | wire.CustomCall():
-                arguments = arguments_of(read.input) if isinstance(read, wire.CustomCall) else read.arguments
+            case wire.FunctionCallItem() | wire.CustomToolCallItem():
+                arguments = arguments_with_text(read.input) if isinstance(read, wire.CustomToolCallItem) else read.arguments
                 call = {"name": function_name(read.name, read.namespace), "arguments": arguments}
                 _assistant(turns).setdefault("tool_calls", []).append(
                     {"id": read.call_id, "type": "function", "function": call}
                 )
             case (
-                wire.FunctionCallOutput(call_id=call_id, output=output)
-                | wire.CustomCallOutput(call_id=call_id, output=output)
+                wire.FunctionCallOutputItem(call_id=call_id, output=output)
+                | wire.CustomToolCallOutputItem(call_id=call_id, output=output)
             ):
                 parts = _parts(output)
                 texts = [part["text"] for part in parts if part["type"] == "text"]
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
                 shown += [part for part in parts if part["type"] != "text"]
-            case wire.Reasoning():
+            case wire.ReasoningItem():
                 texts = [part.text for part in read.content or read.summary or ()]
                 if texts:
                     _assistant(turns, anew="reasoning_content")["reasoning_content"] = "\n".join(texts)
@@ -168,19 +168,19 @@ def _assistant(turns: list[Json], anew: str = "") -> Json:
     return turns[-1]
 
 
-def _parts(content: str | Sequence[wire.Part]) -> list[Json]:
+def _parts(content: str | Sequence[wire.ContentPart]) -> list[Json]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [_part(part) for part in content]
 
 
-def _part(part: wire.Part) -> Json:
+def _part(part: wire.ContentPart) -> Json:
     match part:
-        case wire.InputText(text=text) | wire.OutputText(text=text) | wire.Refusal(refusal=text):
+        case wire.InputTextPart(text=text) | wire.OutputTextPart(text=text) | wire.RefusalPart(refusal=text):
             return {"type": "text", "text": text}
-        case wire.InputImage(image_url=str(url), detail=detail):
+        case wire.InputImagePart(image_url=str(url), detail=detail):
             return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
-        case wire.InputFile(file_data=str(data), filename=name):
+        case wire.InputFilePart(file_data=str(data), filename=name):
             return {"type": "file", "file": {"file_data": data, "filename": name or "file"}}
     raise BadRequest(
         "Images are sent as data or by their URL, files as data; neither is known by an id.", param="input"

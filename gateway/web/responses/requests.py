@@ -9,25 +9,25 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.web.bodies import typed_bodies
 from gateway.web.openai import inference_requests
 from gateway.web.responses import items, wire
-from gateway.web.responses.tools import Tools
+from gateway.web.responses.tools import ChatTools
 
 Json = dict[str, Any]
 
-_BODY = msgspec.json.Decoder(wire.Body)
+_BODY = msgspec.json.Decoder(wire.ResponsesBody)
 LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`context`: all items of the conversation; this request's own begin at `own_from`."""
 
-    body: wire.Body
+    body: wire.ResponsesBody
     chat: InferenceRequest
-    tools: Tools
+    tools: ChatTools
     context: list[Json]
     own_from: int
 
 
-def read_body(body: bytes) -> tuple[wire.Body, dict[str, msgspec.Raw]]:
+def read_body(body: bytes) -> tuple[wire.ResponsesBody, dict[str, msgspec.Raw]]:
     """The body, and its fields as they came. Raises BadRequest that names the field."""
     read, fields = typed_bodies.read(body, _BODY)
     for name in ("conversation", "prompt"):
@@ -37,13 +37,13 @@ def read_body(body: bytes) -> tuple[wire.Body, dict[str, msgspec.Raw]]:
 
 
 def chat_request(
-    read: wire.Body, fields: dict[str, msgspec.Raw], before: list[Json], own: list[Json]
+    read: wire.ResponsesBody, fields: dict[str, msgspec.Raw], before: list[Json], own: list[Json]
 ) -> ResponseRequest:
     """The chat that goes on after these items with the request's own. Raises BadRequest."""
     if not own and not before:
         raise BadRequest("The request must have an input.", param="input")
     context = [*before, *own]
-    chat: Json = {name: value for name, value in fields.items() if name not in wire.OWN}
+    chat: Json = {name: value for name, value in fields.items() if name not in wire.TRANSLATED_FIELDS}
     chat |= {"model": read.model, "messages": items.messages(context, read.instructions, len(before))}
     if read.max_output_tokens is not None:
         chat["max_completion_tokens"] = read.max_output_tokens
@@ -52,15 +52,15 @@ def chat_request(
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if LOGPROBS in (read.include or ()):
         chat |= {"logprobs": True, "top_logprobs": fields.get("top_logprobs", 0)}
-    tools = Tools(read.tools)
+    tools = ChatTools(read.tools)
     chat |= tools.chat(read.tool_choice) | _shape(read)
     if "tools" in chat and read.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = read.parallel_tool_calls
-    request = inference_requests.decode(Surface.CHAT, msgspec.json.encode(chat))
+    request = inference_requests.decode_request(Surface.CHAT, msgspec.json.encode(chat))
     return ResponseRequest(body=read, chat=request, tools=tools, context=context, own_from=len(before))
 
 
-def _shape(read: wire.Body) -> Json:
+def _shape(read: wire.ResponsesBody) -> Json:
     """What the answer has to look like."""
     chat: Json = {}
     form = read.text.format if read.text is not None else None

@@ -15,7 +15,7 @@ from gateway.web.exchange import STREAM_HEADERS
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.request_identity import SERVER, new_request_id
 from gateway.web.responses import items as conversation
-from gateway.web.stored.background_responses import Runs
+from gateway.web.stored.background_responses import BackgroundResponses
 from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
 from gateway.web.stored.list_parameters import requested_page
 
@@ -25,13 +25,13 @@ ITEMS = 20
 _LIST = msgspec.json.Decoder(list[dict[str, Any]])
 
 
-class StoredResponses:
+class StoredResponseHandlers:
     """`store`: None keeps nothing. `idle_seconds_max`: longest that a client may not read."""
 
     def __init__(
         self,
         store: ResponseStore | None,
-        runs: Runs | None,
+        runs: BackgroundResponses | None,
         tenant_of: AuthenticateTenant,
         *,
         idle_seconds_max: float,
@@ -122,7 +122,7 @@ class StoredResponses:
 
 
 async def shown(
-    http: web.Request, runs: Runs, stored: StoredResponse, *, after: int, idle_seconds: float
+    http: web.Request, runs: BackgroundResponses, stored: StoredResponse, *, after: int, idle_seconds: float
 ) -> web.StreamResponse:
     """The stream of a response in the background, from the event after that number."""
     headers = {"server": SERVER, "x-request-id": new_request_id(), **STREAM_HEADERS}

@@ -1,4 +1,4 @@
-"""Tools of the Responses API as the functions that a chat has.
+"""ChatTools of the Responses API as the functions that a chat has.
 
     function f                             f(..)
     custom t                               t({"input": ".."}): its text is a function's only argument
@@ -29,51 +29,51 @@ TEXT_ALONE: Json = {
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """`free`: it takes a text, where functions take arguments."""
+    """`takes_text`: it takes a text, where functions take arguments."""
 
     name: str
     namespace: str | None = None
-    free: bool = False
+    takes_text: bool = False
 
     @property
     def kind(self) -> str:
         """The type of an item that calls it."""
-        return "custom_tool_call" if self.free else "function_call"
+        return "custom_tool_call" if self.takes_text else "function_call"
 
 
-class Tools:
+class ChatTools:
     """Those of a request. Raises BadRequest where a function would stand for two of them."""
 
-    def __init__(self, given: Sequence[wire.Tool] | None) -> None:
+    def __init__(self, given: Sequence[wire.ResponsesTool] | None) -> None:
         self._functions: list[tuple[str, Json]] = []
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, ClientTool] = {}
         for place, about, namespace, tool in _each(given or ()):
             name = function_name(tool.name, namespace)
-            here = Tool(name=tool.name, namespace=namespace, free=isinstance(tool, wire.CustomTool))
+            here = Tool(name=tool.name, namespace=namespace, takes_text=isinstance(tool, wire.CustomTool))
             if self._tools.setdefault(name, here) != here:
                 raise BadRequest(f"{place}: there is another tool {name[:100]!r}.", param=place)
             self._functions.append((name, _function(name, about, tool)))
 
-    def chat(self, choice: wire.Choice | None) -> Json:
+    def chat(self, choice: wire.ResponsesToolChoice | None) -> Json:
         """The fields of a chat. Raises BadRequest for what cannot be chosen."""
         if not self._functions:
             return {}
         functions, chosen = self._functions, choice
-        if isinstance(choice, wire.AllowedTools):
+        if isinstance(choice, wire.AllowedToolsChoice):
             # No engine has this; one that does not know of the others cannot call them.
             functions, chosen = self._allowed(choice), choice.mode
         chat: Json = {"tools": [function for _, function in functions]}
-        if isinstance(chosen, wire.FunctionChoice | wire.CustomChoice):
+        if isinstance(chosen, wire.FunctionToolChoice | wire.CustomToolChoice):
             chat["tool_choice"] = {"type": "function", "function": {"name": chosen.name}}
         elif chosen is not None:
             chat["tool_choice"] = chosen
         return chat
 
-    def called(self, function: str) -> Tool:
+    def called(self, function: str) -> ClientTool:
         """What a function stands for. What a model has made up is a function of that name."""
         return self._tools.get(function) or Tool(name=function)
 
-    def _allowed(self, choice: wire.AllowedTools) -> list[tuple[str, Json]]:
+    def _allowed(self, choice: wire.AllowedToolsChoice) -> list[tuple[str, Json]]:
         names = {tool.name for tool in choice.tools}
         if not names or not names <= self._tools.keys():
             raise BadRequest(
@@ -89,7 +89,7 @@ def function_name(name: str, namespace: str | None) -> str:
     return namespace + ("" if namespace.endswith(BETWEEN) else BETWEEN) + name
 
 
-def text_of(arguments: str) -> str:
+def input_text_of(arguments: str) -> str:
     """What a tool that takes a text is given. A call that was cut short has what there is."""
     try:
         given = msgspec.json.decode(arguments)
@@ -99,17 +99,17 @@ def text_of(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def arguments_of(text: str) -> str:
+def arguments_with_text(text: str) -> str:
     """The same as a function's arguments."""
     return msgspec.json.encode({INPUT: text}).decode()
 
 
 def _each(
-    given: Sequence[wire.Tool],
+    given: Sequence[wire.ResponsesTool],
 ) -> Iterator[tuple[str, str | None, str | None, wire.FunctionTool | wire.CustomTool]]:
     """(where it stands, what is said above it, its namespace, the tool)"""
     for at, tool in enumerate(given):
-        if not isinstance(tool, wire.Namespace):
+        if not isinstance(tool, wire.NamespaceTool):
             yield f"tools[{at}]", None, None, tool
             continue
         for number, inner in enumerate(tool.tools):

@@ -5,70 +5,70 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 
-class InputText(msgspec.Struct, frozen=True, tag="input_text", tag_field="type"):
+class InputTextPart(msgspec.Struct, frozen=True, tag="input_text", tag_field="type"):
     text: str
 
 
-class OutputText(msgspec.Struct, frozen=True, tag="output_text", tag_field="type"):
+class OutputTextPart(msgspec.Struct, frozen=True, tag="output_text", tag_field="type"):
     text: str
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
+class RefusalPart(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
     refusal: str
 
 
-class InputImage(msgspec.Struct, frozen=True, tag="input_image", tag_field="type"):
+class InputImagePart(msgspec.Struct, frozen=True, tag="input_image", tag_field="type"):
     image_url: str | None = None
     detail: str | None = None
 
 
-class InputFile(msgspec.Struct, frozen=True, tag="input_file", tag_field="type"):
+class InputFilePart(msgspec.Struct, frozen=True, tag="input_file", tag_field="type"):
     file_data: str | None = None
     filename: str | None = None
 
 
-Part = InputText | OutputText | Refusal | InputImage | InputFile
+ContentPart = InputTextPart | OutputTextPart | RefusalPart | InputImagePart | InputFilePart
 
 
-class Message(msgspec.Struct, frozen=True, tag="message", tag_field="type"):
+class MessageItem(msgspec.Struct, frozen=True, tag="message", tag_field="type"):
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Part]
+    content: str | list[ContentPart]
 
 
-class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", tag_field="type"):
+class FunctionCallItem(msgspec.Struct, frozen=True, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
     namespace: str | None = None
 
 
-class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", tag_field="type"):
+class FunctionCallOutputItem(msgspec.Struct, frozen=True, tag="function_call_output", tag_field="type"):
     call_id: str
-    output: str | list[Part]
+    output: str | list[ContentPart]
 
 
-class CustomCall(msgspec.Struct, frozen=True, tag="custom_tool_call", tag_field="type"):
+class CustomToolCallItem(msgspec.Struct, frozen=True, tag="custom_tool_call", tag_field="type"):
     call_id: str
     name: str
     input: str
     namespace: str | None = None
 
 
-class CustomCallOutput(msgspec.Struct, frozen=True, tag="custom_tool_call_output", tag_field="type"):
+class CustomToolCallOutputItem(msgspec.Struct, frozen=True, tag="custom_tool_call_output", tag_field="type"):
     call_id: str
-    output: str | list[Part]
+    output: str | list[ContentPart]
 
 
-class ReasoningText(msgspec.Struct, frozen=True):
+class ReasoningTextPart(msgspec.Struct, frozen=True):
     text: str
 
 
-class Reasoning(msgspec.Struct, frozen=True, tag="reasoning", tag_field="type"):
-    content: list[ReasoningText] | None = None
-    summary: list[ReasoningText] | None = None
+class ReasoningItem(msgspec.Struct, frozen=True, tag="reasoning", tag_field="type"):
+    content: list[ReasoningTextPart] | None = None
+    summary: list[ReasoningTextPart] | None = None
 
 
-Item = Message | FunctionCall | FunctionCallOutput | CustomCall | CustomCallOutput | Reasoning
+InputItem = MessageItem | FunctionCallItem | FunctionCallOutputItem | CustomToolCallItem | CustomToolCallOutputItem | ReasoningItem
 
 
 class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
@@ -78,7 +78,7 @@ class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"
     strict: bool | None = None
 
 
-class CustomFormat(msgspec.Struct, frozen=True):
+class CustomToolFormat(msgspec.Struct, frozen=True):
     """Text that follows a grammar, or any."""
 
     type: Literal["text", "grammar"]
@@ -91,10 +91,10 @@ class CustomTool(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
 
     name: str
     description: str | None = None
-    format: CustomFormat | None = None
+    format: CustomToolFormat | None = None
 
 
-class Namespace(msgspec.Struct, frozen=True, tag="namespace", tag_field="type"):
+class NamespaceTool(msgspec.Struct, frozen=True, tag="namespace", tag_field="type"):
     """Tools that belong together."""
 
     name: str
@@ -102,14 +102,14 @@ class Namespace(msgspec.Struct, frozen=True, tag="namespace", tag_field="type"):
     description: str | None = None
 
 
-Tool = FunctionTool | CustomTool | Namespace
+ResponsesTool = FunctionTool | CustomTool | NamespaceTool
 
 
-class FunctionChoice(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+class FunctionToolChoice(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
     name: str
 
 
-class CustomChoice(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
+class CustomToolChoice(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
     name: str
 
 
@@ -118,17 +118,17 @@ class AllowedTool(msgspec.Struct, frozen=True):
     name: str
 
 
-class AllowedTools(msgspec.Struct, frozen=True, tag="allowed_tools", tag_field="type"):
+class AllowedToolsChoice(msgspec.Struct, frozen=True, tag="allowed_tools", tag_field="type"):
     """Of the tools only these."""
 
     mode: Literal["auto", "required"]
     tools: list[AllowedTool]
 
 
-Choice = Literal["auto", "none", "required"] | FunctionChoice | CustomChoice | AllowedTools
+ResponsesToolChoice = Literal["auto", "none", "required"] | FunctionToolChoice | CustomToolChoice | AllowedToolsChoice
 
 
-class Format(msgspec.Struct, frozen=True):
+class TextFormat(msgspec.Struct, frozen=True):
     """`text.format`."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -139,7 +139,7 @@ class Format(msgspec.Struct, frozen=True):
 
 
 class TextOptions(msgspec.Struct, frozen=True):
-    format: Format | None = None
+    format: TextFormat | None = None
     verbosity: str | None = None
 
 
@@ -148,15 +148,15 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
     summary: str | None = None
 
 
-class Body(msgspec.Struct, frozen=True):
+class ResponsesBody(msgspec.Struct, frozen=True):
     """POST /v1/responses. `input` is read item by item: see items.py."""
 
     model: str
     input: str | list[msgspec.Raw] = ""
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Choice | None = None
+    tools: list[ResponsesTool] | None = None
+    tool_choice: ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
@@ -179,7 +179,7 @@ class Body(msgspec.Struct, frozen=True):
     user: str | None = None
 
 
-OWN = frozenset(
+TRANSLATED_FIELDS = frozenset(
     {
         *(
             "model",

@@ -25,7 +25,7 @@ RETRY_SECONDS = 1.0
 CLOSE_SECONDS_MAX = 3.0
 
 
-class Run:
+class BackgroundResponse:
     """One response. `task`: what works on it. `changed`: set, and made anew, when there is more in the database."""
 
     def __init__(self, stored: StoredResponse) -> None:
@@ -64,22 +64,22 @@ class Run:
         self.changed = asyncio.Event()
 
 
-class Runs:
+class BackgroundResponses:
     """Those of this gateway. `close` when it stops: what is left has failed."""
 
     def __init__(self, responses: ResponseStore, store: BackgroundStore) -> None:
         self.store = store
         self._responses = responses
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, BackgroundResponse] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    async def begin(self, stored: StoredResponse, task: "asyncio.Task[None]") -> Run:
+    async def begin(self, stored: StoredResponse, task: "asyncio.Task[None]") -> BackgroundResponse:
         """It is the task's from now on, whoever leaves. Raises Overloaded, ResponsesUnavailable."""
         if len(self._runs) >= RUNS_MAX:
             raise Overloaded(1.0)
-        run = Run(stored)
+        run = BackgroundResponse(stored)
         run.task = task
         self._runs[stored.id] = run
         try:
@@ -92,7 +92,7 @@ class Runs:
         task.add_done_callback(lambda _: self._over(run))
         return run
 
-    async def finish(self, run: Run, stored: StoredResponse) -> None:
+    async def finish(self, run: BackgroundResponse, stored: StoredResponse) -> None:
         """It has ended, and all has been said."""
         run.ended = True
         async with run.writing:
@@ -148,11 +148,11 @@ class Runs:
                 for run in runs:
                     await self.store.missed(run.stored)
 
-    def _over(self, run: Run) -> None:
+    def _over(self, run: BackgroundResponse) -> None:
         self._runs.pop(run.stored.id, None)
         run.tell()
 
-    async def _keep(self, run: Run) -> None:
+    async def _keep(self, run: BackgroundResponse) -> None:
         """Writes what it has said, and hears whether it is to go on."""
         loop = asyncio.get_running_loop()
         due = loop.time()
@@ -167,7 +167,7 @@ class Runs:
                     run.tell()
             await asyncio.sleep(WRITE_SECONDS)
 
-    async def _written(self, run: Run, events: Events, response: bytes | None) -> bool:
+    async def _written(self, run: BackgroundResponse, events: Events, response: bytes | None) -> bool:
         while True:
             try:
                 return await self.store.add(run.stored.id, events, response)

@@ -23,8 +23,8 @@ async def content(
 ) -> web.StreamResponse:
     """As it was written. `lost`: what is said of a file without one. A client that does not read has left."""
     try:
-        shelf, file = await find()
-        pieces = shelf.content(file)
+        tenant_files, file = await find()
+        pieces = tenant_files.content(file)
         first = await anext(pieces, b"")
     except GatewayError as err:
         return error_response(err, http)

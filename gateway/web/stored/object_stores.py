@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.database.batch_store import BatchStore
 from gateway.database.response_store import ResponseStore
 from gateway.files.tenant_files import TenantFiles
-from gateway.web.stored.background_responses import Runs
+from gateway.web.stored.background_responses import BackgroundResponses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +14,8 @@ class ObjectStores:
     """The stores of a tenant's objects. A store is None where the gateway has no database."""
 
     responses: ResponseStore | None = None
-    runs: Runs | None = None
-    shelf: TenantFiles | None = None
+    runs: BackgroundResponses | None = None
+    tenant_files: TenantFiles | None = None
     batches: BatchStore | None = None
     unfinished_max: int = 0
     """Unfinished batches of one tenant."""

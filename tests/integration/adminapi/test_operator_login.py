@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 
 from gateway.adminapi.sessions import COOKIE, SECURE_COOKIE, Session
-from gateway.adminapi.signed_cookies import Seals
-from gateway.settings.sources import load
+from gateway.adminapi.signed_cookies import CookieSigner
+from gateway.settings.sources import load_settings
 from gateway.settings.types import SettingsProblem
 from tests.conftest import SECRET
 from tests.fakes.identity_provider import AUDIENCE, CLIENT, CLIENT_SECRET, IdentityProvider
@@ -268,10 +268,10 @@ async def test_a_session_that_is_not_of_here_and_now_opens_nothing(office, provi
     async with office() as browser:
         given = {"id": "x", "name": "login:eve", "role": "owner", "issuer": provider.issuer, "ends": 1e12}
         secret = changes.get("secret", SECRET)
-        good = Seals.of(SECRET.encode()).seal(Session(**given))
+        good = CookieSigner.of(SECRET.encode()).seal(Session(**given))
         assert (await browser.get("/admin/v1/overview", Cookie=f"{COOKIE}={good}"))[0] == 200
         given |= {name: value for name, value in changes.items() if name != "secret"}
-        bad = Seals.of(secret.encode()).seal(Session(**given))
+        bad = CookieSigner.of(secret.encode()).seal(Session(**given))
         assert (await browser.get("/admin/v1/overview", Cookie=f"{COOKIE}={bad}"))[0] == 401
 
 
@@ -292,5 +292,5 @@ def test_one_issuer_has_the_login():
     login = {"audiences": ["a"], "login": {"client_id": "c"}}
     many = [{"issuer": "https://a", **login}, {"issuer": "https://b", **login}]
     with pytest.raises(SettingsProblem) as problem:
-        load(None, {"X": ""}, [f"admin.issuers={many}".replace("'", '"'), A_WORKER])
+        load_settings(None, {"X": ""}, [f"admin.issuers={many}".replace("'", '"'), A_WORKER])
     assert str(problem.value) == "$.admin.issuers[1].login: only one issuer can have the login of /ui"

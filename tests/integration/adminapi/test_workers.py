@@ -9,7 +9,7 @@ import pytest
 
 from gateway.adminapi import openapi
 from gateway.discovery.worker_registry import WorkerRegistry
-from policies.routing.checked_policy import PromiseBroken
+from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.cost import Cost
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -262,7 +262,7 @@ async def test_no_route_is_explained_that_a_tenant_may_not_take(operated):
 
 async def test_a_policy_that_cannot_rank_is_named_to_operators(operated, monkeypatch):
     def broken(*_):
-        raise PromiseBroken("policy cost failed: KeyError: 3 (cost.py, line 7)")
+        raise PolicyContractBroken("policy cost failed: KeyError: 3 (cost.py, line 7)")
 
     monkeypatch.setattr(Cost, "rank", broken)
     async with ScriptedWorker() as worker, operated(worker) as running:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.runtime import server
 from gateway.settings.types import Network, address_of
-from gateway.web.middleware.connection_limits import Connections
+from gateway.web.middleware.connection_limits import ConnectionLimiter
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
@@ -84,7 +84,7 @@ CALLERS = ["10.0.0.1", "10.0.0.2", "2001:db8::1", "2001:db8::2", "::1"]
 @given(st.lists(st.tuples(st.sampled_from(CALLERS), st.booleans())))
 def test_what_is_counted_is_what_is_open(steps):
     """Against a plain list of what is open; 2001:db8::1 and ::2 are one customer, ::1 is trusted."""
-    at = Connections(2, (Network("::1"),))
+    at = ConnectionLimiter(2, (Network("::1"),))
     held = []
     for text, coming in steps:
         address = address_of(text)

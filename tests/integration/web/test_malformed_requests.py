@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.runtime.server import serving
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -77,7 +77,7 @@ class Door:
                         [{"id": "acme", "keys": [{"id": self.key.id, "hash": self.key.hash}]}]
                     ),
                 }
-                loaded = load(None, {}, [f"{name}={value}" for name, value in tree.items()])
+                loaded = load_settings(None, {}, [f"{name}={value}" for name, value in tree.items()])
                 async with serving(loaded.settings) as here:
                     self.port = int(here.tenants.rpartition(":")[2])
                     while [w.health.health.value for w in here.gateway.fleet] != ["up"]:

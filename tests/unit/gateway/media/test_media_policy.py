@@ -9,14 +9,14 @@ from gateway.domain.request import Surface
 from gateway.media.media_fetch import is_public
 from gateway.media.media_policy import MediaRules
 from gateway.settings.types import MediaHost, address_of
-from gateway.web.openai.inference_requests import decode
+from gateway.web.openai.inference_requests import decode_request
 
 DATA = "data:image/png;base64,Y2F0"
 
 
 def request(*parts, role="user"):
     body = {"model": "m", "messages": [{"role": role, "content": list(parts)}]}
-    return decode(Surface.CHAT, json.dumps(body).encode())
+    return decode_request(Surface.CHAT, json.dumps(body).encode())
 
 
 async def refusal(*parts, role="user"):
@@ -94,7 +94,7 @@ async def test_a_long_address_is_not_quoted_whole():
 
 
 async def test_completions_have_no_media():
-    asked = decode(Surface.COMPLETIONS, b'{"model":"m","prompt":"http://x"}')
+    asked = decode_request(Surface.COMPLETIONS, b'{"model":"m","prompt":"http://x"}')
     assert await MediaRules().applied(asked) is asked
 
 

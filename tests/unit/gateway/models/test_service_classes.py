@@ -10,8 +10,8 @@ from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.models.service_classes import ServiceClasses
 from gateway.settings.service_classes import ServiceClassesSettings
-from gateway.web.openai.inference_requests import decode
-from gateway.web.queue_headers import wishes_in
+from gateway.web.openai.inference_requests import decode_request
+from gateway.web.queue_headers import parse_queue_headers
 
 CLASSES = ServiceClasses(
     msgspec.convert({"voice": {"models": ["tts-*"], "ttft_ms": 100}}, ServiceClassesSettings)
@@ -20,7 +20,7 @@ CLASSES = ServiceClasses(
 
 def request(**more):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
-    return decode(Surface.CHAT, json.dumps(body).encode())
+    return decode_request(Surface.CHAT, json.dumps(body).encode())
 
 
 def named(*, header=None, key=None, plan=(), model="m", **more):
@@ -91,10 +91,10 @@ def test_settings_change_a_class_and_leave_its_other_defaults():
     ids=str,
 )
 def test_the_least_timeout_that_is_one_is_how_long_a_client_waits(headers, seconds):
-    assert wishes_in(headers).patience_seconds == seconds
+    assert parse_queue_headers(headers).patience_seconds == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "61", "often", ""])
 def test_signs_of_life_come_in_seconds(text):
     with pytest.raises(BadRequest, match="x-radixgate-keep-alive"):
-        wishes_in({"x-radixgate-keep-alive": text})
+        parse_queue_headers({"x-radixgate-keep-alive": text})

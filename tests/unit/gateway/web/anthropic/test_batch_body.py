@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import BadRequest
-from gateway.web.anthropic.batch_body import Splitter
+from gateway.web.anthropic.batch_body import BatchRequestSplitter
 
 TEXT = st.text(alphabet='ab"\\{}[],: \n\té☃\u2028😀', max_size=12)
 VALUE = st.recursive(
@@ -21,7 +21,7 @@ REQUESTS = st.lists(st.dictionaries(TEXT, VALUE, max_size=4), max_size=5)
 
 
 def split(body, cuts=(), bytes_max=1024):
-    splitter = Splitter(bytes_max)
+    splitter = BatchRequestSplitter(bytes_max)
     edges = [0, *sorted(cuts), len(body)]
     pieces = [body[start:end] for start, end in pairwise(edges)]
     found = [request for piece in pieces for request in splitter.feed(piece)]
@@ -96,7 +96,7 @@ def test_a_request_has_so_many_bytes_at_most_and_so_has_what_stands_beside():
 
 
 def test_one_request_is_in_memory_at_a_time():
-    splitter = Splitter(1024**2)
+    splitter = BatchRequestSplitter(1024**2)
     held = []
     for _ in splitter.feed(b'{"requests": ['):
         pass

@@ -1,4 +1,4 @@
-"""Chat answers to messages: blocks, order of events, usage, errors; chunk boundaries mean nothing."""
+"""ChatCompletion answers to messages: blocks, order of events, usage, errors; chunk boundaries mean nothing."""
 
 import json
 from datetime import UTC, datetime
@@ -71,7 +71,7 @@ def message(finish="stop", stops=(), usage=USAGE, choice=None, **said):
         "choices": [{"message": said, "finish_reason": finish, **(choice or {})}],
         "usage": usage,
     }
-    return answers.message(chat_completions.read(json.dumps(body).encode()), "msg_1", stops)
+    return answers.message(chat_completions.decode_chat_completion(json.dumps(body).encode()), "msg_1", stops)
 
 
 def test_events_come_in_the_order_that_clients_rely_on():
@@ -164,7 +164,7 @@ def test_an_empty_answer_is_one_empty_text():
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"", b"\xff", b'{"choices": [{"delta": {}}]}'])
 def test_what_is_no_answer_is_the_workers_failure(body):
     with pytest.raises(WorkerError):
-        answers.message(chat_completions.read(body), "msg_1", ())
+        answers.message(chat_completions.decode_chat_completion(body), "msg_1", ())
 
 
 def test_errors_have_anthropics_shape():

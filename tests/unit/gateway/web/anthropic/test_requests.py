@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.domain.errors import BadRequest
-from gateway.web.anthropic.requests import read_counted, read_message
+from gateway.web.anthropic.requests import decode_count_request, decode_message_request
 from gateway.web.openai.inference_requests import GATEWAY_OWNED
 
 HELLO = [{"role": "user", "content": "hi"}]
@@ -16,7 +16,7 @@ TOOL = {"name": "get_weather", "description": "outside", "input_schema": {"type"
 def fields(**body):
     """The chat request's fields, decoded."""
     whole = {"model": "m", "max_tokens": 9, "messages": HELLO, **body}
-    request = read_message(json.dumps(whole).encode()).chat
+    request = decode_message_request(json.dumps(whole).encode()).chat
     return {name: json.loads(bytes(raw)) for name, raw in request.fields.items()}
 
 
@@ -235,9 +235,9 @@ def test_a_body_that_cannot_be_read_is_refused_with_its_field(body, param):
 )
 def test_what_is_no_body_is_refused(body):
     with pytest.raises(BadRequest):
-        read_message(body)
+        decode_message_request(body)
 
 
 def test_a_prompt_is_counted_without_a_bound_on_its_answer():
-    request = read_counted(json.dumps({"model": "m", "messages": HELLO, "system": "s"}).encode())
+    request = decode_count_request(json.dumps({"model": "m", "messages": HELLO, "system": "s"}).encode())
     assert [message["role"] for message in request.prompt] == ["system", "user"]

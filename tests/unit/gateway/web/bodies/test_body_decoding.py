@@ -41,7 +41,7 @@ def test_what_is_no_id_is_named_by_its_place_wherever_the_list_is_cut(wrong, mon
 )
 def test_a_prompt_that_is_none_is_refused_by_its_field(surface, field, prompt):
     with pytest.raises(BadRequest) as raised:
-        inference_requests.decode(surface, json.dumps({"model": "m", field: prompt}).encode())
+        inference_requests.decode_request(surface, json.dumps({"model": "m", field: prompt}).encode())
     assert raised.value.param == field
     assert field in raised.value.message
 
@@ -57,7 +57,7 @@ async def test_other_work_goes_on_while_a_long_body_is_read():
             await asyncio.sleep(0)
 
     going = asyncio.create_task(others())
-    request = await unhurried(body, lambda body: inference_requests.decode(Surface.COMPLETIONS, body))
+    request = await unhurried(body, lambda body: inference_requests.decode_request(Surface.COMPLETIONS, body))
     going.cancel()
     assert turns > 1
     assert request.prompt == [array("I", range(1_000_000))]
@@ -67,7 +67,7 @@ async def test_what_a_long_body_is_refused_for_is_said():
     body = json.dumps({"prompt": list(range(100_000))}).encode()
     assert len(body) > body_decoding.LONG_BYTES
     with pytest.raises(BadRequest, match="must name a model"):
-        await unhurried(body, lambda body: inference_requests.decode(Surface.COMPLETIONS, body))
+        await unhurried(body, lambda body: inference_requests.decode_request(Surface.COMPLETIONS, body))
 
 
 def in_one_piece(surface, body):
@@ -88,7 +88,7 @@ def in_slices(surface, body, size=4):
 def told(surface, body):
     """All that a body is read to; None if it is refused."""
     try:
-        request = inference_requests.decode(surface, body)
+        request = inference_requests.decode_request(surface, body)
     except BadRequest:
         return None
     fields = {name: bytes(value) for name, value in request.fields.items()}

@@ -13,7 +13,7 @@ from gateway.web.responses import answers, items
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.requests import chat_request, read_body
-from gateway.web.responses.tools import Tools
+from gateway.web.responses.tools import ChatTools
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
 CALLS = [
@@ -40,7 +40,7 @@ STREAM = [
 
 
 def translated(*pieces, tools=None):
-    stream = ResponseEvents({"id": "resp_1"}, tools or Tools(None))
+    stream = ResponseEvents({"id": "resp_1"}, tools or ChatTools(None))
     text = stream.begin() + b"".join(map(stream.feed, pieces))
     closing, output = stream.close()
     text += closing + stream.last(answers.ended(stream.response, output, stream.finish, stream.usage, 0))
@@ -58,7 +58,7 @@ def without_ids(value):
 def test_a_stream_and_a_whole_answer_have_the_same_output():
     said = {"reasoning": "hm", "content": "Let me look.", "tool_calls": CALLS}
     body = {"choices": [{"message": said, "finish_reason": "tool_calls"}], "usage": USAGE}
-    output, _ = answers.output_of(chat_completions.read(json.dumps(body).encode()), "resp_1", Tools(None))
+    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None))
     last = translated(*STREAM)[-1]
     assert last["type"] == "response.completed"
     assert without_ids(last["response"]["output"]) == without_ids(output)
@@ -68,7 +68,7 @@ def test_a_stream_and_a_whole_answer_have_the_same_output():
 
 def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
     body = {"choices": [{"message": {"reasoning": "hm", "content": None}, "finish_reason": "length"}]}
-    output, _ = answers.output_of(chat_completions.read(json.dumps(body).encode()), "resp_1", Tools(None))
+    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None))
     streamed = translated(STREAM[1], chunk({}, "length"))[-1]["response"]
     assert [item["type"] for item in output] == ["reasoning"]
     assert without_ids(streamed["output"]) == without_ids(output)

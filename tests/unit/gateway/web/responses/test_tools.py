@@ -1,4 +1,4 @@
-"""Tools of the Responses API as functions of a chat, and what is called back as the item that it is."""
+"""ChatTools of the Responses API as functions of a chat, and what is called back as the item that it is."""
 
 import json
 
@@ -9,7 +9,7 @@ from gateway.domain.errors import BadRequest
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, items, wire
 from gateway.web.responses.requests import chat_request, read_body
-from gateway.web.responses.tools import Tools
+from gateway.web.responses.tools import ChatTools
 from tests.unit.gateway.web.responses.test_items import chunk, translated, without_ids
 
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}
@@ -89,7 +89,7 @@ def test_a_tool_that_takes_a_text_can_be_chosen(choice, told, offered):
 def test_what_is_called_is_told_as_what_it_is():
     calls = [{"id": f"c{at}", "function": {"name": n, "arguments": a}} for at, (n, a, _) in enumerate(CALLED)]
     body = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
-    output, _ = answers.output_of(chat_completions.read(json.dumps(body).encode()), "resp_1", tools())
+    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools())
     assert [
         {name: value for name, value in item.items() if name not in ("id", "call_id", "status")}
         for item in output
@@ -112,7 +112,7 @@ def test_what_is_called_is_told_as_what_it_is():
 def test_a_call_that_is_no_text_has_what_there_is(arguments):
     call = {"id": "c", "function": {"name": "patch", "arguments": arguments}}
     body = {"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "length"}]}
-    output, _ = answers.output_of(chat_completions.read(json.dumps(body).encode()), "resp_1", tools())
+    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools())
     assert output[0]["input"] == arguments
 
 
@@ -154,5 +154,5 @@ def test_tools_that_one_function_would_stand_for_and_those_of_others_servers_are
 
 
 def test_without_tools_nothing_is_chosen():
-    assert Tools(None).chat("required") == {}
-    assert Tools([wire.FunctionTool(name="f")]).chat(None).keys() == {"tools"}
+    assert ChatTools(None).chat("required") == {}
+    assert ChatTools([wire.FunctionTool(name="f")]).chat(None).keys() == {"tools"}
