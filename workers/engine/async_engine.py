@@ -24,7 +24,7 @@ from workers.engine.engine_parts import EngineInfo
 from workers.engine.errors import EngineError, EngineFailed, RequestRefused
 from workers.engine.grammar.queue import CompileQueue
 from workers.engine.kv.events import KVEvent
-from workers.engine.loads import Loads
+from workers.engine.loads import EngineLoads
 from workers.engine.metrics import EngineMetrics
 from workers.engine.request import Output, Request
 from workers.engine.scheduler.limits import Limits
@@ -125,7 +125,7 @@ class AsyncEngine:
         self.limits: Limits = engine.limits
         self.tokenizer: Tokenizer = engine.tokenizer
         self.grammars = CompileQueue(engine.grammars)
-        self.flushes = 0
+        self.cache_flushes = 0
         """How often the cache was emptied."""
         self.on_kv_events: Callable[[list[KVEvent]], None] = lambda _: None
         """Called in the event loop with what changed in the cache."""
@@ -165,7 +165,7 @@ class AsyncEngine:
         return self._failure
 
     @property
-    def loads(self) -> Loads:
+    def loads(self) -> EngineLoads:
         """How busy it was after its last step."""
         return self._loads
 
@@ -173,7 +173,7 @@ class AsyncEngine:
         """Queue a request. RequestRefused, QueueFull and EngineFailed are raised here, before there is a stream."""
         self._must_be_alive()
         # What can never run is told at once, and not after the step that is running.
-        request.must_fit(self.limits)
+        request.check_limits(self.limits)
         if request.id in self._streams:
             raise RequestRefused(f"request {request.id} is running already", param="rid")
         stream = OutputStream(lambda: self.abort(request.id))
@@ -201,7 +201,7 @@ class AsyncEngine:
         """Forget every cached prefix; False when requests run or wait."""
         self._must_be_alive()
         flushed: bool = await self._ask(_Flush)
-        self.flushes += flushed
+        self.cache_flushes += flushed
         return flushed
 
     # In the event loop
@@ -315,7 +315,7 @@ class AsyncEngine:
                     command.done.set_exception(EngineFailed("the engine has stopped"))
 
     def _tell_kv_events(self) -> None:
-        if events := self._engine.tree.events():
+        if events := self._engine.tree.take_events():
             self._post(lambda: self.on_kv_events(events))
 
     def _post(self, callback: Callable[..., None], *values: Any) -> None:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from workers.engine.config.engine_config import EngineConfig
-from workers.engine.engine_parts import Parts, load_parts
+from workers.engine.engine_parts import EngineParts, load_engine_parts
 from workers.engine.errors import EngineError, RequestRefused
 from workers.engine.grammar.compiler import GrammarCompiler
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.prefix_tree import PrefixTree
-from workers.engine.loads import LoadMeter, Loads
+from workers.engine.loads import EngineLoads, LoadMeter
 from workers.engine.metrics import EngineMetrics
 from workers.engine.request import Bootstrap, Output, Request
 from workers.engine.scheduler.counters import SpecCounters
@@ -30,7 +30,7 @@ from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import FinishReason, Handoff, Sequence
 from workers.engine.scheduler.speculation import Speculation
-from workers.engine.tokenization.transcript import Transcript
+from workers.engine.tokenization.transcript import Detokenizer
 
 
 class HandoffSide(Protocol):
@@ -54,7 +54,7 @@ class HandoffSide(Protocol):
 @dataclass(slots=True, kw_only=True)
 class _Answer:
     sequence: Sequence
-    transcript: Transcript
+    transcript: Detokenizer
     num_reported: int = 0
     text: str = ""
     """Said, but not reported yet."""
@@ -71,7 +71,7 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
-        parts: Parts,
+        parts: EngineParts,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -115,7 +115,7 @@ class Engine:
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
         """Read the checkpoint and build everything; CheckpointInvalid or ConfigInvalid say what is wrong."""
-        return cls(config, load_parts(config))
+        return cls(config, load_engine_parts(config))
 
     @property
     def has_work(self) -> bool:
@@ -126,7 +126,7 @@ class Engine:
         """Queue a request. RequestRefused: it can never run. QueueFull: not now."""
         if request.id in self._answers:
             raise RequestRefused(f"request {request.id} is running already", param="rid")
-        request.must_fit(self.limits)
+        request.check_limits(self.limits)
         check_turn(request.priority, request.deadline_seconds)
         side = self.side if request.bootstrap else None
         sequence = self._sequence(request, side.role if side else None)
@@ -159,7 +159,7 @@ class Engine:
         sampled = self._runner.run(plan) if plan.items else []
         self.scheduler.commit(plan, sampled)
         ended = self._clock()
-        self.metrics.stepped(plan, sampled, began, ended)
+        self.metrics.record_step(plan, sampled, began, ended)
         if self._speculation:
             self._speculation.observe(plan, ended - began)
         self.scheduler.seconds_per_token = self.metrics.seconds_per_token
@@ -187,10 +187,10 @@ class Engine:
         """Go on with a prompt that another engine has filled, or has not; see Scheduler."""
         self.scheduler.resume(sequence, first)
         if first:
-            self.metrics.resumed(sequence, self._clock())
+            self.metrics.record_handoff(sequence, self._clock())
         return [self._report(self._answers[sequence.id])] if first else []
 
-    def loads(self) -> Loads:
+    def loads(self) -> EngineLoads:
         """How busy the engine is at this moment."""
         return self._meter.read(self.scheduler, self.tree)
 
@@ -223,10 +223,10 @@ class Engine:
             matcher=request.matcher,
         )
 
-    def _transcript(self, request: Request) -> Transcript:
+    def _transcript(self, request: Request) -> Detokenizer:
         params = request.params
-        return Transcript(
-            self.tokenizer.pieces, params.stop, min_tokens=params.min_tokens, shown_ids=request.shown_ids
+        return Detokenizer(
+            self.tokenizer.token_bytes, params.stop, min_tokens=params.min_tokens, shown_ids=request.shown_ids
         )
 
     def _leader(self, request: Request) -> Sequence | None:
@@ -244,7 +244,7 @@ class Engine:
         logprobs = sequence.logprobs[answer.num_reported :]
         answer.num_reported += len(tokens)
         text, answer.text = answer.text, ""
-        self.metrics.generated(sequence, len(tokens))
+        self.metrics.record_generated(sequence, len(tokens))
         if sequence.finish:
             self.metrics.ended(sequence, self._clock())
             if self.side and sequence.handoff:

@@ -17,7 +17,7 @@ from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.errors import ConfigInvalid
 from workers.engine.execution.embedding import Embedder
-from workers.engine.execution.runner import Runner
+from workers.engine.execution.runner import ModelRunner
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.engine.kv.pool_sizing import pool_blocks
@@ -46,7 +46,7 @@ class EngineInfo:
     """How far back the model looks, where every layer of it has a window."""
 
 
-class PlanRunner(Protocol):
+class StepRunner(Protocol):
     """Computes plans; see Runner."""
 
     def run(self, plan: StepPlan) -> list[Sampled]:
@@ -55,11 +55,11 @@ class PlanRunner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class EngineParts:
     """Everything but the queues, which every engine makes for itself."""
 
     info: EngineInfo
-    runner: PlanRunner
+    runner: StepRunner
     tokenizer: Tokenizer
     eos_ids: frozenset[int]
     store: KVStore | None = None
@@ -68,7 +68,7 @@ class Parts:
     embedder: Embedder | None = None
 
 
-def load_parts(config: EngineConfig, watcher: Drafter | None = None) -> Parts:
+def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> EngineParts:
     """Read the checkpoint and build everything; CheckpointInvalid or ConfigInvalid say what is wrong.
 
     `watcher` sees what is computed in place of whoever the settings would have guess.
@@ -128,9 +128,9 @@ def load_parts(config: EngineConfig, watcher: Drafter | None = None) -> Parts:
     drafter = watcher
     if config.speculation and not watcher:
         drafter = load_drafter(config.speculation, target, draft)
-    return Parts(
+    return EngineParts(
         info=info,
-        runner=Runner(decoder, attention, device, drafter),
+        runner=ModelRunner(decoder, attention, device, drafter),
         store=store,
         tokenizer=tokenizer,
         eos_ids=spec.eos_ids,

@@ -27,7 +27,7 @@ from torch import Tensor
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.engine_parts import load_parts
+from workers.engine.engine_parts import load_engine_parts
 from workers.engine.errors import ConfigInvalid, EngineError
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
@@ -151,7 +151,7 @@ def _answers(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """States [n, hidden] and the token that each gave [n], of each answer; a batch of prompts at a time."""
     watcher = _Watcher()
-    engine = Engine(config, load_parts(config, watcher))
+    engine = Engine(config, load_engine_parts(config, watcher))
     params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
     for first in range(0, len(prompts), config.running_max):
         batch = [str(number) for number in range(first, min(first + config.running_max, len(prompts)))]

@@ -13,7 +13,7 @@ WINDOW_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
+class EngineLoads:
     """Counts at one moment. Idle cached blocks are not "used": they are given up as soon as they are needed."""
 
     running: int
@@ -52,17 +52,17 @@ class LoadMeter:
                 self._prompt_tokens += item.sequence.num_prompt
                 self._cached_tokens += item.sequence.cached_tokens or 0
 
-    def read(self, scheduler: Scheduler, tree: PrefixTree) -> Loads:
+    def read(self, scheduler: Scheduler, tree: PrefixTree) -> EngineLoads:
         """The loads now."""
         pool = tree.pool
-        return Loads(
+        return EngineLoads(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             waiting_uncached_tokens=sum(
                 len(sequence.tokens) - sequence.expected_cached for sequence in scheduler.waiting
             ),
-            used_tokens=(pool.capacity - tree.available) * pool.block_size,
-            idle_tokens=(tree.available - pool.free) * pool.block_size,
+            used_tokens=(pool.capacity - tree.available_blocks) * pool.block_size,
+            idle_tokens=(tree.available_blocks - pool.free_blocks) * pool.block_size,
             pool_tokens=pool.capacity * pool.block_size,
             # An idle engine generates nothing, whatever it did a second ago.
             generated_per_second=self._rate() if scheduler.has_work else 0.0,

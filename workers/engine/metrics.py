@@ -70,7 +70,7 @@ class Histogram:
         """All observations."""
         return sum(self.counts)
 
-    def plus(self, other: "Histogram") -> "Histogram":
+    def merged_with(self, other: "Histogram") -> "Histogram":
         """Both together; they have the same bounds."""
         both = Histogram(self.bounds)
         both.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
@@ -79,7 +79,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objectives:
+class GoodputObjectives:
     """What a request must meet to count as good: radixgate's defaults."""
 
     ttft_seconds: float = 2.0
@@ -87,7 +87,7 @@ class Objectives:
 
 
 @dataclass(slots=True)
-class Work:
+class WorkCounts:
     """Token positions computed, and what of them was for nothing."""
 
     computed: int = 0
@@ -106,7 +106,7 @@ class Work:
         return tokens / self.computed if self.computed else 0.0
 
 
-class RequestFigures:
+class RequestCounts:
     """What requests that are streamed, or those that are not, have seen."""
 
     def __init__(self) -> None:
@@ -121,10 +121,12 @@ class RequestFigures:
 class EngineMetrics:
     """All counts of one engine since its start."""
 
-    def __init__(self, objectives: Objectives | None = None, speculation: SpecCounters | None = None) -> None:
+    def __init__(
+        self, objectives: GoodputObjectives | None = None, speculation: SpecCounters | None = None
+    ) -> None:
         self.speculation = speculation or SpecCounters()
-        self.objectives = objectives or Objectives()
-        self.by_streaming = {True: RequestFigures(), False: RequestFigures()}
+        self.objectives = objectives or GoodputObjectives()
+        self.by_streaming = {True: RequestCounts(), False: RequestCounts()}
         self.itl = Histogram(ITL_BOUNDS)
         self.queue = Histogram(LATENCY_BOUNDS)
         self.prefill = Histogram(LATENCY_BOUNDS)
@@ -135,7 +137,7 @@ class EngineMetrics:
         self.output_lengths = Histogram(TOKENS_BOUNDS)
         self.preemptions_each = Histogram(PREEMPTIONS_BOUNDS)
         self.finished: Counter[FinishReason] = Counter()
-        self.work = Work()
+        self.work = WorkCounts()
         self.steps = 0
         self.step_seconds = 0.0
         self.preemptions = 0
@@ -148,7 +150,7 @@ class EngineMetrics:
         self.seconds_per_token = 0.0
         """What a token of prefill takes at present."""
 
-    def stepped(self, plan: StepPlan, sampled: Iterable[Sampled], began: float, ended: float) -> None:
+    def record_step(self, plan: StepPlan, sampled: Iterable[Sampled], began: float, ended: float) -> None:
         """One step was computed and committed; the moments of its sequences are set here."""
         self._count_work(plan, sampled)
         if plan.items:
@@ -159,7 +161,7 @@ class EngineMetrics:
         for item in plan.items:
             self._time(item, began, ended)
 
-    def ended(self, sequence: Running, now: float) -> None:
+    def record_end(self, sequence: Running, now: float) -> None:
         """A request has its finish reason."""
         self.finished[sequence.finish or FinishReason.ABORT] += 1
         if sequence.finish and sequence.finish.early:
@@ -221,7 +223,7 @@ class EngineMetrics:
             self.itl.observe(ended - moments.last_token)
         moments.last_token = ended
 
-    def resumed(self, sequence: Running, now: float) -> None:
+    def record_handoff(self, sequence: Running, now: float) -> None:
         """The prompt was computed elsewhere, and its first token came from there."""
         moments = sequence.moments
         moments.started = moments.first_token = moments.last_token = now
@@ -229,7 +231,7 @@ class EngineMetrics:
         figures.prompt_tokens += sequence.num_prompt
         figures.ttft.observe(now - sequence.arrival)
 
-    def generated(self, sequence: Running, tokens: int) -> None:
+    def record_generated(self, sequence: Running, tokens: int) -> None:
         """So many tokens were added to an answer."""
         self.by_streaming[sequence.streamed].generated_tokens += tokens
 

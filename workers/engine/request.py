@@ -42,10 +42,10 @@ class Request:
     shown_ids: frozenset[int] = frozenset()
     """Special tokens that are part of the answer's text, as they are written."""
 
-    def must_fit(self, limits: Limits) -> None:
+    def check_limits(self, limits: Limits) -> None:
         """RequestRefused when it can never run."""
         limits.check(self.prompt, self.params.max_tokens)
-        self.params.must_fit(limits.vocab_size)
+        self.params.check_token_ids(limits.vocab_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ CHAT_TEMPLATE = """\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TinyCheckpointSettings:
     """The parameters of a checkpoint; ValueError says which do not go together."""
 
     architecture: Architecture
@@ -146,7 +146,7 @@ def build(
     A directory that holds exactly this checkpoint is left alone; another tiny checkpoint is replaced.
     FileExistsError when it holds anything else.
     """
-    shape = Shape(
+    shape = TinyCheckpointSettings(
         architecture=architecture,
         hidden=hidden,
         layers=layers,
@@ -179,7 +179,7 @@ def build(
     return target
 
 
-def _holds(target: Path, shape: Shape) -> bool:
+def _holds(target: Path, shape: TinyCheckpointSettings) -> bool:
     try:
         marker = json.loads((target / MARKER).read_text(encoding="utf-8"))
         sizes = {name: (target / name).stat().st_size for name in marker["files"]}
@@ -188,7 +188,7 @@ def _holds(target: Path, shape: Shape) -> bool:
     return bool(marker == _marker(shape, sizes))
 
 
-def _marker(shape: Shape, sizes: dict[str, int]) -> dict[str, Any]:
+def _marker(shape: TinyCheckpointSettings, sizes: dict[str, int]) -> dict[str, Any]:
     return {"format": FORMAT, "shape": asdict(shape), "files": sizes}
 
 
@@ -198,7 +198,7 @@ def _swap(fresh: Path, target: Path, old: Path) -> None:
     fresh.rename(target)
 
 
-def _write(directory: Path, shape: Shape) -> None:
+def _write(directory: Path, shape: TinyCheckpointSettings) -> None:
     tokenizer = _train_tokenizer(shape)
     tokenizer.save(str(directory / "tokenizer.json"))
     _write_json(directory / "tokenizer_config.json", _tokenizer_config(shape))
@@ -209,7 +209,7 @@ def _write(directory: Path, shape: Shape) -> None:
     _write_json(directory / MARKER, _marker(shape, sizes))
 
 
-def _train_tokenizer(shape: Shape) -> Tokenizer:
+def _train_tokenizer(shape: TinyCheckpointSettings) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated")
@@ -227,7 +227,7 @@ def _train_tokenizer(shape: Shape) -> Tokenizer:
     return tokenizer
 
 
-def _tokenizer_config(shape: Shape) -> dict[str, Any]:
+def _tokenizer_config(shape: TinyCheckpointSettings) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,
@@ -245,7 +245,7 @@ def _special_ids() -> dict[str, int]:
     return {name: SPECIAL_TOKENS.index(token) for name, token in names.items()}
 
 
-def _config(shape: Shape) -> dict[str, Any]:
+def _config(shape: TinyCheckpointSettings) -> dict[str, Any]:
     return {
         "architectures": [f"{shape.architecture.capitalize()}ForCausalLM"],
         "model_type": shape.architecture,
@@ -269,7 +269,7 @@ def _config(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _window(shape: Shape) -> dict[str, Any]:
+def _window(shape: TinyCheckpointSettings) -> dict[str, Any]:
     if shape.architecture == "mistral":
         return {"sliding_window": shape.window or None}
     if not shape.window:
@@ -281,7 +281,7 @@ def _window(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _weights(shape: Shape) -> dict[str, NDArray[np.float32]]:
+def _weights(shape: TinyCheckpointSettings) -> dict[str, NDArray[np.float32]]:
     chance = np.random.Generator(np.random.PCG64(shape.seed))
 
     def normal(*size: int) -> NDArray[np.float32]:

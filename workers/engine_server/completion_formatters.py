@@ -1,15 +1,16 @@
-"""The JSON of answers: chat and text completions, whole and in chunks.
+"""The JSON of chat and text completions, as one object or in the chunks of a stream.
 
     chat     {"choices": [{"delta": {"role": "assistant", "content": ""}, ...}]}   first
              {"choices": [{"delta": {"content": "Hello"}, ...}]}                   each piece of text
              {"choices": [{"delta": {"tool_calls": [{"index": 0, ...}]}, ...}]}    each piece of a tool call
-             {"choices": [{"delta": {}, "finish_reason": "stop"}]}                 last; `matched_stop`: at which
+             {"choices": [{"delta": {}, "finish_reason": "stop"}]}                 last
              {"choices": [], "usage": {...}}                                       only with include_usage
     text     the same with {"text": "Hello"} instead of a delta, and no first chunk
 
-A tool call begins with its id and name, and then come its arguments, piece by piece. Every chunk says
-finish_reason, null until the last. With include_usage every other chunk has `"usage": null`. Several choices come
-as they are made, each chunk with the index of its own.
+A tool call begins with its id and name; its arguments follow piece by piece. Every chunk has `finish_reason`, which
+is null until the last one. The last chunk also has `matched_stop` where a stop string ended the choice. With
+include_usage every other chunk has `"usage": null`. The chunks of several choices are interleaved as they are
+generated, each with the index of its choice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from workers.engine.request import Output
-from workers.engine.tokenization.token_bytes import PieceTable
-from workers.engine_server import logprobs
+from workers.engine.tokenization.token_bytes import TokenBytes
 from workers.engine_server.choices import ChoiceDelta, ChoiceState, CompletedChoice
+from workers.engine_server.logprobs import chat_logprobs, completion_logprobs, text_length
 from workers.engine_server.tools.call_parser import CallDelta
 
 Json = dict[str, Any]
@@ -27,10 +28,13 @@ Json = dict[str, Any]
 UNFINISHED: Mapping[str, Any] = {"finish_reason": None}
 
 
-def usage(outputs: Sequence[Output], per_prompt: int) -> Json:
-    """Token counts after the last outputs of all choices; a prompt counts once for all `per_prompt` of its own."""
-    # The first of them has found what was cached before; the others find what the first has computed.
-    firsts = outputs[::per_prompt]
+def usage(outputs: Sequence[Output], choices_per_prompt: int) -> Json:
+    """Return the usage object: token counts from the last outputs of all choices.
+
+    Each prompt counts once, however many choices it has.
+    """
+    # The first choice of a prompt knows what was cached before; the others read what the first has computed.
+    firsts = outputs[::choices_per_prompt]
     prompt_tokens = sum(output.prompt_tokens for output in firsts)
     completion_tokens = sum(output.completion_tokens for output in outputs)
     return {
@@ -43,22 +47,24 @@ def usage(outputs: Sequence[Output], per_prompt: int) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionMetadata:
-    """What all chunks of one answer have in common."""
+    """The fields and settings that all chunks of one completion have in common."""
 
     rid: str
+    """The request's name; the completion's id is made from it."""
     model: str
     created: int
+    """Unix seconds."""
     include_usage: bool = False
-    per_prompt: int = 1
-    """Choices of each prompt."""
-    pieces: PieceTable
-    """What tokens are, for who asks for log probabilities."""
+    choices_per_prompt: int = 1
+    pieces: TokenBytes
+    """The text and bytes of each token, for log probabilities."""
     logprobs: bool = False
+    """Whether the client asked for log probabilities."""
     echoes: Sequence[str] = ()
-    """What stands before each choice's text, if anything."""
+    """The prompt's text before each choice's own text; empty where no echo was asked for."""
 
     def chunk(self, prefix: str, kind: str, choices: list[Json]) -> Json:
-        """One chunk or one whole answer, still without usage."""
+        """Return one chunk or one whole completion, still without its usage."""
         return {
             "id": f"{prefix}-{self.rid}",
             "object": kind,
@@ -70,68 +76,68 @@ class CompletionMetadata:
 
 
 class CompletionFormatter(Protocol):
-    """How one kind of answer is written."""
+    """The writer of one kind of completion: chat or text."""
 
-    def first(self, index: int) -> Json | None:
-        """The chunk before anything that a choice says, if there is one."""
+    def first_chunk(self, index: int) -> Json | None:
+        """Return the chunk that opens a choice, or None where this kind has no such chunk."""
         ...
 
-    def pieces(self, index: int, said: ChoiceDelta) -> Iterator[Json]:
-        """The chunks of what was said."""
+    def delta_chunks(self, index: int, delta: ChoiceDelta) -> Iterator[Json]:
+        """Yield the chunks for what one step added to a choice."""
         ...
 
-    def last(self, index: int, choice: ChoiceState) -> Json:
-        """The chunk that ends a choice."""
+    def last_chunk(self, index: int, choice: ChoiceState) -> Json:
+        """Return the chunk that ends a choice."""
         ...
 
-    def counts(self, outputs: Sequence[Output]) -> Json:
-        """The chunk with the usage."""
+    def usage_chunk(self, outputs: Sequence[Output]) -> Json:
+        """Return the chunk with the usage."""
         ...
 
     def whole(self, choices: Sequence[CompletedChoice], outputs: Sequence[Output]) -> Json:
-        """Everything at once, for clients that do not stream."""
+        """Return the whole completion as one object, for clients that do not stream."""
         ...
 
 
 class ChatCompletionFormatter:
-    """chat.completion and chat.completion.chunk."""
+    """Writes objects of the kinds chat.completion and chat.completion.chunk."""
 
-    def __init__(self, head: CompletionMetadata) -> None:
-        self._head = head
+    def __init__(self, metadata: CompletionMetadata) -> None:
+        self._metadata = metadata
 
-    def first(self, index: int) -> Json | None:
-        """As promised by CompletionFormatter."""
+    def first_chunk(self, index: int) -> Json | None:
+        """Return the chunk that names the assistant's role."""
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def pieces(self, index: int, said: ChoiceDelta) -> Iterator[Json]:
-        """As promised by CompletionFormatter."""
-        deltas: list[Json] = [{"content": said.text}] if said.text else []
-        deltas += [{"tool_calls": [_call_delta(call)]} for call in said.calls]
-        # Log probabilities go with the first chunk of what their tokens said, or with an empty one.
-        for number, delta in enumerate(deltas or [{"content": ""}]):
-            yield self._delta(index, delta, logprobs=None if number else self._logprobs(said))
+    def delta_chunks(self, index: int, delta: ChoiceDelta) -> Iterator[Json]:
+        """Yield one chunk for the text and one for each piece of a tool call."""
+        deltas: list[Json] = [{"content": delta.text}] if delta.text else []
+        deltas += [{"tool_calls": [_call_delta(call)]} for call in delta.calls]
+        # Log probabilities go with the first chunk that their tokens produced, or with an empty one.
+        for number, fields in enumerate(deltas or [{"content": ""}]):
+            yield self._delta(index, fields, logprobs=None if number else self._logprobs(delta))
 
-    def last(self, index: int, choice: ChoiceState) -> Json:
-        """As promised by CompletionFormatter."""
+    def last_chunk(self, index: int, choice: ChoiceState) -> Json:
+        """Return an empty delta with the finish reason."""
         return self._delta(index, {}, choice.ending)
 
-    def counts(self, outputs: Sequence[Output]) -> Json:
-        """As promised by CompletionFormatter."""
-        return self._chunk([]) | {"usage": usage(outputs, self._head.per_prompt)}
+    def usage_chunk(self, outputs: Sequence[Output]) -> Json:
+        """Return a chunk without choices that has the usage."""
+        return self._chunk([]) | {"usage": usage(outputs, self._metadata.choices_per_prompt)}
 
     def whole(self, choices: Sequence[CompletedChoice], outputs: Sequence[Output]) -> Json:
-        """As promised by CompletionFormatter."""
-        answers: list[Json] = [
+        """Return the chat.completion object."""
+        entries: list[Json] = [
             {
                 "index": index,
-                "message": _message(whole),
-                "logprobs": self._logprobs(whole),
-                **whole.choice.ending,
+                "message": _message(choice),
+                "logprobs": self._logprobs(choice),
+                **choice.state.ending,
             }
-            for index, whole in enumerate(choices)
+            for index, choice in enumerate(choices)
         ]
-        return self._head.chunk("chatcmpl", "chat.completion", answers) | {
-            "usage": usage(outputs, self._head.per_prompt)
+        return self._metadata.chunk("chatcmpl", "chat.completion", entries) | {
+            "usage": usage(outputs, self._metadata.choices_per_prompt)
         }
 
     def _delta(
@@ -140,19 +146,19 @@ class ChatCompletionFormatter:
         return self._chunk([{"index": index, "delta": delta, "logprobs": logprobs, **ending}])
 
     def _chunk(self, choices: list[Json]) -> Json:
-        return self._head.chunk("chatcmpl", "chat.completion.chunk", choices)
+        return self._metadata.chunk("chatcmpl", "chat.completion.chunk", choices)
 
-    def _logprobs(self, said: ChoiceDelta | CompletedChoice) -> Json | None:
-        return logprobs.of_chat(said.logprobs, self._head.pieces) if self._head.logprobs else None
+    def _logprobs(self, part: ChoiceDelta | CompletedChoice) -> Json | None:
+        return chat_logprobs(part.logprobs, self._metadata.pieces) if self._metadata.logprobs else None
 
 
-def _message(whole: CompletedChoice) -> Json:
+def _message(choice: CompletedChoice) -> Json:
     calls: list[Json] = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in whole.calls
+        for call in choice.calls
     ]
-    message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
-    return message | {"content": whole.text or None, "tool_calls": calls} if calls else message
+    message: Json = {"role": "assistant", "content": choice.text, "refusal": None}
+    return message | {"content": choice.text or None, "tool_calls": calls} if calls else message
 
 
 def _call_delta(call: CallDelta) -> Json:
@@ -167,50 +173,49 @@ def _call_delta(call: CallDelta) -> Json:
 
 
 class TextCompletionFormatter:
-    """text_completion."""
+    """Writes objects of the kind text_completion."""
 
-    def __init__(self, head: CompletionMetadata) -> None:
-        self._head = head
+    def __init__(self, metadata: CompletionMetadata) -> None:
+        self._metadata = metadata
         self._offsets: dict[int, int] = {}
-        """Of each choice, the characters that log probabilities were told of."""
+        """Of each choice, the characters whose log probabilities have been written."""
 
-    def first(self, index: int) -> Json | None:
-        """As promised by CompletionFormatter."""
-        return self._chunk([_text(index, self._head.echoes[index])]) if self._head.echoes else None
+    def first_chunk(self, index: int) -> Json | None:
+        """Return a chunk with the echoed prompt, or None without echo."""
+        echoes = self._metadata.echoes
+        return self._chunk([_text(index, echoes[index])]) if echoes else None
 
-    def pieces(self, index: int, said: ChoiceDelta) -> Iterator[Json]:
-        """As promised by CompletionFormatter."""
-        yield self._chunk([_text(index, said.text, logprobs=self._logprobs(index, said))])
+    def delta_chunks(self, index: int, delta: ChoiceDelta) -> Iterator[Json]:
+        """Yield one chunk with the text."""
+        yield self._chunk([_text(index, delta.text, logprobs=self._logprobs(index, delta))])
 
-    def last(self, index: int, choice: ChoiceState) -> Json:
-        """As promised by CompletionFormatter."""
+    def last_chunk(self, index: int, choice: ChoiceState) -> Json:
+        """Return an empty text with the finish reason."""
         return self._chunk([_text(index, "", choice.ending)])
 
-    def counts(self, outputs: Sequence[Output]) -> Json:
-        """As promised by CompletionFormatter."""
-        return self._chunk([]) | {"usage": usage(outputs, self._head.per_prompt)}
+    def usage_chunk(self, outputs: Sequence[Output]) -> Json:
+        """Return a chunk without choices that has the usage."""
+        return self._chunk([]) | {"usage": usage(outputs, self._metadata.choices_per_prompt)}
 
     def whole(self, choices: Sequence[CompletedChoice], outputs: Sequence[Output]) -> Json:
-        """As promised by CompletionFormatter."""
-        echoes = self._head.echoes or [""] * len(choices)
+        """Return the whole text_completion object."""
+        echoes = self._metadata.echoes or [""] * len(choices)
         texts = [
-            _text(index, echo + whole.text, whole.choice.ending, self._logprobs(index, whole))
-            for index, (echo, whole) in enumerate(zip(echoes, choices, strict=True))
+            _text(index, echo + choice.text, choice.state.ending, self._logprobs(index, choice))
+            for index, (echo, choice) in enumerate(zip(echoes, choices, strict=True))
         ]
-        return self._chunk(texts) | {"usage": usage(outputs, self._head.per_prompt)}
+        return self._chunk(texts) | {"usage": usage(outputs, self._metadata.choices_per_prompt)}
 
     def _chunk(self, choices: list[Json]) -> Json:
-        return self._head.chunk("cmpl", "text_completion", choices)
+        return self._metadata.chunk("cmpl", "text_completion", choices)
 
-    def _logprobs(self, index: int, said: ChoiceDelta | CompletedChoice) -> Json | None:
-        if not self._head.logprobs:
+    def _logprobs(self, index: int, part: ChoiceDelta | CompletedChoice) -> Json | None:
+        if not self._metadata.logprobs:
             return None
         offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + logprobs.text_length(said.logprobs, self._head.pieces)
-        return logprobs.of_text(said.logprobs, self._head.pieces, offset)
+        self._offsets[index] = offset + text_length(part.logprobs, self._metadata.pieces)
+        return completion_logprobs(part.logprobs, self._metadata.pieces, offset)
 
 
-def _text(
-    index: int, text: str, ending: Mapping[str, Any] = UNFINISHED, logprobs: Json | None = None
-) -> Json:
+def _text(index: int, text: str, ending: Mapping[str, Any] = UNFINISHED, logprobs: Json | None = None) -> Json:
     return {"index": index, "text": text, "logprobs": logprobs, **ending}

@@ -70,7 +70,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         body.tool_choice,
         body.parallel_tool_calls,
         form=worker.call_format,
-        pieces=worker.engine.tokenizer.pieces,
+        pieces=worker.engine.tokenizer.token_bytes,
     )
     prompt = await worker.prompts.of_chat(
         body.messages,
@@ -157,7 +157,7 @@ def _head(
         created=int(time.time()),
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
         per_prompt=each,
-        pieces=worker.engine.tokenizer.pieces,
+        pieces=worker.engine.tokenizer.token_bytes,
         logprobs=logprobs,
         echoes=[echo for echo in job.echoes for _ in range(each)],
     )

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from workers.engine.sampling.logprobs import TokenLogprob
-from workers.engine.tokenization.token_bytes import PieceTable
+from workers.engine.tokenization.token_bytes import TokenBytes
 
 Json = dict[str, Any]
 
 LOGPROB_MIN = -9999.0
-"""What stands for a token that was impossible: JSON has no infinity. OpenAI's number, and vLLM's."""
+"""The log probability written for a token that was impossible, because JSON has no infinity: OpenAI and vLLM write
+the same number."""
 
 
-def of_chat(logprobs: Sequence[TokenLogprob], pieces: PieceTable) -> Json:
-    """Of some tokens of a chat."""
+def chat_logprobs(logprobs: Sequence[TokenLogprob], pieces: TokenBytes) -> Json:
+    """Return the log probabilities of some tokens in the shape of a chat completion."""
     return {
         "content": [
             {
@@ -30,8 +31,14 @@ def of_chat(logprobs: Sequence[TokenLogprob], pieces: PieceTable) -> Json:
     }
 
 
-def of_text(logprobs: Sequence[TokenLogprob], pieces: PieceTable, offset: int) -> Json:
-    """Of some tokens of a completion, the first of which begins at character `offset` of the answer."""
+def completion_logprobs(logprobs: Sequence[TokenLogprob], pieces: TokenBytes, offset: int) -> Json:
+    """Return the log probabilities of some tokens in the shape of a text completion.
+
+    Args:
+        logprobs: One entry for each token.
+        pieces: The text of each token of the vocabulary.
+        offset: The character of the answer at which the first of the tokens begins.
+    """
     texts = [_text(one.token, pieces) for one in logprobs]
     offsets = []
     for text in texts:
@@ -40,7 +47,7 @@ def of_text(logprobs: Sequence[TokenLogprob], pieces: PieceTable, offset: int) -
     return {
         "tokens": texts,
         "token_logprobs": [max(one.logprob, LOGPROB_MIN) for one in logprobs],
-        # The token itself is among them, also where it is not among the likeliest.
+        # The sampled token is included even where it is not one of the most likely tokens.
         "top_logprobs": [
             {
                 _text(token, pieces): max(value, LOGPROB_MIN)
@@ -52,18 +59,18 @@ def of_text(logprobs: Sequence[TokenLogprob], pieces: PieceTable, offset: int) -
     }
 
 
-def text_length(logprobs: Sequence[TokenLogprob], pieces: PieceTable) -> int:
-    """Characters of these tokens."""
+def text_length(logprobs: Sequence[TokenLogprob], pieces: TokenBytes) -> int:
+    """Return how many characters these tokens have."""
     return sum(len(_text(one.token, pieces)) for one in logprobs)
 
 
-def _entry(token: int, logprob: float, pieces: PieceTable) -> Json:
+def _entry(token: int, logprob: float, pieces: TokenBytes) -> Json:
     return {
         "token": _text(token, pieces),
         "logprob": max(logprob, LOGPROB_MIN),
-        "bytes": list(pieces.written(token)),
+        "bytes": list(pieces.written_bytes(token)),
     }
 
 
-def _text(token: int, pieces: PieceTable) -> str:
-    return pieces.written(token).decode(errors="replace")
+def _text(token: int, pieces: TokenBytes) -> str:
+    return pieces.written_bytes(token).decode(errors="replace")

@@ -86,7 +86,7 @@ class EngineWorker:
     @property
     def instance(self) -> str:
         """New with every start and every flush: who sees another one knows that the cache was emptied."""
-        return f"{self.instance_id}.{self.engine.flushes}"
+        return f"{self.instance_id}.{self.engine.cache_flushes}"
 
     @property
     def ready(self) -> bool:

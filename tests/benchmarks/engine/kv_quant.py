@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gateway.bench.machine import machine, versions
 from tests.benchmarks.report import new_table
-from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig, KvDtype
@@ -74,7 +74,7 @@ def _scores(checkpoint: Path, dtype: str, kind: KvDtype) -> tuple[Tensor, float,
     rows = []
     with torch.inference_mode():
         for start in range(0, TEXT, CHUNK):
-            span = Span(start=start, count=CHUNK, blocks=range(1, blocks))
+            span = AttentionSpan(start=start, count=CHUNK, blocks=range(1, blocks))
             positions = torch.arange(start, start + CHUNK)
             rows.append(
                 decoder.logits(decoder.forward(tokens[positions], positions, attention.begin([span])))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gateway.bench.machine import machine, versions
 from tests.benchmarks.report import new_table
-from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import Quantization
@@ -104,7 +104,7 @@ class _Subject:
         first, laid, positions = 1, [], []
         for start, count in spans:
             used = -(-(start + count) // BLOCK)
-            laid.append(Span(start=start, count=count, blocks=list(range(first, first + used))))
+            laid.append(AttentionSpan(start=start, count=count, blocks=list(range(first, first + used))))
             positions += range(start, start + count)
             first += used
         tokens = torch.tensor([4 + position * 7 % 200 for position in positions])

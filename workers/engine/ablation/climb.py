@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workers.engine.ablation.kv_waste import waste_of
+from workers.engine.ablation.kv_waste import measure_kv_waste
 from workers.engine.ablation.traffic import Arrival
 from workers.engine.engine import Engine
 from workers.engine.request import Request
@@ -128,4 +128,4 @@ def _step(engine: Engine, arrivals: Sequence[Arrival], watch: _Watch, now: Calla
     watch.rows += len(outputs)
     watch.kv_tokens_max = max(watch.kv_tokens_max, loads.used_tokens)
     if loads.used_tokens:
-        watch.lost.append(waste_of(engine.scheduler, pool).lost_share)
+        watch.lost.append(measure_kv_waste(engine.scheduler, pool).lost_share)

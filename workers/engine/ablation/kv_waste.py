@@ -18,7 +18,7 @@ from workers.engine.scheduler.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waste:
+class KVWaste:
     """Slots for one token each, at one moment."""
 
     pool: int
@@ -34,7 +34,7 @@ class Waste:
         return lost / (self.used + lost) if lost else 0.0
 
 
-def waste_of(scheduler: Scheduler, pool: BlockPool) -> Waste:
+def measure_kv_waste(scheduler: Scheduler, pool: BlockPool) -> KVWaste:
     """The waste at this moment, of what is running."""
     size = pool.block_size
     used: dict[int, int] = {}
@@ -47,7 +47,7 @@ def waste_of(scheduler: Scheduler, pool: BlockPool) -> Waste:
         if isinstance(sequence.table, ContiguousTable):
             reserved += sequence.num_prompt + sequence.params.max_tokens - sequence.num_computed
     taken = len(used) * size
-    return Waste(
+    return KVWaste(
         pool=pool.capacity * size,
         used=sum(used.values()),
         reserved=reserved,
@@ -62,4 +62,4 @@ def _scattered(waiting: list[Sequence], scheduler: Scheduler, pool: BlockPool) -
     if not waiting or not contiguous:
         return 0
     needed = -(-(waiting[0].num_prompt + waiting[0].params.max_tokens) // pool.block_size)
-    return pool.free if pool.longest_run < needed <= pool.free else 0
+    return pool.free_blocks if pool.longest_run < needed <= pool.free_blocks else 0

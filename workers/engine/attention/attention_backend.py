@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class AttentionSpan:
     """`count` consecutive tokens of one sequence, from position `start`; `blocks` covers them and all before.
 
     Leading blocks that are behind the window of every layer may be 0.
@@ -44,7 +44,7 @@ class AttentionStep(Protocol):
 class AttentionBackend(Protocol):
     """Makes the steps; owns the KV store that they read and write."""
 
-    def begin(self, spans: Sequence[Span]) -> AttentionStep:
+    def begin(self, spans: Sequence[AttentionSpan]) -> AttentionStep:
         """Prepare one step. Spans of equal length that go on from others are the cheaper for standing together."""
         ...
 

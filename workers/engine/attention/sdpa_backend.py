@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.id_tensor import id_tensor
 from workers.engine.kv.kv_store import KVStore
@@ -77,17 +77,17 @@ class SdpaBackend:
         self._windows = spec.windows
         self._group = spec.heads // spec.kv_heads
 
-    def begin(self, spans: Sequence[Span]) -> "SdpaStep":
+    def begin(self, spans: Sequence[AttentionSpan]) -> "SdpaAttentionStep":
         """Indices and masks for all layers of a step."""
         views = {window: self._view(spans, window) for window in set(self._windows)}
-        return SdpaStep(self._store, self._slots(spans), [views[window] for window in self._windows])
+        return SdpaAttentionStep(self._store, self._slots(spans), [views[window] for window in self._windows])
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """As promised by AttentionBackend."""
         for source, target in copies:
             self._store.copy(source, target)
 
-    def _slots(self, spans: Sequence[Span]) -> Tensor:
+    def _slots(self, spans: Sequence[AttentionSpan]) -> Tensor:
         """Where each row's key and value go, [tokens]."""
         size = self._store.block_size
         slots = [
@@ -97,7 +97,7 @@ class SdpaBackend:
         ]
         return id_tensor(slots, self._store.device)
 
-    def _view(self, spans: Sequence[Span], window: Window) -> _View:
+    def _view(self, spans: Sequence[AttentionSpan], window: Window) -> _View:
         view: list[_Batch | _Chunk] = []
         first = 0
         for count, alike in groupby(spans, key=_batched_count):
@@ -110,7 +110,7 @@ class SdpaBackend:
             first = view[-1].last
         return view
 
-    def _batch(self, spans: Sequence[Span], first: int, window: Window) -> _Batch:
+    def _batch(self, spans: Sequence[AttentionSpan], first: int, window: Window) -> _Batch:
         store, size, count = self._store, self._store.block_size, spans[0].count
         used = [self._read(span, window) for span in spans]
         width = max(len(blocks) for blocks in used)
@@ -129,7 +129,7 @@ class SdpaBackend:
             mask=(mask if count == 1 else mask.repeat(1, self._group, 1))[:, None],
         )
 
-    def _chunk(self, span: Span, first: int, window: Window) -> _Chunk:
+    def _chunk(self, span: AttentionSpan, first: int, window: Window) -> _Chunk:
         store, last = self._store, first + span.count
         if span.start == 0 and (window is None or span.end <= window):
             return _Chunk(first=first, last=last, count=span.count, blocks=None, mask=None)
@@ -141,7 +141,7 @@ class SdpaBackend:
             blocks = id_tensor(self._read(span, window), store.device)
         return _Chunk(first=first, last=last, count=span.end - begin, blocks=blocks, mask=mask)
 
-    def _read(self, span: Span, window: Window) -> Sequence[int]:
+    def _read(self, span: AttentionSpan, window: Window) -> Sequence[int]:
         """The blocks that this span reads."""
         size = self._store.block_size
         return span.blocks[_first_block(span, window, size) : -(-span.end // size)]
@@ -151,7 +151,7 @@ class SdpaBackend:
         return mask.masked_fill_(hidden, -torch.inf)
 
 
-class SdpaStep:
+class SdpaAttentionStep:
     """One step's indices and masks, used by every layer."""
 
     def __init__(self, store: KVStore, slots: Tensor, views: Sequence[_View]) -> None:
@@ -206,12 +206,12 @@ class SdpaStep:
         return mixed.permute(2, 0, 1, 3).reshape(query.shape)
 
 
-def _batched_count(span: Span) -> int:
+def _batched_count(span: AttentionSpan) -> int:
     """The length of a span that those of equal length are computed with; 0: it is computed alone."""
     return span.count if span.start and span.count <= SHORT else 0
 
 
-def _first_block(span: Span, window: Window, size: int) -> int:
+def _first_block(span: AttentionSpan, window: Window, size: int) -> int:
     """The first block that the first token of a span sees."""
     return 0 if window is None else max(0, span.start - window + 1) // size
 

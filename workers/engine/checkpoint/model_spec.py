@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.engine.checkpoint.json_files import integer, number, read_json, read_json_if_present
-from workers.engine.checkpoint.quantization_spec import QuantSpec, quant_spec
+from workers.engine.checkpoint.quantization_spec import QuantizationSpec, quantization_spec
 from workers.engine.checkpoint.rope_spec import RopeSpec, rope_spec
 from workers.engine.errors import CheckpointInvalid
 
@@ -66,7 +66,7 @@ class ModelSpec:
     windows: tuple[int | None, ...]
     """For each layer how many positions a token sees, its own included; None: all."""
     tied_head: bool
-    quantised: QuantSpec | None = None
+    quantization: QuantizationSpec | None = None
     """How the linear layers are stored, where not plainly."""
     dtype: str
     eos_ids: frozenset[int]
@@ -125,7 +125,7 @@ class ModelSpec:
             qk_norm=family.qk_norm,
             windows=_windows(config, family, layers),
             tied_head=bool(config.get("tie_word_embeddings", False)),
-            quantised=quant_spec(config),
+            quantization=quantization_spec(config),
             dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
             # Instruct models end a turn with a token that often stands in only one of the two files. One that the
             # model does not have, for its tokenizer is larger, can never be sampled.

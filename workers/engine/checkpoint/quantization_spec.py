@@ -8,18 +8,18 @@ from workers.engine.errors import CheckpointInvalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantSpec:
+class QuantizationSpec:
     """How the linear layers of a checkpoint are stored."""
 
     method: Literal["awq", "gptq"]
     bits: int
     group: int | None
     """Inputs that share a scale; None: all."""
-    zeros_less_one: bool = False
+    zero_points_minus_one: bool = False
     """GPTQ's first format."""
 
 
-def quant_spec(config: Mapping[str, Any]) -> QuantSpec | None:
+def quantization_spec(config: Mapping[str, Any]) -> QuantizationSpec | None:
     """What `quantization_config` says; None without one; CheckpointInvalid names what cannot be read."""
     values = config.get("quantization_config")
     if not values:
@@ -35,17 +35,17 @@ def quant_spec(config: Mapping[str, Any]) -> QuantSpec | None:
     return read(values, bits, None if group == -1 else group)
 
 
-def _awq(values: Mapping[str, Any], bits: Any, group: int | None) -> QuantSpec:
+def _awq(values: Mapping[str, Any], bits: Any, group: int | None) -> QuantizationSpec:
     if bits != 4:
         raise _refusal("bits of AWQ", bits, "4")
     if str(values.get("version", "gemm")).lower() != "gemm":
         raise _refusal("version of AWQ", values["version"], "gemm")
     if not values.get("zero_point", True):
         raise _refusal("zero_point of AWQ", False, "true")
-    return QuantSpec(method="awq", bits=4, group=group)
+    return QuantizationSpec(method="awq", bits=4, group=group)
 
 
-def _gptq(values: Mapping[str, Any], bits: Any, group: int | None) -> QuantSpec:
+def _gptq(values: Mapping[str, Any], bits: Any, group: int | None) -> QuantizationSpec:
     if bits not in (4, 8):
         raise _refusal("bits of GPTQ", bits, "4, 8")
     form = values.get("checkpoint_format") or "gptq"
@@ -55,7 +55,7 @@ def _gptq(values: Mapping[str, Any], bits: Any, group: int | None) -> QuantSpec:
         raise _refusal("dynamic of GPTQ", "(rules for single layers)", "none")
     if str(values.get("pack_dtype") or "int32") != "int32":
         raise _refusal("pack_dtype of GPTQ", values["pack_dtype"], "int32")
-    return QuantSpec(method="gptq", bits=bits, group=group, zeros_less_one=form == "gptq")
+    return QuantizationSpec(method="gptq", bits=bits, group=group, zero_points_minus_one=form == "gptq")
 
 
 def _refusal(name: str, value: object, known: str) -> CheckpointInvalid:

@@ -21,12 +21,12 @@ class Embedder:
         self._decoder = decoder
         self._device = device
 
-    def begin(self, tokens: Sequence[int]) -> "Embedding":
+    def begin(self, tokens: Sequence[int]) -> "TextEmbedding":
         """Of a text that has at least one token."""
-        return Embedding(self._decoder, self._device, tokens)
+        return TextEmbedding(self._decoder, self._device, tokens)
 
 
-class Embedding:
+class TextEmbedding:
     """One text. `vector` is there once `done`."""
 
     def __init__(self, decoder: Decoder, device: torch.device, tokens: Sequence[int]) -> None:

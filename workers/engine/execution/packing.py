@@ -11,22 +11,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.attention.attention_backend import Span
+from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.id_tensor import id_tensor
 from workers.engine.scheduler.plan import Item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedStep:
     """`tokens` and `positions` [tokens], `sampled` [1 + drafts of each item that samples]; one span per item."""
 
     tokens: Tensor
     positions: Tensor
     sampled: Tensor
-    spans: tuple[Span, ...]
+    spans: tuple[AttentionSpan, ...]
 
 
-def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = ()) -> Packed:
+def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = ()) -> PackedStep:
     """Lay the items' tokens one after another. `padding`: rows of so many tokens that nobody reads."""
     tokens: list[int] = []
     positions: list[int] = []
@@ -42,21 +42,21 @@ def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = (
             tokens += [0] * count
             positions += range(start, start + count)
             # Block 0 is nobody's: what is written there is never read by anybody else.
-            spans.append(Span(start=start, count=count, blocks=[0] * (start + count)))
+            spans.append(AttentionSpan(start=start, count=count, blocks=[0] * (start + count)))
             continue
         item = items[place]
         end = item.start + item.count
         tokens += item.sequence.known(item.start, end)
         positions += range(item.start, end)
         last_rows[place] = len(tokens) - 1
-        spans.append(Span(start=item.start, count=item.count, blocks=item.sequence.blocks.ids))
+        spans.append(AttentionSpan(start=item.start, count=item.count, blocks=item.sequence.blocks.ids))
     sampled = [
         row
         for place, item in enumerate(items)
         if item.samples
         for row in range(last_rows[place] - item.drafts, last_rows[place] + 1)
     ]
-    return Packed(
+    return PackedStep(
         tokens=id_tensor(tokens, device),
         positions=id_tensor(positions, device),
         sampled=id_tensor(sampled, device),

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
-from workers.engine.execution.rows import chances, rows
+from workers.engine.execution.rows import draw_uniforms, sampling_rows
 from workers.engine.id_tensor import id_tensor
 from workers.engine.model.decoder import Decoder
 from workers.engine.sampling.distribution import distribution
 from workers.engine.sampling.logprobs import LogprobReader, TokenLogprob
-from workers.engine.sampling.random_numbers import Stream
-from workers.engine.sampling.rejection_sampling import agreed, verify
-from workers.engine.sampling.sampler import sample
-from workers.engine.sampling.sampling_row import Row
+from workers.engine.sampling.random_numbers import RandomStream
+from workers.engine.sampling.rejection_sampling import count_agreed, verify_drafts
+from workers.engine.sampling.sampler import sample_tokens
+from workers.engine.sampling.sampling_row import SamplingRow
 from workers.engine.scheduler.drafter import Computed, Drafter
 from workers.engine.scheduler.plan import Item, Sampled, StepPlan
 from workers.engine.scheduler.sequence import Sequence
@@ -32,7 +32,7 @@ Tokens = tuple[int, ...]
 Logprobs = tuple[TokenLogprob, ...]
 
 
-class Runner:
+class ModelRunner:
     """One decoder on one device, and whoever guesses for it."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Runner:
         self, items: Items[Item], hidden: Tensor, drawn_from: dict[Sequence, Tensor]
     ) -> tuple[list[Tokens], list[Logprobs]]:
         """Tokens of each item, and their log probabilities; `hidden` [rows, hidden] of all places sampled."""
-        logits, wanted = self._decoder.logits(hidden), rows(items)
+        logits, wanted = self._decoder.logits(hidden), sampling_rows(items)
         # Before the logits are used up.
         reader = LogprobReader(logits, wanted)
         tokens = (
@@ -85,7 +85,11 @@ class Runner:
         return tokens, [reader.read(first, kept) for first, kept in zip(_firsts(items), tokens, strict=True)]
 
     def _verified(
-        self, items: Items[Item], wanted: Items[Row], logits: Tensor, drawn_from: dict[Sequence, Tensor]
+        self,
+        items: Items[Item],
+        wanted: Items[SamplingRow],
+        logits: Tensor,
+        drawn_from: dict[Sequence, Tensor],
     ) -> list[Tokens]:
         """Items of both kinds, those that are judged and those that are compared."""
         judged = [item.sequence in drawn_from for item in items]
@@ -106,28 +110,28 @@ class Runner:
         return [next(first if was else second) for was in judged]
 
 
-def _compare(items: Items[Item], wanted: Items[Row], logits: Tensor) -> list[Tokens]:
+def _compare(items: Items[Item], wanted: Items[SamplingRow], logits: Tensor) -> list[Tokens]:
     """Items whose guesses stand where plain decoding draws the same; their rows of logits."""
-    drawn = sample(logits, wanted) if items else []
+    drawn = sample_tokens(logits, wanted) if items else []
     results = []
     for first, item in zip(_firsts(items), items, strict=True):
         here = drawn[first : first + 1 + item.drafts]
-        results.append(tuple(here[: agreed(item.sequence.drafts, here[:-1]) + 1]))
+        results.append(tuple(here[: count_agreed(item.sequence.drafts, here[:-1]) + 1]))
     return results
 
 
 def _judge(
-    items: Items[Item], wanted: Items[Row], logits: Tensor, drawn_from: dict[Sequence, Tensor]
+    items: Items[Item], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
 ) -> list[Tokens]:
     """Items whose guesses were drawn from distributions of their own; their rows of logits."""
     p = distribution(logits, wanted)
     nothing = p.new_zeros(1, p.shape[-1])
-    return verify(
+    return verify_drafts(
         p,
         torch.cat([part for item in items for part in (drawn_from[item.sequence], nothing)]),
         [item.sequence.drafts[: item.drafts] for item in items],
-        [chances(item.sequence, item.drafts, Stream.ACCEPT) for item in items],
-        [chances(item.sequence, item.drafts + 1, Stream.RESAMPLE) for item in items],
+        [draw_uniforms(item.sequence, item.drafts, RandomStream.ACCEPT) for item in items],
+        [draw_uniforms(item.sequence, item.drafts + 1, RandomStream.RESAMPLE) for item in items],
     )
 
 

@@ -12,13 +12,13 @@ They keep the promise of `Table`. (The names of what is lost are those of Kwon e
 from collections.abc import Sequence
 
 from workers.engine.kv.block_pool import BlockPool
-from workers.engine.kv.block_table import Copy, NextBlock
+from workers.engine.kv.block_table import BlockCopy, NextBlock
 
 
 class ContiguousTable:
     """One run of blocks for all that a request may ever need, taken at its first step."""
 
-    whole = False
+    recomputes_everything = False
     shared_tokens = 0
 
     def __init__(self, pool: BlockPool, reserve: int) -> None:
@@ -36,10 +36,10 @@ class ContiguousTable:
         """As promised by Table."""
         return 0 if self.ids else self._blocks
 
-    def grow(self, num_tokens: int) -> list[Copy]:
+    def grow(self, num_tokens: int) -> list[BlockCopy]:
         """As promised by Table."""
         if not self.ids:
-            self.ids = self._pool.take_run(self._blocks)
+            self.ids = self._pool.allocate_run(self._blocks)
         return []
 
     def commit(self, tokens: Sequence[int], num_computed: int) -> None:
@@ -49,9 +49,9 @@ class ContiguousTable:
     def shrink(self, num_tokens: int) -> None:
         """As promised by Table; what was reserved stays reserved."""
 
-    def life(self, index: int) -> int:
+    def allocation_id(self, index: int) -> int:
         """As promised by Table."""
-        return self._pool.life(self.ids[index])
+        return self._pool.allocation_id(self.ids[index])
 
     def next_block(self, tokens: Sequence[int]) -> NextBlock | None:
         """As promised by Table; there is never one."""
@@ -64,10 +64,10 @@ class ContiguousTable:
         self.ids = []
 
 
-class NoTable:
+class UncachedTable:
     """No KV at all: every position falls into block 0, which is written and never read."""
 
-    whole = True
+    recomputes_everything = True
     shared_tokens = 0
     computed = 0
 
@@ -83,7 +83,7 @@ class NoTable:
         """As promised by Table."""
         return 0
 
-    def grow(self, num_tokens: int) -> list[Copy]:
+    def grow(self, num_tokens: int) -> list[BlockCopy]:
         """As promised by Table."""
         self.ids = [0] * -(-num_tokens // self._size)
         return []
@@ -94,7 +94,7 @@ class NoTable:
     def shrink(self, num_tokens: int) -> None:
         """As promised by Table."""
 
-    def life(self, index: int) -> int:
+    def allocation_id(self, index: int) -> int:
         """As promised by Table."""
         return 0
 

@@ -24,7 +24,7 @@ class BlockPool:
         self._free = list(range(capacity, 0, -1))
 
     @property
-    def free(self) -> int:
+    def free_blocks(self) -> int:
         """Blocks that nobody holds."""
         return len(self._free)
 
@@ -37,11 +37,11 @@ class BlockPool:
         """How many hold this block."""
         return self._references[block]
 
-    def life(self, block: int) -> int:
+    def allocation_id(self, block: int) -> int:
         """How often this block was handed out: a note on its content is worth something within one life only."""
         return self._lives[block]
 
-    def take(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> list[int]:
         """`count` free blocks, each now held once; all or nothing."""
         if count > len(self._free):
             raise BlockMisused(f"{count} blocks were asked for, {len(self._free)} are free")
@@ -51,7 +51,7 @@ class BlockPool:
             self._lives[block] += 1
         return taken
 
-    def take_run(self, count: int) -> list[int]:
+    def allocate_run(self, count: int) -> list[int]:
         """`count` free blocks side by side, from the first run that is long enough; all or nothing."""
         for run in self._runs():
             if len(run) >= count:
@@ -63,7 +63,7 @@ class BlockPool:
                 return taken
         raise BlockMisused(f"{count} blocks side by side were asked for, {self.longest_run} are free")
 
-    def hold(self, block: int) -> None:
+    def retain(self, block: int) -> None:
         """One more holder of a block that somebody holds already."""
         self._must_be_held(block)
         self._references[block] += 1

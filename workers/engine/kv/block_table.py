@@ -18,11 +18,11 @@ from typing import Protocol
 from workers.engine.kv.prefix_tree import BlockTokens, PrefixNode, PrefixTree
 
 NextBlock = tuple[str, PrefixNode | None, BlockTokens]
-Copy = tuple[int, int]
+BlockCopy = tuple[int, int]
 """A block whose content goes into another one: (from, to)."""
 
 
-class Table(Protocol):
+class KVTable(Protocol):
     """What the scheduler wants of the blocks of one sequence, however they are laid out."""
 
     ids: list[int]
@@ -38,7 +38,7 @@ class Table(Protocol):
         ...
 
     @property
-    def whole(self) -> bool:
+    def recomputes_everything(self) -> bool:
         """Must all tokens be computed in one step, whatever the budget?"""
         ...
 
@@ -50,7 +50,7 @@ class Table(Protocol):
         """Blocks still to be taken before `num_tokens` tokens have a place that can be written."""
         ...
 
-    def grow(self, num_tokens: int) -> list[Copy]:
+    def grow(self, num_tokens: int) -> list[BlockCopy]:
         """Take those blocks, which the caller made sure of; what has to be copied before anything is written."""
         ...
 
@@ -62,7 +62,7 @@ class Table(Protocol):
         """Give back what `num_tokens` tokens do not need: room for drafts that failed."""
         ...
 
-    def life(self, index: int) -> int:
+    def allocation_id(self, index: int) -> int:
         """Which life of its block stands at `index`; see BlockPool."""
         ...
 
@@ -78,7 +78,7 @@ class Table(Protocol):
 class BlockTable:
     """Blocks held by one running sequence; opened once, closed once."""
 
-    whole = False
+    recomputes_everything = False
 
     __slots__ = ("_path", "_released", "_salt", "_shares", "_size", "_tree", "computed", "ids")
 
@@ -89,8 +89,8 @@ class BlockTable:
         self._shares = shares
         self._size = tree.pool.block_size
         node = tree.match(tokens, salt) if shares else None
-        self._path = [*node.upwards()][::-1] if node else []
-        self._released = tree.first_read(len(self._path))
+        self._path = [*node.path_to_root()][::-1] if node else []
+        self._released = tree.first_readable_block(len(self._path))
         """Leading blocks that are behind the window."""
         self.ids = [0] * self._released + [node.block for node in self._path[self._released :]]
         self.computed = self.shared_tokens
@@ -114,28 +114,28 @@ class BlockTable:
         if self.computed >= num_tokens or leader.computed < num_tokens:
             return
         if self.shared_blocks == index == len(self.ids) and leader.shared_blocks <= index:
-            self._tree.pool.hold(leader.ids[index])
+            self._tree.pool.retain(leader.ids[index])
             self.ids.append(leader.ids[index])
             self.computed = num_tokens
 
     def fits(self, num_tokens: int, promised: int) -> bool:
         """As promised by Table."""
-        return self.missing(num_tokens) + promised <= self._tree.available
+        return self.missing(num_tokens) + promised <= self._tree.available_blocks
 
     def missing(self, num_tokens: int) -> int:
         """As promised by Table."""
         return max(0, -(-num_tokens // self._size) - len(self.ids)) + self._tail_is_shared
 
-    def grow(self, num_tokens: int) -> list[Copy]:
+    def grow(self, num_tokens: int) -> list[BlockCopy]:
         """As promised by Table."""
         copies = []
         if self._tail_is_shared:
             index = self.computed // self._size
-            shared, (own,) = self.ids[index], self._tree.take(1)
+            shared, (own,) = self.ids[index], self._tree.allocate(1)
             self._tree.pool.release(shared)
             self.ids[index] = own
             copies.append((shared, own))
-        self.ids += self._tree.take(self.missing(num_tokens))
+        self.ids += self._tree.allocate(self.missing(num_tokens))
         return copies
 
     def shrink(self, num_tokens: int) -> None:
@@ -151,19 +151,19 @@ class BlockTable:
             index = len(self._path)
             filled = tuple(tokens[index * self._size : (index + 1) * self._size])
             parent = self._path[-1] if self._path else None
-            self._path.append(self._tree.extend(parent, self._salt, filled, self.ids[index]))
+            self._path.append(self._tree.insert(parent, self._salt, filled, self.ids[index]))
             self.ids[index] = self._path[-1].block
         if self._tree.window is None:
             return
-        behind = self._tree.first_read(self.shared_blocks)
+        behind = self._tree.first_readable_block(self.shared_blocks)
         if behind > self._released:
             self._tree.release(self._path[self._released : behind][::-1])
             self.ids[self._released : behind] = [0] * (behind - self._released)
             self._released = behind
 
-    def life(self, index: int) -> int:
+    def allocation_id(self, index: int) -> int:
         """As promised by Table."""
-        return self._tree.pool.life(self.ids[index])
+        return self._tree.pool.allocation_id(self.ids[index])
 
     def next_block(self, tokens: Sequence[int]) -> NextBlock | None:
         """Names the first full block of `tokens` after the shared ones; equal for equal prefixes.

@@ -35,13 +35,13 @@ class Cleared:
 KVEvent = BlockStored | BlockRemoved | Cleared
 
 
-def digest(parent: bytes | None, tokens: tuple[int, ...], salt: str) -> bytes:
+def prefix_digest(parent: bytes | None, tokens: tuple[int, ...], salt: str) -> bytes:
     """The digest that names a prefix which ends with these tokens."""
     if parent is None:
         parent = hashlib.sha256(b"cache salt" + salt.encode()).digest() if salt else b""
     return hashlib.sha256(parent + pack(f"<{len(tokens)}I", *tokens)).digest()
 
 
-def hash_of(digest: bytes) -> int:
+def block_hash(digest: bytes) -> int:
     """The 64 bits that go out, signed."""
     return int.from_bytes(digest[:8], "big", signed=True)

@@ -24,7 +24,7 @@ _HALF_MAX = torch.finfo(torch.float16).max
 _STEPS_INT8, _STEPS_INT4 = 127, 15
 
 
-class Codec(Protocol):
+class SideCodec(Protocol):
     """Rows of heads [..., heads, head_dim] to parts and back; every part is [..., heads, its width]."""
 
     @property
@@ -46,7 +46,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainCodec:
     """Numbers as they are, perhaps in a smaller type."""
 
     dtype: torch.dtype
@@ -66,7 +66,7 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Int8:
+class Int8Codec:
     """scale = max |x| / 127; x = scale * q."""
 
     exact: bool = False
@@ -89,7 +89,7 @@ class Int8:
 
 
 @dataclass(frozen=True, slots=True)
-class Int4:
+class Int4Codec:
     """scale = (max - min) / 15; x = min + scale * q; even places in the low nibble."""
 
     exact: bool = False
@@ -122,8 +122,8 @@ class KVCodec:
     """How keys and how values are kept. Keys are the sensitive side: their errors pass through a softmax."""
 
     name: str
-    key: Codec
-    value: Codec
+    key: SideCodec
+    value: SideCodec
 
     def bytes_per_token(self, spec: ModelSpec) -> int:
         """Memory of one token's keys and values over all layers."""
@@ -135,13 +135,13 @@ def kv_codec(name: KvDtype, dtype: torch.dtype) -> KVCodec:
     """The codec of that name, for a model that computes in `dtype`."""
     match name:
         case "int8":
-            return KVCodec(name, Int8(), Int8())
+            return KVCodec(name, Int8Codec(), Int8Codec())
         case "int4":
-            return KVCodec(name, Int4(), Int4())
+            return KVCodec(name, Int4Codec(), Int4Codec())
         case "k8v4":
-            return KVCodec(name, Int8(), Int4())
+            return KVCodec(name, Int8Codec(), Int4Codec())
     kept: torch.dtype = dtype if name == "auto" else getattr(torch, name)
-    plain = Plain(kept, exact=torch.promote_types(kept, dtype) == kept)
+    plain = PlainCodec(kept, exact=torch.promote_types(kept, dtype) == kept)
     return KVCodec(str(kept).removeprefix("torch."), plain, plain)
 
 

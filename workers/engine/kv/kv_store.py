@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.checkpoint.model_spec import ModelSpec
-from workers.engine.kv.kv_codec import Codec, KVCodec
+from workers.engine.kv.kv_codec import KVCodec, SideCodec
 
 
 class KVStore:
@@ -106,7 +106,7 @@ class KVStore:
     def _parts(self) -> tuple[Tensor, ...]:
         return (*self.keys, *self.values)
 
-    def _as_read(self, codec: Codec, rows: Tensor) -> Tensor:
+    def _as_read(self, codec: SideCodec, rows: Tensor) -> Tensor:
         return rows if codec.exact else codec.decode(codec.encode(rows), self.dtype)
 
 

@@ -35,8 +35,8 @@ from workers.engine.kv.events import (
     BlockStored,
     Cleared,
     KVEvent,
-    digest,
-    hash_of,
+    block_hash,
+    prefix_digest,
 )
 
 BlockTokens = tuple[int, ...]
@@ -56,10 +56,10 @@ class PrefixNode:
         self.tokens = tokens
         self.block = block
         self.depth: int = parent.depth + 1 if parent else 1
-        self.digest: bytes = digest(parent.digest if parent else None, tokens, salt)
+        self.digest: bytes = prefix_digest(parent.digest if parent else None, tokens, salt)
         self.children: dict[BlockTokens, PrefixNode] = {}
 
-    def upwards(self) -> Iterator["PrefixNode"]:
+    def path_to_root(self) -> Iterator["PrefixNode"]:
         """This node and its ancestors, deepest first."""
         node: PrefixNode | None = self
         while node is not None:
@@ -80,16 +80,16 @@ class PrefixTree:
         self._events: deque[KVEvent] = deque(maxlen=EVENTS_MAX)
 
     @property
-    def cached(self) -> int:
+    def cached_blocks(self) -> int:
         """Blocks that the tree owns, idle or in use."""
         return self._size
 
     @property
-    def available(self) -> int:
+    def available_blocks(self) -> int:
         """Blocks that `take` can hand out: the free ones and the idle ones."""
-        return self.pool.free + len(self._idle)
+        return self.pool.free_blocks + len(self._idle)
 
-    def depth_of(self, tokens: Sequence[int], salt: str) -> int:
+    def match_depth(self, tokens: Sequence[int], salt: str) -> int:
         """How many blocks `match` would find; changes nothing."""
         node = self._deepest(tokens, salt)
         return node.depth if node else 0
@@ -101,17 +101,17 @@ class PrefixTree:
         from computing and not from the cache.
         """
         deepest = self._deepest(tokens, salt)
-        for node in self.read_path(deepest):
+        for node in self.readable_path(deepest):
             self._hold(node)
         return deepest
 
-    def read_path(self, node: PrefixNode | None) -> list[PrefixNode]:
+    def readable_path(self, node: PrefixNode | None) -> list[PrefixNode]:
         """What whoever goes on from `node` reads, deepest first: all of its path, or the window's part."""
         if node is None:
             return []
-        return list(islice(node.upwards(), node.depth - self.first_read(node.depth)))
+        return list(islice(node.path_to_root(), node.depth - self.first_readable_block(node.depth)))
 
-    def first_read(self, depth: int) -> int:
+    def first_readable_block(self, depth: int) -> int:
         """How many blocks at the beginning of a path of `depth` are not read by the token that follows it.
 
         The last one always counts as read: it is what holds the path in the tree.
@@ -121,7 +121,7 @@ class PrefixTree:
         size = self.pool.block_size
         return min(max(0, depth * size - self.window + 1) // size, depth - 1)
 
-    def extend(self, parent: PrefixNode | None, salt: str, tokens: BlockTokens, block: int) -> PrefixNode:
+    def insert(self, parent: PrefixNode | None, salt: str, tokens: BlockTokens, block: int) -> PrefixNode:
         """Put `block`, which the caller holds and has filled, under `parent`, which the caller holds too.
 
         When the same block was cached meanwhile, the caller's own is released and the cached one held instead: it
@@ -139,12 +139,12 @@ class PrefixTree:
             node = siblings[tokens] = PrefixNode(parent=parent, salt=salt, tokens=tokens, block=block)
         node.block = block
         self._size += 1
-        self.pool.hold(block)
-        above = hash_of(parent.digest) if parent else None
-        self._events.append(BlockStored(hash_of(node.digest), above, tokens, salt))
+        self.pool.retain(block)
+        above = block_hash(parent.digest) if parent else None
+        self._events.append(BlockStored(block_hash(node.digest), above, tokens, salt))
         return node
 
-    def events(self) -> list[KVEvent]:
+    def take_events(self) -> list[KVEvent]:
         """What has changed since this was last asked."""
         events = list(self._events)
         self._events.clear()
@@ -157,13 +157,13 @@ class PrefixTree:
             if self.pool.references(node.block) == 1:
                 self._idle[node] = None
 
-    def take(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> list[int]:
         """`count` blocks, evicting the least recently used idle ones where the free ones do not reach."""
-        if count > self.available:
-            raise BlockMisused(f"{count} blocks were asked for, {self.available} are available")
-        while self.pool.free < count:
+        if count > self.available_blocks:
+            raise BlockMisused(f"{count} blocks were asked for, {self.available_blocks} are available")
+        while self.pool.free_blocks < count:
             self._evict()
-        return self.pool.take(count)
+        return self.pool.allocate(count)
 
     def clear(self) -> bool:
         """Forget everything; refused (False) while a sequence reads any of it."""
@@ -207,7 +207,7 @@ class PrefixTree:
             if node is None:
                 break
             unbroken = unbroken + 1 if node.block != HOLLOW else 0
-            if unbroken >= node.depth - self.first_read(node.depth):
+            if unbroken >= node.depth - self.first_readable_block(node.depth):
                 deepest = node
             children = node.children
         return deepest
@@ -216,7 +216,7 @@ class PrefixTree:
         return parent.children if parent else self._roots.setdefault(salt, {})
 
     def _hold(self, node: PrefixNode) -> None:
-        self.pool.hold(node.block)
+        self.pool.retain(node.block)
         self._idle.pop(node, None)
 
     def _evict(self) -> None:
@@ -224,7 +224,7 @@ class PrefixTree:
         self.pool.release(node.block)
         node.block = HOLLOW
         self._size -= 1
-        self._events.append(BlockRemoved(hash_of(node.digest)))
+        self._events.append(BlockRemoved(block_hash(node.digest)))
         self._prune(node)
 
     def _prune(self, node: PrefixNode | None) -> None:

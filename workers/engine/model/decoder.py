@@ -19,7 +19,7 @@ from workers.engine.model.rope import RopeTable, rotate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class DecoderLayer:
     """The weights of one layer; query, key and value are one matrix, and so are gate and up."""
 
     attention_norm: Tensor
@@ -39,7 +39,7 @@ class Decoder:
 
     spec: ModelSpec
     embedding: Tensor
-    layers: tuple[Layer, ...]
+    layers: tuple[DecoderLayer, ...]
     norm: Tensor
     head: Projection
     rope: RopeTable
@@ -67,7 +67,7 @@ class Decoder:
         return self.head(hidden).float()
 
     def _attend(
-        self, number: int, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionStep
+        self, number: int, layer: DecoderLayer, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionStep
     ) -> Tensor:
         spec = self.spec
         rows = x.shape[0]
@@ -89,6 +89,6 @@ class Decoder:
         return F.rms_norm(x, (x.shape[-1],), weight, self.spec.norm_eps)
 
 
-def _mlp(layer: Layer, x: Tensor) -> Tensor:
+def _mlp(layer: DecoderLayer, x: Tensor) -> Tensor:
     gate, up = layer.gate_up(x).chunk(2, dim=-1)
     return layer.down(F.silu(gate) * up)

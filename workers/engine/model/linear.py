@@ -29,7 +29,7 @@ class Projection(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class PlainLinear:
     """y = x W^T + b, with weight [out, in] and, where the model has one, bias [out]."""
 
     weight: Tensor
@@ -46,7 +46,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedLinear:
     """The same with a weight that only its kernel can read."""
 
     weight: packed_weights.PackedFloat
@@ -63,7 +63,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stacked:
+class StackedLinear:
     """Layers over the same input that cannot be one: their results side by side."""
 
     parts: tuple[Projection, ...]
@@ -78,8 +78,8 @@ class Stacked:
         return torch.cat([part(rows) for part in self.parts], dim=1)
 
 
-def plain(weight: Tensor, bias: Tensor | None = None) -> Projection:
+def plain_linear(weight: Tensor, bias: Tensor | None = None) -> Projection:
     """A layer over `weight` [out, in], which nobody else needs: as this machine multiplies it best."""
     if (found := packed_weights.PackedFloat.pack(weight)) is not None:
-        return Packed(weight=found, bias=bias)
-    return Linear(weight=weight, bias=bias)
+        return PackedLinear(weight=found, bias=bias)
+    return PlainLinear(weight=weight, bias=bias)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.model.row_counts import in_few_counts
+from workers.engine.model.row_counts import with_padded_rows
 
 INT8_ROWS_MAX = 8
 INT4_ROWS_MAX = 48
@@ -86,7 +86,7 @@ class PackedFloat:
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         """`rows` [n, in] times the weight transposed, plus `bias` [out]; [n, out]."""
-        return in_few_counts(
+        return with_padded_rows(
             lambda padded: _mkldnn._linear_pointwise(padded, self.packed, bias, "none", [], ""), rows
         )
 

@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from workers.engine.checkpoint.quantization_spec import QuantSpec
+from workers.engine.checkpoint.quantization_spec import QuantizationSpec
 from workers.engine.errors import CheckpointInvalid
-from workers.engine.model.quantization import Groups
+from workers.engine.model.quantization import GroupedWeight
 
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """In which nibble each of eight outputs is: the inverse of the order above."""
@@ -27,7 +27,9 @@ ReadTensor = Callable[..., Tensor]
 """Reads the tensor of a name; the sizes that follow are checked."""
 
 
-def read_groups(spec: QuantSpec, read: ReadTensor, module: str, *, inputs: int, outputs: int) -> Groups:
+def read_groups(
+    spec: QuantizationSpec, read: ReadTensor, module: str, *, inputs: int, outputs: int
+) -> GroupedWeight:
     """The layer `module`, from its packed tensors; CheckpointInvalid when they do not fit together."""
     group, packed = spec.group or inputs, 32 // spec.bits
     if inputs % group or inputs % packed or outputs % packed:
@@ -36,7 +38,7 @@ def read_groups(spec: QuantSpec, read: ReadTensor, module: str, *, inputs: int, 
         )
     count = inputs // group
     words = read(f"{module}.qzeros", count, outputs // packed)
-    if spec.zeros_less_one:
+    if spec.zero_points_minus_one:
         # Over the whole word, as GPTQModel takes it off: a zero point of 0 borrowed from its neighbour.
         words = words + sum(1 << shift for shift in range(0, 32, spec.bits))
     zeros = _unpack(words, spec.bits)
@@ -53,7 +55,7 @@ def read_groups(spec: QuantSpec, read: ReadTensor, module: str, *, inputs: int, 
     if order is not None:
         steps = steps.index_select(0, order)
     middle = (2 ** (spec.bits - 1) - zeros.flatten(1)) * scales
-    return Groups(
+    return GroupedWeight(
         steps=steps.t().contiguous().to(torch.uint8),
         scale=scales.t().contiguous(),
         middle=middle.t().contiguous(),

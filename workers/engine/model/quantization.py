@@ -18,7 +18,7 @@ from torch import Tensor
 
 from workers.engine.config.engine_config import Quantization
 from workers.engine.model import packed_weights
-from workers.engine.model.linear import Projection, plain
+from workers.engine.model.linear import Projection, plain_linear
 from workers.engine.model.row_counts import linear
 
 GROUP = 64
@@ -63,7 +63,7 @@ class Int8Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class GroupedWeight:
     """A weight in groups along its inputs, as it is before it is packed.
 
     `steps` [out, in] uint8, `scale` and `middle` [out, in / group] float32. `order` [in] says which input each
@@ -77,7 +77,7 @@ class Groups:
     order: Tensor | None = None
 
     @classmethod
-    def quantise(cls, weight: Tensor) -> "Groups":
+    def quantise(cls, weight: Tensor) -> "GroupedWeight":
         """INT4 with the nearest steps to `weight` [out, in], in groups of 64 or what divides the inputs."""
         outputs, inputs = weight.shape
         cut = weight.float().view(outputs, -1, gcd(inputs, GROUP))
@@ -89,7 +89,7 @@ class Groups:
         return cls(steps=steps.to(torch.uint8).view(outputs, inputs), scale=scale, middle=middle, bits=4)
 
     @classmethod
-    def stack(cls, parts: Sequence["Groups"]) -> "Groups | None":
+    def stack(cls, parts: Sequence["GroupedWeight"]) -> "GroupedWeight | None":
         """Several over the same inputs, one under the other; None where they are not cut in the same way."""
         first = parts[0]
         if not all(first.is_cut_like(part) for part in parts):
@@ -102,7 +102,7 @@ class Groups:
             order=first.order,
         )
 
-    def is_cut_like(self, other: "Groups") -> bool:
+    def is_cut_like(self, other: "GroupedWeight") -> bool:
         """Have both the same groups of the same inputs?"""
         if (self.bits, self.scale.shape[1]) != (other.bits, other.scale.shape[1]):
             return False
@@ -117,7 +117,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLinear:
+class GroupedLinear:
     """`steps` are bytes [out, in], halves [out, in / 2] with even inputs in the low nibble, or in a kernel's order.
 
     `scale_and_middle` is [in / group, out, 2].
@@ -131,7 +131,7 @@ class GroupLinear:
     bias: Tensor | None = None
 
     @classmethod
-    def build(cls, groups: Groups, bias: Tensor | None, dtype: torch.dtype) -> "GroupLinear":
+    def build(cls, groups: GroupedWeight, bias: Tensor | None, dtype: torch.dtype) -> "GroupedLinear":
         """Packed as this machine multiplies it best, for a model that computes in `dtype`."""
         steps: Tensor | packed_weights.PackedInt4 | None = None
         halves = groups.bits == 4 and groups.steps.shape[1] % 2 == 0
@@ -179,14 +179,14 @@ class GroupLinear:
         return product if self.bias is None else product + self.bias
 
 
-def projection(weight: Tensor, bias: Tensor | None, quantization: Quantization) -> Projection:
+def build_projection(weight: Tensor, bias: Tensor | None, quantization: Quantization) -> Projection:
     """A layer over `weight` [out, in], quantised here if that is wanted."""
     match quantization:
         case "int8":
             return Int8Linear.quantise(weight, bias)
         case "int4":
-            return GroupLinear.build(Groups.quantise(weight), bias, weight.dtype)
-    return plain(weight, bias)
+            return GroupedLinear.build(GroupedWeight.quantise(weight), bias, weight.dtype)
+    return plain_linear(weight, bias)
 
 
 def _divisor(scale: Tensor) -> Tensor:

@@ -21,22 +21,22 @@ STEPS = 8
 """Numbers between one power of two and the next."""
 
 
-def rounded_up(rows: int) -> int:
+def padded_row_count(rows: int) -> int:
     """The next number of rows that products are computed for."""
     step = max(1, (1 << (rows - 1).bit_length()) // (2 * STEPS)) if rows > 1 else 1
     return -(-rows // step) * step
 
 
-def in_few_counts(product: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def with_padded_rows(product: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """`product` of `rows` [n, in], each of which it must treat alone; [n, out]."""
     count = rows.shape[0]
-    missing = rounded_up(count) - count
+    missing = padded_row_count(count) - count
     return product(F.pad(rows, (0, 0, 0, missing)))[:count] if missing else product(rows)
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """rows W^T + b, for `rows` [n, in] and `weight` [out, in]."""
     if rows.device.type == "cpu" and rows.dtype in (torch.bfloat16, torch.float16):
-        return in_few_counts(lambda padded: F.linear(padded, weight, bias), rows)
+        return with_padded_rows(lambda padded: F.linear(padded, weight, bias), rows)
     # In float32 torch takes another library, which makes nothing for a shape.
     return F.linear(rows, weight, bias)

@@ -20,10 +20,10 @@ from workers.engine.checkpoint.json_files import read_json
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import Quantization
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
-from workers.engine.model.decoder import Decoder, Layer
-from workers.engine.model.linear import Linear, Projection, Stacked
+from workers.engine.model.decoder import Decoder, DecoderLayer
+from workers.engine.model.linear import PlainLinear, Projection, StackedLinear
 from workers.engine.model.quantised_checkpoint import read_groups
-from workers.engine.model.quantization import GroupLinear, Groups, projection
+from workers.engine.model.quantization import GroupedLinear, GroupedWeight, build_projection
 from workers.engine.model.rope import RopeTable
 
 
@@ -37,7 +37,7 @@ def load_decoder(
     quantization: Quantization = "none",
 ) -> Decoder:
     """Read every weight that the spec needs; CheckpointInvalid names a missing or misshapen one."""
-    if spec.quantised is not None and quantization != "none":
+    if spec.quantization is not None and quantization != "none":
         raise ConfigInvalid(
             f"quantization {quantization} was asked for, and the checkpoint is quantised ({spec.quantised.method})"
         )
@@ -46,7 +46,7 @@ def load_decoder(
     builder = _Builder(files=files, spec=spec, quantization=quantization)
     head = (
         # The embedding is read by rows, and so kept as it is; a packed copy would be as large again.
-        Linear(weight=embedding)
+        PlainLinear(weight=embedding)
         if spec.tied_head
         else _Builder(files=files, spec=spec, quantization="none").linear(
             {"lm_head": spec.vocab_size}, spec.hidden_size, bias=False
@@ -90,7 +90,7 @@ class _Builder:
     spec: ModelSpec
     quantization: Quantization
 
-    def layer(self, prefix: str) -> Layer:
+    def layer(self, prefix: str) -> DecoderLayer:
         """One layer; its names begin with `prefix`."""
         spec, take = self.spec, self.files.take
         hidden, inner = spec.hidden_size, spec.intermediate_size
@@ -100,7 +100,7 @@ class _Builder:
             return self.linear({prefix + name: outputs for name, outputs in names.items()}, inputs, bias=bias)
 
         attention = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
-        return Layer(
+        return DecoderLayer(
             attention_norm=take(f"{prefix}input_layernorm.weight", hidden),
             qkv=linear(attention, hidden, bias=spec.qkv_bias),
             output=linear({"self_attn.o_proj": hidden}, queries, bias=spec.output_bias),
@@ -113,34 +113,34 @@ class _Builder:
 
     def linear(self, names: dict[str, int], inputs: int, *, bias: bool) -> Projection:
         """The named matrices one under the other; `names` gives the outputs of each."""
-        if self.spec.quantised is not None and any(f"{name}.qweight" in self.files for name in names):
+        if self.spec.quantization is not None and any(f"{name}.qweight" in self.files for name in names):
             return self._quantised(names, inputs, bias=bias)
         weights = [self.files.take(f"{name}.weight", outputs, inputs) for name, outputs in names.items()]
         biases = [self.files.take(f"{name}.bias", outputs) for name, outputs in names.items()] if bias else []
-        return projection(torch.cat(weights), torch.cat(biases) if biases else None, self.quantization)
+        return build_projection(torch.cat(weights), torch.cat(biases) if biases else None, self.quantization)
 
     def _quantised(self, names: dict[str, int], inputs: int, *, bias: bool) -> Projection:
         """One layer where the parts are cut in the same way, else one for each. Parts may also be left plain."""
         parts = {name: self._groups(name, inputs, outputs) for name, outputs in names.items()}
         groups = [part for part in parts.values() if part is not None]
-        joined = Groups.stack(groups) if len(groups) == len(parts) else None
+        joined = GroupedWeight.stack(groups) if len(groups) == len(parts) else None
         biases = {name: self._bias(name, outputs, bias=bias) for name, outputs in names.items()}
         given = [each for each in biases.values() if each is not None]
         if joined is not None and len(given) in (0, len(parts)):
-            return GroupLinear.build(joined, torch.cat(given) if given else None, self.files.dtype)
-        return Stacked(
+            return GroupedLinear.build(joined, torch.cat(given) if given else None, self.files.dtype)
+        return StackedLinear(
             parts=tuple(
-                projection(self.files.take(f"{name}.weight", names[name], inputs), biases[name], "none")
+                build_projection(self.files.take(f"{name}.weight", names[name], inputs), biases[name], "none")
                 if part is None
-                else GroupLinear.build(part, biases[name], self.files.dtype)
+                else GroupedLinear.build(part, biases[name], self.files.dtype)
                 for name, part in parts.items()
             )
         )
 
-    def _groups(self, name: str, inputs: int, outputs: int) -> Groups | None:
-        if self.spec.quantised is None or f"{name}.qweight" not in self.files:
+    def _groups(self, name: str, inputs: int, outputs: int) -> GroupedWeight | None:
+        if self.spec.quantization is None or f"{name}.qweight" not in self.files:
             return None
-        return read_groups(self.spec.quantised, self.files.raw, name, inputs=inputs, outputs=outputs)
+        return read_groups(self.spec.quantization, self.files.raw, name, inputs=inputs, outputs=outputs)
 
     def _bias(self, name: str, outputs: int, *, bias: bool) -> Tensor | None:
         """Quantisers may add a bias where the model has none."""

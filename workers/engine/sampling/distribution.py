@@ -15,44 +15,48 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workers.engine.sampling.processors import process
-from workers.engine.sampling.sampling_row import Row
+from workers.engine.sampling.processors import apply_processors
+from workers.engine.sampling.sampling_row import SamplingRow
 
 RANKED_FIRST = 1024
 """Likeliest tokens to look at before ranking all of them: mostly top-p ends among them."""
 
 
-def distribution(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def distribution(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Probabilities [rows, vocab] float64, each row's sum 1. `logits` [rows, vocab] float32 are used up."""
-    process(logits, rows)
+    apply_processors(logits, rows)
     result = torch.zeros_like(logits, dtype=torch.float64)
     result.scatter_(1, logits.argmax(dim=-1, keepdim=True), 1.0)
-    for places in drawn(rows):
+    for places in random_row_groups(rows):
         index = torch.tensor(places, device=logits.device)
-        part = weights(logits[index], [rows[place] for place in places])
+        part = token_weights(logits[index], [rows[place] for place in places])
         result[index] = part / part.sum(dim=-1, keepdim=True)
     return result
 
 
-def drawn(rows: Sequence[Row]) -> list[list[int]]:
+def random_row_groups(rows: Sequence[SamplingRow]) -> list[list[int]]:
     """Places of the rows that are not greedy, in groups of equal cost."""
-    open_rows = [place for place, row in enumerate(rows) if not (row.params.greedy or row.params.ranks)]
-    ranked_rows = [place for place, row in enumerate(rows) if not row.params.greedy and row.params.ranks]
+    open_rows = [
+        place for place, row in enumerate(rows) if not (row.params.greedy or row.params.filters_by_rank)
+    ]
+    ranked_rows = [
+        place for place, row in enumerate(rows) if not row.params.greedy and row.params.filters_by_rank
+    ]
     return [places for places in (open_rows, ranked_rows) if places]
 
 
-def weights(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def token_weights(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Weights [rows, vocab] float64 of one group of `drawn`, from processed logits."""
     # Double from here on: a cumulated sum of 150,000 floats loses the tail in single precision.
     scores = logits.double() / _column(logits, [row.params.temperature for row in rows])
-    result = _ranked(scores, rows) if rows[0].params.ranks else scores.softmax(dim=-1)
+    result = _ranked(scores, rows) if rows[0].params.filters_by_rank else scores.softmax(dim=-1)
     if any(row.params.min_p for row in rows):
         least = result.amax(dim=-1, keepdim=True) * _column(logits, [row.params.min_p for row in rows])
         result = result.masked_fill(result < least, 0.0)
     return result
 
 
-def _ranked(scores: Tensor, rows: Sequence[Row]) -> Tensor:
+def _ranked(scores: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """Softmax of what top-k and top-p keep; of equal scores the lower token ranks first, on every machine."""
     vocab = scores.shape[-1]
     if vocab > RANKED_FIRST:
@@ -70,7 +74,7 @@ def _likeliest(scores: Tensor) -> tuple[Tensor, Tensor]:
     return best, tokens.gather(1, order)
 
 
-def _cut(scores: Tensor, best: Tensor, tokens: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+def _cut(scores: Tensor, best: Tensor, tokens: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
     """Weights [rows, vocab] of what stays of the `best`, and whether they were enough to decide it [rows]."""
     vocab, width = scores.shape[-1], best.shape[-1]
     rank = torch.arange(width, device=scores.device)

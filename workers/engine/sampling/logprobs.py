@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.sampling.sampling_row import Row
+from workers.engine.sampling.sampling_row import SamplingRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class TokenLogprob:
 class LogprobReader:
     """Raw log probabilities of the rows that ask for them."""
 
-    def __init__(self, logits: Tensor, rows: Sequence[Row]) -> None:
+    def __init__(self, logits: Tensor, rows: Sequence[SamplingRow]) -> None:
         """Copies what it needs of `logits` [rows, vocab], so they may be changed afterwards."""
         tops = {place: row.params.logprobs for place, row in enumerate(rows)}
         self._tops = {place: top for place, top in tops.items() if top is not None}

@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 from workers.engine.id_tensor import id_tensor
-from workers.engine.sampling.sampling_row import Row
+from workers.engine.sampling.sampling_row import SamplingRow
 
 _WORD = 32
 
 
-def process(logits: Tensor, rows: Sequence[Row]) -> None:
+def apply_processors(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
     """Change `logits` [rows, vocab] float32 in place, as each row asks."""
     _apply(_mask, logits, rows, [row.allowed is not None for row in rows])
-    _apply(_penalise, logits, rows, [row.params.penalises for row in rows])
+    _apply(_penalise, logits, rows, [row.params.has_penalties for row in rows])
     _apply(_bias, logits, rows, [bool(row.params.logit_bias) for row in rows])
-    _apply(_go_on, logits, rows, [row.must_go_on and bool(row.end_ids) for row in rows])
+    _apply(_go_on, logits, rows, [row.must_continue and bool(row.end_ids) for row in rows])
 
 
 def _apply(
-    change: Callable[[Tensor, Sequence[Row]], Tensor],
+    change: Callable[[Tensor, Sequence[SamplingRow]], Tensor],
     logits: Tensor,
-    rows: Sequence[Row],
+    rows: Sequence[SamplingRow],
     asked: Sequence[bool],
 ) -> None:
     places = [place for place, asks in enumerate(asked) if asks]
@@ -39,14 +39,14 @@ def _apply(
         logits[index] = change(logits[index], [rows[place] for place in places])
 
 
-def _mask(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     words = torch.stack([row.allowed for row in rows if row.allowed is not None]).to(logits.device)
     bits = words[:, :, None] >> torch.arange(_WORD, device=logits.device, dtype=torch.int32)
     allowed = (bits & 1).bool().flatten(1)[:, : logits.shape[-1]]
     return logits.masked_fill(~allowed, -torch.inf)
 
 
-def _penalise(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _penalise(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     output = _counts(logits, [chain(row.tokens[row.num_prompt :], row.drafts) for row in rows])
     prompt = _counts(logits, [row.tokens[: row.num_prompt] for row in rows])
     repetition = _column(logits, [row.params.repetition_penalty for row in rows])
@@ -57,7 +57,7 @@ def _penalise(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return logits - _column(logits, [row.params.presence_penalty for row in rows]) * (output > 0)
 
 
-def _bias(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _bias(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     places = [place for place, row in enumerate(rows) for _ in row.params.logit_bias]
     tokens = [token for row in rows for token in row.params.logit_bias]
     biases = [bias for row in rows for bias in row.params.logit_bias.values()]
@@ -66,7 +66,7 @@ def _bias(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     )
 
 
-def _go_on(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _go_on(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     places = [place for place, row in enumerate(rows) for _ in row.end_ids]
     tokens = [token for row in rows for token in row.end_ids]
     endless = logits.index_put((_ids(logits, places), _ids(logits, tokens)), logits.new_tensor(-torch.inf))

@@ -9,7 +9,7 @@ _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 
 
-class Stream(IntEnum):
+class RandomStream(IntEnum):
     """What a number is for. One position may need several, and one that decided two things would tie them."""
 
     TOKEN = 0
@@ -18,7 +18,7 @@ class Stream(IntEnum):
     RESAMPLE = 3
 
 
-def uniform(seed: int, position: int, stream: Stream = Stream.TOKEN) -> float:
+def uniform(seed: int, position: int, stream: RandomStream = RandomStream.TOKEN) -> float:
     """A number in [0, 1) with 53 random bits."""
     # The seed is mixed by itself first: else seed s at position p + 1 and seed s + step at p would draw the same.
     key = _mix(seed)

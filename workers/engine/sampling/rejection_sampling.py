@@ -25,10 +25,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workers.engine.sampling.sampler import pick
+from workers.engine.sampling.sampler import draw_tokens
 
 
-def agreed(drafts: Sequence[int], drawn: Sequence[int]) -> int:
+def count_agreed(drafts: Sequence[int], drawn: Sequence[int]) -> int:
     """How many guesses, from the first, are what was drawn at their place."""
     count = 0
     while count < len(drafts) and drafts[count] == drawn[count]:
@@ -36,7 +36,7 @@ def agreed(drafts: Sequence[int], drawn: Sequence[int]) -> int:
     return count
 
 
-def verify(
+def verify_drafts(
     p: Tensor,
     q: Tensor,
     drafts: Sequence[Sequence[int]],
@@ -63,11 +63,11 @@ def verify(
         chances.append(draws[count])
         first += len(guesses) + 1
     at = torch.tensor(lasts, device=p.device)
-    tokens = pick(residual(p.index_select(0, at), q.index_select(0, at)), chances).tolist()
+    tokens = draw_tokens(residual_weights(p.index_select(0, at), q.index_select(0, at)), chances).tolist()
     return [(*guesses, token) for guesses, token in zip(accepted, tokens, strict=True)]
 
 
-def residual(p: Tensor, q: Tensor) -> Tensor:
+def residual_weights(p: Tensor, q: Tensor) -> Tensor:
     """Weights [rows, vocab] of what p has more than q."""
     more = (p - q).clamp(min=0.0)
     # Only rounding can reject a guess although p nowhere exceeds q; then the two are equal but for that.

@@ -11,23 +11,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workers.engine.sampling.distribution import drawn, weights
-from workers.engine.sampling.processors import process
-from workers.engine.sampling.sampling_row import Row
+from workers.engine.sampling.distribution import random_row_groups, token_weights
+from workers.engine.sampling.processors import apply_processors
+from workers.engine.sampling.sampling_row import SamplingRow
 
 
-def sample(logits: Tensor, rows: Sequence[Row]) -> list[int]:
+def sample_tokens(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
     """One token for each row of `logits` [rows, vocab] float32, which are used up."""
-    process(logits, rows)
+    apply_processors(logits, rows)
     tokens = logits.argmax(dim=-1)
-    for places in drawn(rows):
+    for places in random_row_groups(rows):
         index = torch.tensor(places, device=logits.device)
         group = [rows[place] for place in places]
-        tokens[index] = pick(weights(logits[index], group), [row.uniform for row in group])
+        tokens[index] = draw_tokens(token_weights(logits[index], group), [row.uniform for row in group])
     return [int(token) for token in tokens.tolist()]
 
 
-def pick(weights: Tensor, uniforms: Sequence[float]) -> Tensor:
+def draw_tokens(weights: Tensor, uniforms: Sequence[float]) -> Tensor:
     """Token [rows] of the first cumulated weight above uniform * total; `weights` [rows, vocab] float64."""
     cumulated = weights.cumsum(dim=-1)
     chance = torch.tensor(uniforms, dtype=torch.float64, device=weights.device)[:, None]

@@ -82,7 +82,7 @@ class SamplingParams:
         if not least <= value <= most:
             raise RequestRefused(f"{name} must be between {least} and {most}, not {value}", param=name)
 
-    def must_fit(self, vocab_size: int) -> None:
+    def check_token_ids(self, vocab_size: int) -> None:
         """RequestRefused when a token is named that the model does not have."""
         for name, tokens in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
             if any(not 0 <= token < vocab_size for token in tokens):
@@ -94,11 +94,11 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
     @property
-    def penalises(self) -> bool:
+    def has_penalties(self) -> bool:
         """Does it matter which tokens there were?"""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
-    def ranks(self) -> bool:
+    def filters_by_rank(self) -> bool:
         """Does it matter which tokens are likelier than others?"""
         return self.top_k > 0 or self.top_p < 1

@@ -16,7 +16,7 @@ from workers.engine.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SamplingRow:
     """`uniform` is its chance in [0, 1); the tokens in `end_ids` would end the sequence."""
 
     params: SamplingParams
@@ -34,6 +34,6 @@ class Row:
         return len(self.tokens) - self.num_prompt + len(self.drafts)
 
     @property
-    def must_go_on(self) -> bool:
+    def must_continue(self) -> bool:
         """Is it too early to end?"""
         return self.num_generated < self.params.min_tokens

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from workers.engine.config.engine_config import KvLayout
-from workers.engine.kv.baseline_tables import ContiguousTable, NoTable
-from workers.engine.kv.block_table import BlockTable, Table
+from workers.engine.kv.baseline_tables import ContiguousTable, UncachedTable
+from workers.engine.kv.block_table import BlockTable, KVTable
 from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.scheduler.sequence import Sequence
 
-OpenTable = Callable[[Sequence], Table]
+OpenTable = Callable[[Sequence], KVTable]
 
 
 def table_opener(layout: KvLayout, tree: PrefixTree, *, shares: bool = True) -> OpenTable:
@@ -16,7 +16,7 @@ def table_opener(layout: KvLayout, tree: PrefixTree, *, shares: bool = True) -> 
     if layout == "contiguous":
         return lambda sequence: ContiguousTable(tree.pool, sequence.num_prompt + sequence.params.max_tokens)
     if layout == "none":
-        return lambda sequence: NoTable(tree.pool.block_size)
+        return lambda sequence: UncachedTable(tree.pool.block_size)
     return lambda sequence: _paged(tree, sequence, shares)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from workers.engine.kv.block_table import Copy
+from workers.engine.kv.block_table import BlockCopy
 from workers.engine.sampling.logprobs import TokenLogprob
 from workers.engine.scheduler.sequence import Sequence
 
@@ -47,7 +47,7 @@ class StepPlan:
 
     items: tuple[Item, ...]
     preempted: tuple[Sequence, ...] = ()
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
     """Blocks to copy, in this order, before anything is computed."""
     expired: tuple[Sequence, ...] = ()
     padding: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class PlanBuilder:
         self.budget = budget
         self.items: dict[Sequence, Item] = {}
         self.preempted: list[Sequence] = []
-        self.copies: list[Copy] = []
+        self.copies: list[BlockCopy] = []
         self.prefills = 0
 
     def add(self, sequence: Sequence, count: int) -> None:

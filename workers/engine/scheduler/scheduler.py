@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable
 from operator import attrgetter
 
 from workers.engine.errors import QueueFull
-from workers.engine.kv.block_table import NextBlock, Table
+from workers.engine.kv.block_table import KVTable, NextBlock
 from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.scheduler.opening import OpenTable, table_opener
 from workers.engine.scheduler.plan import Item, PlanBuilder, Sampled, StepPlan
@@ -55,7 +55,7 @@ class Scheduler:
         """Have their blocks, and wait for another engine to fill them."""
         self.reserved: list[Sequence] = []
         """Those among them that nobody was told of yet."""
-        self.held: dict[str, Table] = {}
+        self.held: dict[str, KVTable] = {}
         """Blocks of prompts that were computed for another engine, by the id of their sequence."""
         self.seconds_per_token = 0.0
         """What a token of prefill takes at present; deadlines reckon with it. Told by whoever has a clock."""
@@ -78,7 +78,7 @@ class Scheduler:
         if len(self.waiting) >= self._waiting_max:
             raise QueueFull(f"{len(self.waiting)} requests are waiting, which is the maximum")
         if self._policy.prefix_caching:
-            depth = self._tree.depth_of(sequence.tokens, sequence.salt)
+            depth = self._tree.match_depth(sequence.tokens, sequence.salt)
             sequence.expected_cached = depth * self._tree.pool.block_size
         uncached = len(sequence.tokens) - sequence.expected_cached
         sequence.rank = self._policy.rank(sequence, uncached * self.seconds_per_token)
@@ -157,7 +157,7 @@ class Scheduler:
         if self._speculation is None or len(decoding) > self._speculation.batch_size_max:
             return
         promised = sum(running.blocks.missing(len(running.tokens)) for running in self.running)
-        spare = self._tree.available - promised
+        spare = self._tree.available_blocks - promised
         for item in decoding:
             blocks = item.sequence.blocks
             count = self._speculation.count(
@@ -179,7 +179,7 @@ class Scheduler:
         """Tokens that this running sequence would get now."""
         if step.budget <= 0 and not self._policy.lockstep:
             return 0
-        if sequence.blocks.whole:
+        if sequence.blocks.recomputes_everything:
             return sequence.pending
         return self._policy.share(sequence.pending, step.budget, first=not step.prefills)
 
@@ -187,13 +187,13 @@ class Scheduler:
         """Get blocks for the sequence's next `count` tokens; False when it had to give up its own place."""
         blocks, num_tokens = sequence.blocks, sequence.num_computed + count
         # A decoding sequence mostly has room in its last block.
-        while (missing := blocks.missing(num_tokens)) and missing > self._tree.available:
+        while (missing := blocks.missing(num_tokens)) and missing > self._tree.available_blocks:
             victim = self.running[-1]
             self._preempt(victim)
             step.drop(victim)
             if victim is sequence:
                 return False
-        if missing or blocks.whole:
+        if missing or blocks.recomputes_everything:
             step.copies += blocks.grow(num_tokens)
         return True
 
@@ -226,13 +226,13 @@ class Scheduler:
                 step.add(sequence, count)
             computing.add(self._next_block(sequence))
 
-    def _opening_share(self, step: PlanBuilder, sequence: Sequence, table: Table) -> int | None:
+    def _opening_share(self, step: PlanBuilder, sequence: Sequence, table: KVTable) -> int | None:
         """Tokens that a newcomer gets in its first step; None: it has to wait for another one."""
         pending = len(sequence.tokens) - table.computed
         if step.budget <= 0 and not self._policy.static:
             return None
         share = self._policy.share(pending, max(0, step.budget), first=not step.prefills)
-        if table.whole and share:
+        if table.recomputes_everything and share:
             return pending
         # A static batch comes in at once; what the budget does not reach is computed in the steps after.
         return share if self._policy.static else share or None
@@ -241,7 +241,7 @@ class Scheduler:
         """The block that this running sequence will share next, if its tokens are known: a prefill's."""
         return sequence.blocks.next_block(sequence.tokens)
 
-    def _is_computed_now(self, sequence: Sequence, table: Table, computing: set[NextBlock | None]) -> bool:
+    def _is_computed_now(self, sequence: Sequence, table: KVTable, computing: set[NextBlock | None]) -> bool:
         """Is somebody else about to fill the next block that this sequence could reuse?
 
         Then it waits for that block: of simultaneous equal prompts, one is computed and the others match it. The
@@ -249,7 +249,7 @@ class Scheduler:
         waits for its leader's whole prompt, and shares the block that is not full as well. In a static batch nobody
         waits: it would be for the whole batch.
         """
-        if self._policy.static or not self._policy.prefix_caching or table.whole:
+        if self._policy.static or not self._policy.prefix_caching or table.recomputes_everything:
             return False
         leader = sequence.leader
         if leader and leader.table is not None and leader.num_computed < sequence.num_prompt - 1:
@@ -257,7 +257,7 @@ class Scheduler:
         wanted = table.next_block(sequence.tokens[:-1])
         return wanted is not None and wanted in computing
 
-    def _fits(self, sequence: Sequence, table: Table) -> bool:
+    def _fits(self, sequence: Sequence, table: KVTable) -> bool:
         """Are there blocks for all known tokens, beside what the running ones still need for theirs?"""
         if not (self.running or self.pulling or self.held):
             return True
@@ -266,7 +266,7 @@ class Scheduler:
         spare = len(self.running)
         return table.fits(len(sequence.tokens), promised + spare)
 
-    def _admit(self, sequence: Sequence, table: Table) -> None:
+    def _admit(self, sequence: Sequence, table: KVTable) -> None:
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=_by_rank)
         sequence.table = table
@@ -274,7 +274,7 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = table.computed
 
-    def _reserve(self, sequence: Sequence, table: Table) -> None:
+    def _reserve(self, sequence: Sequence, table: KVTable) -> None:
         """Give blocks to a prompt that another engine computes: no transfer without a home."""
         self.waiting.remove(sequence)
         table.grow(sequence.num_prompt)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Literal
 
 from workers.engine.grammar.matcher import Matcher
-from workers.engine.kv.block_table import Table
+from workers.engine.kv.block_table import KVTable
 from workers.engine.sampling.logprobs import TokenLogprob
 from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.pace import Pace
@@ -75,7 +75,7 @@ class Sequence:
     num_computed: int = 0
     computed_max: int = 0
     """The most that `num_computed` has ever been: what is computed below it is computed again."""
-    table: Table | None = field(default=None, repr=False)
+    table: KVTable | None = field(default=None, repr=False)
     """None while waiting."""
     handoff: Handoff | None = None
     """"give": its blocks are kept when it ends, for another engine. "take": another engine computes its prompt."""
@@ -129,7 +129,7 @@ class Sequence:
         return self.tokens[start:end] + self.drafts[max(0, start - length) : max(0, end - length)]
 
     @property
-    def blocks(self) -> Table:
+    def blocks(self) -> KVTable:
         """The table of a running sequence."""
         if self.table is None:
             raise RuntimeError(f"sequence {self.id} is waiting and has no blocks")

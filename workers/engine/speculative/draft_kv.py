@@ -10,7 +10,7 @@ for both. But it does not compute every position: not while nobody wanted guesse
 A note on a block is worth something only while the block is in the same hands: so it names the block's life.
 """
 
-from workers.engine.kv.block_table import Table
+from workers.engine.kv.block_table import KVTable
 
 
 class DraftKV:
@@ -21,7 +21,7 @@ class DraftKV:
         # By block id, so it has at most as many entries as the pool has blocks.
         self._notes: dict[int, tuple[int, int]] = {}
 
-    def held(self, table: Table) -> int:
+    def held(self, table: KVTable) -> int:
         """Positions held without a gap, from the first."""
         total = 0
         for index in range(len(table.ids)):
@@ -31,24 +31,24 @@ class DraftKV:
                 break
         return total
 
-    def fill(self, table: Table, start: int, end: int) -> None:
+    def fill(self, table: KVTable, start: int, end: int) -> None:
         """Positions `start` to `end` were computed; all before them are held."""
         for index in range(start // self._size, -(-end // self._size)):
             self._note(table, index, min(self._size, end - index * self._size))
 
-    def cut(self, table: Table, end: int) -> None:
+    def cut(self, table: KVTable, end: int) -> None:
         """What is held from position `end` on was computed for drafts that do not stand."""
         for index in range(end // self._size, len(table.ids)):
             filled = max(0, end - index * self._size)
             self._note(table, index, min(filled, self._filled(table, index)))
 
-    def _filled(self, table: Table, index: int) -> int:
+    def _filled(self, table: KVTable, index: int) -> int:
         if not table.ids[index]:
             # Behind the window: nobody reads it any more.
             return self._size
         life, filled = self._notes.get(table.ids[index], (0, 0))
-        return filled if life == table.life(index) else 0
+        return filled if life == table.allocation_id(index) else 0
 
-    def _note(self, table: Table, index: int, filled: int) -> None:
+    def _note(self, table: KVTable, index: int, filled: int) -> None:
         if block := table.ids[index]:
-            self._notes[block] = table.life(index), filled
+            self._notes[block] = table.allocation_id(index), filled

@@ -27,7 +27,7 @@ from torch import Tensor
 from workers.engine.checkpoint.json_files import integer, read_json
 from workers.engine.errors import CheckpointInvalid
 from workers.engine.model.decoder import Decoder
-from workers.engine.model.linear import Projection, plain
+from workers.engine.model.linear import Projection, plain_linear
 from workers.engine.scheduler.drafter import Computed
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import Sequence
@@ -69,14 +69,14 @@ def load_heads(directory: Path, decoder: Decoder, *, dtype: torch.dtype) -> tupl
 
     def head(number: int) -> MedusaHead:
         blocks = tuple(
-            plain(
+            plain_linear(
                 take(f"{number}.{block}.linear.weight", hidden, hidden),
                 take(f"{number}.{block}.linear.bias", hidden),
             )
             for block in range(layers)
         )
         own = f"{number}.{layers}.weight"
-        out = plain(take(own, vocab, hidden)) if own in weights else decoder.head
+        out = plain_linear(take(own, vocab, hidden)) if own in weights else decoder.head
         return MedusaHead(blocks=blocks, out=out)
 
     layers = integer(config, "medusa_num_layers", 1)

@@ -25,11 +25,11 @@ from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
-from workers.engine.execution.rows import chance, row_after_drafts
+from workers.engine.execution.rows import draw_uniform, sampling_row_after_drafts
 from workers.engine.model.decoder import Decoder
 from workers.engine.sampling.distribution import distribution
-from workers.engine.sampling.random_numbers import Stream
-from workers.engine.sampling.sampler import pick, sample
+from workers.engine.sampling.random_numbers import RandomStream
+from workers.engine.sampling.sampler import draw_tokens, sample_tokens
 from workers.engine.scheduler.drafter import Computed
 from workers.engine.scheduler.plan import Item
 from workers.engine.scheduler.sequence import Sequence
@@ -114,17 +114,21 @@ class ModelDrafter:
     def _guess(self, sequences: Items[Sequence], drawn_from: dict[Sequence, list[Tensor]]) -> None:
         """One more guess for each."""
         logits = self._decoder.logits(self._forward([self._lacking(sequence) for sequence in sequences]))
-        rows = [row_after_drafts(sequence) for sequence in sequences]
+        rows = [sampling_row_after_drafts(sequence) for sequence in sequences]
         drawn = [place for place, sequence in enumerate(sequences) if sequence in drawn_from]
         others = [place for place, sequence in enumerate(sequences) if sequence not in drawn_from]
         tokens = dict[int, int]()
         if others:
             # With the chance of the token itself: where the two models agree about the odds, they draw alike.
-            tokens.update(zip(others, sample(logits[others], [rows[place] for place in others]), strict=True))
+            tokens.update(
+                zip(others, sample_tokens(logits[others], [rows[place] for place in others]), strict=True)
+            )
         if drawn:
             offered = distribution(logits[drawn], [rows[place] for place in drawn])
             who = [sequences[place] for place in drawn]
-            guesses = pick(offered, [chance(one, len(one.drafts), Stream.DRAFT) for one in who])
+            guesses = draw_tokens(
+                offered, [draw_uniform(one, len(one.drafts), RandomStream.DRAFT) for one in who]
+            )
             tokens.update(zip(drawn, guesses.tolist(), strict=True))
             for sequence, distributed in zip(who, offered, strict=True):
                 drawn_from[sequence].append(distributed)

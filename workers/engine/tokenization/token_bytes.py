@@ -18,7 +18,7 @@ from workers.engine.errors import CheckpointInvalid
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class PieceTable:
+class TokenBytes:
     """Token ids to bytes. Special tokens and unknown ids have none."""
 
     def __init__(self, tokens: Mapping[int, str], special: frozenset[int], *, byte_level: bool) -> None:
@@ -28,26 +28,26 @@ class PieceTable:
         self._stand_ins = {stand_in: byte for byte, stand_in in _byte_stand_ins()}
         self._pieces: dict[int, bytes] = {}
 
-    def piece(self, token: int) -> bytes:
+    def text_bytes(self, token: int) -> bytes:
         """What this token adds to a text."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._spell(token)
         return piece
 
-    def written(self, token: int) -> bytes:
+    def written_bytes(self, token: int) -> bytes:
         """The same, but special tokens as they are written: for who asks what a token is, and not for text."""
         if token in self._special:
             return self._tokens[token].encode()
-        return self.piece(token)
+        return self.text_bytes(token)
 
-    def ids(self, texts: Iterable[str]) -> frozenset[int]:
+    def special_ids(self, texts: Iterable[str]) -> frozenset[int]:
         """The special tokens that are written so; what is no such token is left out."""
         wanted = set(texts)
         return frozenset(token for token in self._special if self._tokens.get(token) in wanted)
 
     @property
-    def special(self) -> frozenset[int]:
+    def special_tokens(self) -> frozenset[int]:
         """Tokens that are no text."""
         return self._special
 

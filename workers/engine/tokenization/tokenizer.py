@@ -6,7 +6,7 @@ import tokenizers
 
 from workers.engine.checkpoint.json_files import read_json
 from workers.engine.errors import CheckpointInvalid
-from workers.engine.tokenization.token_bytes import PieceTable, is_byte_level
+from workers.engine.tokenization.token_bytes import TokenBytes, is_byte_level
 
 LONG_TEXT_CHARS = 8192
 """Texts above this take milliseconds to encode; an event loop should have a thread do it."""
@@ -26,7 +26,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
-        self.pieces = PieceTable(
+        self.token_bytes = TokenBytes(
             {token: written for written, token in self._tokenizer.get_vocab().items()},
             frozenset(token for token, entry in added.items() if entry.special),
             byte_level=is_byte_level(layout.get("decoder")),

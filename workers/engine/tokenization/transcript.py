@@ -10,7 +10,7 @@ What was given out is never taken back: all pieces joined are the text of the wh
 import codecs
 from collections.abc import Sequence
 
-from workers.engine.tokenization.token_bytes import PieceTable
+from workers.engine.tokenization.token_bytes import TokenBytes
 
 
 class _Stop:
@@ -42,7 +42,7 @@ class _Stop:
         return length + (self.text[length] == character)
 
 
-class StopMatcher:
+class StopStringMatcher:
     """Cuts a text at the stop string that completes first; of several that complete together, at the longest."""
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -74,12 +74,12 @@ class StopMatcher:
         return held
 
 
-class Transcript:
+class Detokenizer:
     """Tokens in, text out."""
 
     def __init__(
         self,
-        pieces: PieceTable,
+        pieces: TokenBytes,
         stops: Sequence[str],
         *,
         min_tokens: int = 0,
@@ -91,7 +91,7 @@ class Transcript:
         """
         self._pieces = pieces
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._stops = StopMatcher(stops)
+        self._stops = StopStringMatcher(stops)
         self._too_early = min_tokens
         self._shown_ids = shown_ids
 
@@ -102,7 +102,9 @@ class Transcript:
 
     def push(self, token: int) -> str:
         """What one more token lets out; may be empty."""
-        piece = self._pieces.written(token) if token in self._shown_ids else self._pieces.piece(token)
+        piece = (
+            self._pieces.written_bytes(token) if token in self._shown_ids else self._pieces.text_bytes(token)
+        )
         text = self._characters.decode(piece)
         if self._too_early > 0:
             self._too_early -= 1

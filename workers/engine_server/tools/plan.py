@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from workers.engine.grammar.grammar import Grammar, GrammarKind
-from workers.engine.tokenization.token_bytes import PieceTable
+from workers.engine.tokenization.token_bytes import TokenBytes
 from workers.engine_server.errors import bad_request
 from workers.engine_server.tools.call_parser import CallParser
 from workers.engine_server.tools.formats import CallFormat
@@ -75,7 +75,7 @@ def tool_plan(
     parallel: bool | None,
     *,
     form: CallFormat | None,
-    pieces: PieceTable,
+    pieces: TokenBytes,
 ) -> ToolPlan:
     """The plan of a request; ApiError names the field. `form`: the model's, None if it is not known."""
     functions = _functions(tools or [])
@@ -90,7 +90,7 @@ def tool_plan(
         )
     several = parallel is not False
     # Special tokens are no text: they are shown for the parser, and written by number in a grammar.
-    special = {marker: token for marker in form.begin for token in pieces.ids([marker])}
+    special = {marker: token for marker in form.begin for token in pieces.special_ids([marker])}
     grammar = None
     if wanted != "auto":
         callable_now = {name: schema for name, schema in functions.items() if only in (None, name)}

@@ -238,4 +238,4 @@ def test_any_engine_answers_any_requests_as_a_plain_one_does(
             likely = pytest.approx([one.logprob for one in wanted.logprobs], abs=1e-3)
             assert [one.logprob for one in got.logprobs] == likely, context
     engine.tree.check()
-    assert engine.tree.available == engine.tree.pool.capacity
+    assert engine.tree.available_blocks == engine.tree.pool.capacity

@@ -26,7 +26,7 @@ def tokenizer(checkpoint: Callable[[str], Path]) -> Tokenizer:
 
 def told(tokenizer: Tokenizer, tokens: list[int], stops: tuple[str, ...] = ()) -> list[str]:
     """The pieces, token by token, and what comes out at the end."""
-    transcript = Detokenizer(tokenizer.pieces, stops)
+    transcript = Detokenizer(tokenizer.token_bytes, stops)
     pieces = []
     for token in tokens:
         pieces.append(transcript.push(token))

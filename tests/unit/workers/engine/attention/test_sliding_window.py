@@ -166,7 +166,7 @@ def test_blocks_behind_the_window_stay_in_the_tree_until_somebody_needs_room() -
     tree = windowed(6, window=6)
     table = computed(tree, list(range(20)))
     assert [bool(block) for block in table.ids] == [False, False, False, True, True]
-    assert (tree.cached, tree.available) == (5, 4)
+    assert (tree.cached_blocks, tree.available_blocks) == (5, 4)
     tree.check()
 
 
@@ -174,7 +174,7 @@ def test_a_prefix_is_found_again_when_only_its_end_is_left() -> None:
     tree = windowed(6, window=6)
     computed(tree, list(range(20))).close()
     # The idle blocks go in the order in which they were given back: from the beginning.
-    taken = tree.take(4)
+    taken = tree.allocate(4)
     assert (tree.match_depth(list(range(21)), ""), tree.match_depth(list(range(12)), "")) == (5, 0)
     table = BlockTable(tree, list(range(21)), "")
     assert (table.computed, [bool(block) for block in table.ids]) == (20, [False, False, False, True, True])
@@ -187,13 +187,13 @@ def test_a_prefix_is_found_again_when_only_its_end_is_left() -> None:
 def test_a_hollow_node_is_filled_by_the_next_one_who_computes_it() -> None:
     tree = windowed(6, window=6)
     computed(tree, list(range(20))).close()
-    for block in tree.take(4):
+    for block in tree.allocate(4):
         tree.pool.release(block)
-    tree.events()
+    tree.take_events()
     again = computed(tree, list(range(13)))
     # Three were computed again; the fourth and fifth stood all the time.
-    assert len(tree.events()) == 3
+    assert len(tree.take_events()) == 3
     assert tree.match_depth(list(range(13)), "") == 3
     again.close()
     assert tree.clear()
-    assert (tree.cached, tree.pool.free, list(tree.nodes())) == (0, 6, [])
+    assert (tree.cached_blocks, tree.pool.free_blocks, list(tree.nodes())) == (0, 6, [])

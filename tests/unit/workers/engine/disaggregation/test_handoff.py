@@ -85,7 +85,7 @@ class Pair:
             while len(self.leases) or self.side.states():
                 await asyncio.sleep(0.01)
         for engine in (self.give, self.take):
-            assert engine.tree.available == engine.tree.pool.capacity
+            assert engine.tree.available_blocks == engine.tree.pool.capacity
             engine.tree.check()
 
 
@@ -405,7 +405,7 @@ async def test_a_lease_that_nobody_takes_times_out(paired: Paired) -> None:
     async with paired(lease_seconds=0.2) as pair:
         prefilled = await read(pair.given, pair.request(prompt(40), params()))
         assert (len(prefilled.tokens), prefilled.finish) == (1, "length")
-        assert pair.give.tree.available < pair.give.tree.pool.capacity
+        assert pair.give.tree.available_blocks < pair.give.tree.pool.capacity
         await pair.until_idle()
         # Who comes now is told at once.
         decoded = await read(pair.taken, pair.request(prompt(40), params(), room=pair.rooms))
@@ -458,7 +458,7 @@ async def test_an_abort_at_any_stage_returns_all_blocks_on_both_sides(
         if side != "prefill":
             # In the same step, whatever the peer is doing.
             async with asyncio.timeout(5):
-                while pair.take.tree.available < pair.take.tree.pool.capacity:
+                while pair.take.tree.available_blocks < pair.take.tree.pool.capacity:
                     await asyncio.sleep(0.005)
         gate.open.set()
         if side == "prefill":

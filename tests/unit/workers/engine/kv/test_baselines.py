@@ -28,7 +28,7 @@ def test_every_layout_gives_the_same_tokens(
         answers = finish_all(engine, greedy_requests(name)).values()
         assert wanted == [answer.tokens for answer in answers]
         assert not any(answer.cached_tokens for answer in answers)
-    assert engine.tree.pool.free == engine.tree.pool.capacity
+    assert engine.tree.pool.free_blocks == engine.tree.pool.capacity
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "none"])
@@ -39,7 +39,7 @@ def test_an_abort_gives_everything_back(layout: str, load: Callable[..., Engine]
         for _ in range(steps):
             engine.step()
         engine.abort("a")
-        assert engine.tree.pool.free == engine.tree.pool.capacity
+        assert engine.tree.pool.free_blocks == engine.tree.pool.capacity
 
 
 def test_without_kv_every_step_computes_the_whole_sequence(load: Callable[..., Engine]) -> None:
@@ -82,10 +82,10 @@ def test_a_contiguous_request_waits_when_no_hole_is_long_enough_although_blocks_
     assert [sequence.id for sequence in engine.scheduler.running] == ["b"]
     assert [sequence.id for sequence in engine.scheduler.waiting] == ["d"]
     waste = measure_kv_waste(engine.scheduler, engine.tree.pool)
-    assert waste.external == 4 * engine.tree.pool.free
+    assert waste.external == 4 * engine.tree.pool.free_blocks
     while engine.has_work:
         engine.step()
-    assert engine.tree.pool.free == engine.tree.pool.capacity
+    assert engine.tree.pool.free_blocks == engine.tree.pool.capacity
 
 
 @pytest.fixture

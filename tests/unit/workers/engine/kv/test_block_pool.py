@@ -9,12 +9,12 @@ SIZE = 4
 
 
 def test_block_zero_is_never_handed_out() -> None:
-    assert 0 not in BlockPool(8, SIZE).take(8)
+    assert 0 not in BlockPool(8, SIZE).allocate(8)
 
 
 def test_a_block_freed_twice_raises() -> None:
     pool = BlockPool(2, SIZE)
-    (block,) = pool.take(1)
+    (block,) = pool.allocate(1)
     pool.release(block)
     with pytest.raises(BlockMisused):
         pool.release(block)
@@ -32,15 +32,15 @@ def test_blocks_that_nobody_holds_cannot_be_held_or_released(block: int) -> None
 def test_taking_more_than_there_is_takes_nothing() -> None:
     pool = BlockPool(2, SIZE)
     with pytest.raises(BlockMisused):
-        pool.take(3)
-    assert pool.free == 2
+        pool.allocate(3)
+    assert pool.free_blocks == 2
 
 
 def test_a_block_lives_until_its_last_holder_leaves() -> None:
     pool = BlockPool(1, SIZE)
-    (block,) = pool.take(1)
+    (block,) = pool.allocate(1)
     pool.retain(block)
     pool.release(block)
-    assert pool.free == 0
+    assert pool.free_blocks == 0
     pool.release(block)
-    assert pool.free == 1
+    assert pool.free_blocks == 1

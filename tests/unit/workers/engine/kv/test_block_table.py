@@ -25,7 +25,7 @@ def test_a_longer_text_shares_the_beginning_and_its_own_tail_branches_off() -> N
     second = computed(tree, [1, 2, 3, 4, 5, 6, 0, 0, 9])
     assert first.ids[0] == second.ids[0]
     assert first.ids[1] != second.ids[1]
-    assert tree.cached == 3
+    assert tree.cached_blocks == 3
 
 
 def test_of_two_equal_blocks_computed_at_once_one_is_kept() -> None:
@@ -36,7 +36,7 @@ def test_of_two_equal_blocks_computed_at_once_one_is_kept() -> None:
     for table in tables:
         table.commit([1, 2, 3, 4, 5], 5)
     assert tables[0].ids[0] == tables[1].ids[0]
-    assert tree.pool.capacity - tree.pool.free == 1 + 2
+    assert tree.pool.capacity - tree.pool.free_blocks == 1 + 2
     for table in tables:
         table.close()
     tree.check()

@@ -40,7 +40,7 @@ def test_a_fork_takes_no_block() -> None:
     leader = computed(tree, list(range(6)))
     child = fork(tree, leader, list(range(7)), 6)
     assert (child.computed, child.ids) == (6, leader.ids)
-    assert tree.pool.capacity - tree.pool.free == 2
+    assert tree.pool.capacity - tree.pool.free_blocks == 2
 
 
 def test_the_first_who_writes_gets_a_copy_and_the_last_one_writes_in_place() -> None:
@@ -56,7 +56,7 @@ def test_the_first_who_writes_gets_a_copy_and_the_last_one_writes_in_place() -> 
     for table in (leader, *children):
         table.close()
     tree.check()
-    assert tree.available == 8
+    assert tree.available_blocks == 8
 
 
 def test_a_fork_may_begin_before_the_end_of_what_its_leader_computed() -> None:
@@ -167,7 +167,7 @@ def test_a_leader_that_is_aborted_takes_nobody_with_it(steps: int, load: Callabl
             answers[output.id].add(output)
     engine.tree.check()
     assert wanted[1:] == [answer.tokens for answer in answers.values()][1:]
-    assert engine.tree.available == engine.tree.pool.capacity
+    assert engine.tree.available_blocks == engine.tree.pool.capacity
 
 
 def test_forks_are_preempted_and_finish_with_the_same_tokens(load: Callable[..., Engine]) -> None:
@@ -177,7 +177,7 @@ def test_forks_are_preempted_and_finish_with_the_same_tokens(load: Callable[...,
     _, copies, answers = computed_tokens(engine, choices("a", 10, params, forked=True))
     assert wanted == [answer.tokens for answer in answers]
     assert copies
-    assert engine.tree.available == engine.tree.pool.capacity
+    assert engine.tree.available_blocks == engine.tree.pool.capacity
 
 
 def test_another_prompt_or_salt_is_not_forked(load: Callable[..., Engine]) -> None:

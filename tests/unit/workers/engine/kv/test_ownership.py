@@ -81,7 +81,7 @@ class Ownership(RuleBasedStateMachine):
     def compute(self, data: st.DataObject, count: int) -> None:
         reader = data.draw(st.sampled_from(self.readers))
         end = min(len(reader.tokens), reader.computed + count)
-        if end == reader.computed or reader.table.missing(end) > self.tree.available:
+        if end == reader.computed or reader.table.missing(end) > self.tree.available_blocks:
             return
         for source, target in reader.table.grow(end):
             for offset in range(SIZE):
@@ -95,7 +95,7 @@ class Ownership(RuleBasedStateMachine):
     def verify_drafts_that_fail(self, data: st.DataObject, ahead: int) -> None:
         reader = data.draw(st.sampled_from(self.readers))
         end = len(reader.tokens) + ahead
-        if reader.computed == len(reader.tokens) or reader.table.missing(end) > self.tree.available:
+        if reader.computed == len(reader.tokens) or reader.table.missing(end) > self.tree.available_blocks:
             return
         for source, target in reader.table.grow(end):
             for offset in range(SIZE):
@@ -164,7 +164,7 @@ class Ownership(RuleBasedStateMachine):
 
     @invariant()
     def whoever_follows_the_events_knows_what_is_cached(self) -> None:
-        for event in self.tree.events():
+        for event in self.tree.take_events():
             match event:
                 case BlockStored(stored, parent):
                     assert stored not in self.heard
@@ -180,7 +180,7 @@ class Ownership(RuleBasedStateMachine):
         for reader in self.readers:
             reader.table.close()
         self.tree.check()
-        assert CAPACITY == self.tree.pool.free + self.tree.cached == self.tree.available
+        assert CAPACITY == self.tree.pool.free_blocks + self.tree.cached_blocks == self.tree.available_blocks
 
 
 class WindowedOwnership(Ownership):
@@ -238,14 +238,14 @@ class IgnoresTheSalt(PrefixTree):
 
 
 class LosesARemoval(PrefixTree):
-    def events(self) -> list[KVEvent]:
-        events = super().events()
+    def take_events(self) -> list[KVEvent]:
+        events = super().take_events()
         return events[:-1] if events and isinstance(events[-1], BlockRemoved) else events
 
 
 class LosesAStore(PrefixTree):
-    def events(self) -> list[KVEvent]:
-        return super().events()[1:]
+    def take_events(self) -> list[KVEvent]:
+        return super().take_events()[1:]
 
 
 class KeepsHollowLeaves(PrefixTree):

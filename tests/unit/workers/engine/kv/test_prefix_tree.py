@@ -35,7 +35,7 @@ def test_a_match_always_leaves_one_token_to_compute(length: int, blocks: int) ->
 def test_only_full_blocks_are_shared() -> None:
     tree = tree_of(8)
     computed(tree, list(range(2 * SIZE - 1))).close()
-    assert tree.cached == 1
+    assert tree.cached_blocks == 1
 
 
 def test_another_salt_finds_nothing() -> None:
@@ -50,7 +50,7 @@ def test_the_least_recently_used_leaf_is_evicted_first() -> None:
     computed(tree, old).close()
     computed(tree, new).close()
     BlockTable(tree, old, "").close()
-    tree.take(2)
+    tree.allocate(2)
     assert (tree.match_depth(old, ""), tree.match_depth(new, "")) == (2, 1)
 
 
@@ -59,7 +59,7 @@ def test_tails_go_before_heads() -> None:
     computed(tree, list(range(12))).close()
     depths = []
     for _ in range(3):
-        tree.take(1)
+        tree.allocate(1)
         depths.append(tree.match_depth(list(range(13)), ""))
     assert depths == [2, 1, 0]
 
@@ -68,10 +68,10 @@ def test_what_a_sequence_reads_is_never_evicted() -> None:
     tree = tree_of(4)
     computed(tree, [1] * 9).close()
     reader = BlockTable(tree, [1] * 9, "")
-    assert tree.available == 2
+    assert tree.available_blocks == 2
     with pytest.raises(BlockMisused):
-        tree.take(3)
-    assert 2 == reader.shared_blocks == tree.cached
+        tree.allocate(3)
+    assert 2 == reader.shared_blocks == tree.cached_blocks
 
 
 def test_a_salt_whose_last_block_went_is_forgotten() -> None:
@@ -88,4 +88,4 @@ def test_clearing_is_refused_while_anything_is_read() -> None:
     assert not tree.clear()
     table.close()
     assert tree.clear()
-    assert (tree.cached, tree.pool.free) == (0, 4)
+    assert (tree.cached_blocks, tree.pool.free_blocks) == (0, 4)

@@ -85,7 +85,7 @@ def test_a_quantised_checkpoint_gives_the_tokens_of_transformers_on_the_same_wei
 
 
 def test_query_key_and_value_are_one_layer_where_their_groups_agree(
-    quantised: Callable[..., tuple[Path, Path]],
+    quantization: Callable[..., tuple[Path, Path]],
 ) -> None:
     def first(scheme: str) -> Any:
         engine: Any = Engine.load(EngineConfig(model=quantised(scheme)[0], dtype="float32"))
@@ -130,7 +130,7 @@ def test_what_the_libraries_pack_is_read_as_it_was(name: str) -> None:
         method="awq" if name == "awq" else "gptq",
         bits=8 if name == "gptq8" else 4,
         group=16,
-        zeros_less_one=name != "awq",
+        zero_points_minus_one=name != "awq",
     )
     groups = read_groups(spec, read, "m", inputs=32, outputs=32)
     weight = GroupedLinear.build(groups, None, torch.float32).dequantised()
@@ -157,7 +157,7 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     [
         (AWQ, QuantizationSpec(method="awq", bits=4, group=32)),
         (AWQ | {"group_size": -1, "version": "GEMM"}, QuantizationSpec(method="awq", bits=4, group=None)),
-        (GPTQ, QuantizationSpec(method="gptq", bits=4, group=32, zeros_less_one=True)),
+        (GPTQ, QuantizationSpec(method="gptq", bits=4, group=32, zero_points_minus_one=True)),
         (
             GPTQ | {"checkpoint_format": "gptq_v2", "bits": 8},
             QuantizationSpec(method="gptq", bits=8, group=32),
@@ -165,7 +165,7 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     ],
 )
 def test_the_scheme_is_read_from_config_json(config: dict[str, Any], wanted: QuantizationSpec) -> None:
-    assert ModelSpec.from_config(CONFIG | {"quantization_config": config}, {}).quantised == wanted
+    assert ModelSpec.from_config(CONFIG | {"quantization_config": config}, {}).quantization == wanted
 
 
 @pytest.mark.parametrize(

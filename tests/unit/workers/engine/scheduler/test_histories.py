@@ -86,7 +86,7 @@ class History(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         assert self.tree.clear()
-        assert self.tree.pool.free == BLOCKS
+        assert self.tree.pool.free_blocks == BLOCKS
 
     @property
     def unfinished(self) -> list[Sequence]:
@@ -131,7 +131,7 @@ class History(RuleBasedStateMachine):
         for sequence, (prompt, max_tokens) in zip(self.sequences, self.asked, strict=True):
             if sequence.finish is not FinishReason.ABORT:
                 assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
-        assert self.tree.available == BLOCKS
+        assert self.tree.available_blocks == BLOCKS
 
 
 class WindowedHistory(History):

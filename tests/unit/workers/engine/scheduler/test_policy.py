@@ -86,7 +86,7 @@ def test_without_prefix_caching_nothing_is_found_and_nothing_is_kept() -> None:
     desk.finish_all()
     again = desk.submit("b", list(range(9)), max_tokens=1)
     assert desk.step() == "b 0+9!"
-    assert (again.cached_tokens, desk.tree.cached, desk.tree.pool.free) == (0, 0, desk.blocks)
+    assert (again.cached_tokens, desk.tree.cached_blocks, desk.tree.pool.free_blocks) == (0, 0, desk.blocks)
 
 
 def test_simultaneous_equal_prompts_do_not_wait_for_each_other_without_prefix_caching() -> None:
@@ -264,7 +264,7 @@ def test_under_every_policy_all_finish_none_is_lost_and_the_budget_holds(
         else:
             assert sequence.finish is FinishReason.LENGTH
             assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
-    assert blocks == desk.tree.available == desk.tree.pool.free + desk.tree.cached
+    assert blocks == desk.tree.available_blocks == desk.tree.pool.free_blocks + desk.tree.cached_blocks
 
 
 @settings(max_examples=150, deadline=None)

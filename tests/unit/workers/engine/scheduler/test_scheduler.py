@@ -135,7 +135,7 @@ def test_a_sequence_that_is_ended_gives_everything_back(steps: int) -> None:
     desk.steps(steps)
     desk.scheduler.finish(sequence, FinishReason.ABORT)
     assert not desk.scheduler.has_work
-    assert desk.blocks == desk.tree.available
+    assert desk.blocks == desk.tree.available_blocks
     desk.scheduler.finish(sequence, FinishReason.STOP)
     assert sequence.finish == FinishReason.ABORT
 
@@ -188,7 +188,7 @@ def test_whatever_comes_everything_admitted_finishes_within_the_budget(
             assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
         else:
             assert sequence.finish == FinishReason.ABORT
-    assert blocks == desk.tree.available == desk.tree.pool.free + desk.tree.cached
+    assert blocks == desk.tree.available_blocks == desk.tree.pool.free_blocks + desk.tree.cached_blocks
 
 
 @settings(max_examples=60, deadline=None)

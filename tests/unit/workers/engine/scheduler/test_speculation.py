@@ -97,7 +97,7 @@ def test_blocks_of_rejected_drafts_are_free_after_the_step(right: int) -> None:
     sequence = rig.submit("a", [1, 2], max_tokens=20)
     rig.steps(2)
     assert len(sequence.blocks.ids) == sequence.num_computed == 2 + 1 + right
-    assert rig.tree.available == rig.blocks - sequence.num_computed
+    assert rig.tree.available_blocks == rig.blocks - sequence.num_computed
 
 
 def test_a_stop_token_among_the_accepted_drafts_is_the_last_one_kept() -> None:
@@ -108,7 +108,7 @@ def test_a_stop_token_among_the_accepted_drafts_is_the_last_one_kept() -> None:
     rig.finish_all()
     assert (wanted[:3], FinishReason.STOP) == (sequence.tokens[3:], sequence.finish)
     # As without drafts: the token that ended it was never needed in the cache.
-    assert rig.tree.cached * 4 == (len(sequence.tokens) - 1) // 4 * 4
+    assert rig.tree.cached_blocks * 4 == (len(sequence.tokens) - 1) // 4 * 4
 
 
 def test_counters_tell_drafts_accepted_and_rejected_by_place() -> None:
@@ -186,7 +186,7 @@ def test_with_drafts_everything_still_finishes_within_the_budget_with_the_same_t
     for sequence, (_, prompt, max_tokens) in zip(sequences, fitting, strict=True):
         if sequence.finish is FinishReason.LENGTH:
             assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
-    assert blocks == rig.tree.available == rig.tree.pool.free + rig.tree.cached
+    assert blocks == rig.tree.available_blocks == rig.tree.pool.free_blocks + rig.tree.cached_blocks
     # Every cached block was said or asked by somebody: no draft got in.
     texts = [tuple(sequence.tokens) for sequence in sequences]
     for node in rig.tree.nodes():
