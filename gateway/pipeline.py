@@ -114,7 +114,7 @@ async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progre
     prompt = await at.prefixes.of(ctx)
     ctx = shortened(ctx, prompt)
     progress.prompt_tokens = prompt.prompt_tokens
-    exchange.counted(prompt.prompt_tokens, prompt.output_tokens_max)
+    exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
     progress.mark("tokenise")
     comments = partial(signs_of_life, exchange, ctx)
     async with at.reservations.hold(ctx, prompt, progress, comments) as held:
@@ -183,7 +183,7 @@ async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> 
     if exchange.caller is not None:
         tenant = at.authentication.admit_again(*exchange.caller)
     else:
-        tenant = await at.authentication.admit(exchange.key, lambda: exchange.address)
+        tenant = await at.authentication.admit(exchange.api_key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.organisation = tenant.organisation
     progress.mark("authenticate")
@@ -223,7 +223,7 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
         expires_at=(
             progress.received_at + queue_headers.patience_seconds if queue_headers.patience_seconds is not None else None
         ),
-        once=repeatable(exchange.repeat_key, tenant, request, at.repeats_max),
+        once=repeatable(exchange.idempotency_key, tenant, request, at.repeats_max),
     )
 
 

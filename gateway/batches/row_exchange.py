@@ -13,10 +13,10 @@ class RowExchange:
     """See Exchange. Afterwards there is a `body` with its `status`, or an `error`."""
 
     traceparent = None
-    key = None
-    repeat_key = None
+    api_key = None
+    idempotency_key = None
     address = None
-    begun = False
+    started = False
     queue_headers = QueueHeaders(service_class=BATCH.name)
 
     def __init__(self, request_id: str, dialect: Dialect, body: bytes, caller: tuple[str, str]) -> None:
@@ -35,16 +35,16 @@ class RowExchange:
     @property
     def said(self) -> bytes:
         """The answer, or the error in the API's own shape."""
-        return self.body if self.error is None else self._dialect.error(self.error)
+        return self.body if self.error is None else self._dialect.error_body(self.error)
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
-        request = await self._dialect.request(self._request, tenant)
+        request = await self._dialect.decode_request(self._request, tenant)
         if request.stream:
             raise BadRequest("A request of a batch cannot be streamed.", param="stream")
         return request
 
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        self._dialect.counted(prompt_tokens, output_tokens_max)
+    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        self._dialect.set_prompt_tokens(prompt_tokens, output_tokens_max)
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Nobody has asked for a stream."""
@@ -62,7 +62,7 @@ class RowExchange:
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         if content_type != "application/json":
             raise WorkerError
-        self.status, self.body = status, await self._dialect.whole(body)
+        self.status, self.body = status, await self._dialect.answer_body(body)
 
     async def fail(self, error: GatewayError) -> None:
         self.error = error

@@ -29,7 +29,7 @@ class Exchange(Protocol):
         ...
 
     @property
-    def key(self) -> str | None:
+    def api_key(self) -> str | None:
         """The API key as presented; None if there is none."""
         ...
 
@@ -39,7 +39,7 @@ class Exchange(Protocol):
         ...
 
     @property
-    def repeat_key(self) -> str | None:
+    def idempotency_key(self) -> str | None:
         """The client's `Idempotency-Key`. Raises BadRequest for one that is none."""
         ...
 
@@ -54,7 +54,7 @@ class Exchange(Protocol):
         ...
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Has anything been sent?"""
         ...
 
@@ -62,7 +62,7 @@ class Exchange(Protocol):
         """The body, decoded. Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded."""
         ...
 
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         """The prompt has so many tokens, as far as is known before a worker has seen it.
 
         `output_tokens_max`: the bound of its answer, where it is not the client's.
@@ -90,7 +90,7 @@ class Exchange(Protocol):
         ...
 
     async def fail(self, error: GatewayError) -> None:
-        """The error in the API's own shape: as an answer, or as the last frame of a stream that has begun.
+        """The error in the API's own shape: as an answer, or as the last frame of a stream that has started.
 
         A client that is gone is no error here.
         """

@@ -21,38 +21,38 @@ class Dialect(Protocol):
         """The API that was called."""
         ...
 
-    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+    async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         """What a body asks for. Raises BadRequest, and NotFound for what it refers to."""
         ...
 
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         """See Exchange."""
         ...
 
-    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """An answer's headers under this API's names. They come under OpenAI's."""
         ...
 
-    def begin(self) -> bytes:
+    def stream_start(self) -> bytes:
         """What a stream begins with."""
         ...
 
-    def frames(self, data: bytes) -> bytes:
+    def stream_chunk(self, data: bytes) -> bytes:
         """What the worker has streamed, in pieces that may end anywhere."""
         ...
 
-    async def end(self) -> bytes:
+    async def stream_end(self) -> bytes:
         """What a stream ends with; the worker's has ended."""
         ...
 
-    async def whole(self, body: bytes) -> bytes:
+    async def answer_body(self, body: bytes) -> bytes:
         """An answer that is no stream. Raises WorkerError for what is none."""
         ...
 
-    def error(self, error: GatewayError) -> bytes:
+    def error_body(self, error: GatewayError) -> bytes:
         """The body of a refusal."""
         ...
 
-    def error_frame(self, error: GatewayError) -> bytes:
+    def error_event(self, error: GatewayError) -> bytes:
         """The last event of a stream that cannot go on."""
         ...

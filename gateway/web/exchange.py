@@ -25,7 +25,7 @@ from gateway.web.dialect import Dialect
 from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
 
-REPEAT_KEY_MAX = 255
+IDEMPOTENCY_KEY_LENGTH_MAX = 255
 COMMENT = b": waiting\n\n"
 STREAM_HEADERS = {
     "cache-control": "no-cache",
@@ -69,7 +69,7 @@ class HttpExchange:
         return self._dialect.surface
 
     @property
-    def key(self) -> str | None:
+    def api_key(self) -> str | None:
         return presented_key(self._http.headers)
 
     @property
@@ -77,10 +77,10 @@ class HttpExchange:
         return None
 
     @property
-    def repeat_key(self) -> str | None:
+    def idempotency_key(self) -> str | None:
         key = self._http.headers.get("Idempotency-Key")
-        if key is not None and not (1 <= len(key) <= REPEAT_KEY_MAX and key.isascii() and key.isprintable()):
-            raise BadRequest(f"An Idempotency-Key has 1 to {REPEAT_KEY_MAX} printable ASCII characters.")
+        if key is not None and not (1 <= len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX and key.isascii() and key.isprintable()):
+            raise BadRequest(f"An Idempotency-Key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} printable ASCII characters.")
         return key
 
     @property
@@ -96,15 +96,15 @@ class HttpExchange:
         return self._http.headers.get("traceparent")
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         return self.response is not None and self.response.prepared
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
         set_caller(self._http, tenant)
-        return await self._dialect.request(await self._body(), tenant)
+        return await self._dialect.decode_request(await self._body(), tenant)
 
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        self._dialect.counted(prompt_tokens, output_tokens_max)
+    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        self._dialect.set_prompt_tokens(prompt_tokens, output_tokens_max)
 
     async def _body(self) -> bytes:
         encoding = self._http.headers.get("Content-Encoding", "identity")
@@ -125,20 +125,20 @@ class HttpExchange:
             raise BadRequest("The body did not arrive as its headers said.") from err
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        if not self.begun:
+        if not self.started:
             await self._prepare(status, content_type, headers)
-        await self._send(self._dialect.begin())
+        await self._send(self._dialect.stream_start())
 
     async def comment(self) -> None:
-        if not self.begun:
+        if not self.started:
             await self._prepare(200, "text/event-stream", {})
         await self._send(COMMENT)
 
     async def write(self, data: bytes) -> None:
-        await self._send(self._dialect.frames(data))
+        await self._send(self._dialect.stream_chunk(data))
 
     async def end(self) -> None:
-        await self._send(await self._dialect.end())
+        await self._send(await self._dialect.stream_end())
         assert self.response is not None
         await self._read_by_the_client(self.response.write_eof())
 
@@ -149,9 +149,9 @@ class HttpExchange:
         await response.prepare(self._http)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
-        if self.begun:
+        if self.started:
             raise WorkerError  # A worker that was asked for a stream, of which there were comments already.
-        await self._answer(status, content_type, await self._dialect.whole(body), headers)
+        await self._answer(status, content_type, await self._dialect.answer_body(body), headers)
 
     async def _send(self, data: bytes) -> None:
         if data:
@@ -166,17 +166,17 @@ class HttpExchange:
         await self._read_by_the_client(self.response.write_eof())
 
     async def fail(self, error: GatewayError) -> None:
-        if not self.begun:
+        if not self.started:
             with suppress(ConnectionResetError):
                 await self._answer(
-                    error.status, "application/json", self._dialect.error(error), error.headers()
+                    error.status, "application/json", self._dialect.error_body(error), error.headers()
                 )
             return
         assert self.response is not None
         # The stream ends here, without [DONE]. The connection stays: its headers have promised that already, and a
         # client that has read to the end may be sending its next request on it.
         with suppress(ConnectionResetError):
-            await self._send(self._dialect.error_frame(error))
+            await self._send(self._dialect.error_event(error))
             await self._read_by_the_client(self.response.write_eof())
 
     def close(self) -> None:
@@ -211,4 +211,4 @@ class HttpExchange:
         }
         for extra in more:
             headers.update(extra)
-        return self._dialect.headers(headers)
+        return self._dialect.answer_headers(headers)

@@ -31,19 +31,19 @@ class AnthropicDialect:
         self._prompt_tokens = 0
         self._events: MessageEvents | None = None
 
-    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+    async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         read = await unhurried(body, decode_message_request)
         self._model, self._stops, self._warms = read.chat.model, read.stops, read.warms
         return read.chat
 
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         self._prompt_tokens = prompt_tokens
         self._cut = answers.OUT_OF_CONTEXT if output_tokens_max is not None else answers.CUT
 
-    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return answers.headers(dict(headers), datetime.now(UTC))
 
-    def begin(self) -> bytes:
+    def stream_start(self) -> bytes:
         self._events = MessageEvents(
             self._message_id,
             self._model,
@@ -54,31 +54,31 @@ class AnthropicDialect:
         )
         return self._events.begin()
 
-    def frames(self, data: bytes) -> bytes:
+    def stream_chunk(self, data: bytes) -> bytes:
         assert self._events is not None
         return self._events.feed(data)
 
-    async def end(self) -> bytes:
+    async def stream_end(self) -> bytes:
         assert self._events is not None
         return self._events.end()
 
-    async def whole(self, body: bytes) -> bytes:
+    async def answer_body(self, body: bytes) -> bytes:
         message = answers.message(chat_completions.decode_chat_completion(body), self._message_id, self._stops, self._cut)
         unsaid = answers.UNSAID if self._warms else {}
         return msgspec.json.encode({**message, **unsaid, "model": message["model"] or self._model})
 
-    def error(self, error: GatewayError) -> bytes:
+    def error_body(self, error: GatewayError) -> bytes:
         return anthropic_error_body(error, self._request_id)
 
-    def error_frame(self, error: GatewayError) -> bytes:
-        return error_event(self.error(error))
+    def error_event(self, error: GatewayError) -> bytes:
+        return error_event(self.error_body(error))
 
 
 class CountTokensDialect(AnthropicDialect):
     """POST /v1/messages/count_tokens: only the prompt is there."""
 
-    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+    async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         return await unhurried(body, decode_count_request)
 
-    async def whole(self, body: bytes) -> bytes:
+    async def answer_body(self, body: bytes) -> bytes:
         return body

@@ -47,7 +47,7 @@ class FormExchange(HttpExchange):
     async def request(self, tenant: Tenant) -> InferenceRequest:
         set_caller(self._http, tenant)
         # Files in it are part of what may be repeated under a key.
-        digest = blake2b(digest_size=16) if self.repeat_key is not None else None
+        digest = blake2b(digest_size=16) if self.idempotency_key is not None else None
         bytes_max = self._bodies.body_bytes_max
         if (self._http.content_length or 0) > bytes_max:
             raise PayloadTooLarge(bytes_max)

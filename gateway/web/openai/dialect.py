@@ -16,29 +16,29 @@ class OpenAIDialect:
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
 
-    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+    async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         return await unhurried(body, partial(decode_request, self.surface))
 
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         pass
 
-    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return dict(headers)
 
-    def begin(self) -> bytes:
+    def stream_start(self) -> bytes:
         return b""
 
-    def frames(self, data: bytes) -> bytes:
+    def stream_chunk(self, data: bytes) -> bytes:
         return data
 
-    async def end(self) -> bytes:
+    async def stream_end(self) -> bytes:
         return b""
 
-    async def whole(self, body: bytes) -> bytes:
+    async def answer_body(self, body: bytes) -> bytes:
         return body
 
-    def error(self, error: GatewayError) -> bytes:
+    def error_body(self, error: GatewayError) -> bytes:
         return error.body()
 
-    def error_frame(self, error: GatewayError) -> bytes:
+    def error_event(self, error: GatewayError) -> bytes:
         return error.frame()

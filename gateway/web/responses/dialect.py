@@ -46,7 +46,7 @@ class ResponsesDialect:
         self._events: ResponseEvents | None = None
         self.background = self.streamed = False
 
-    async def request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+    async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         self._tenant = tenant.id
         read, fields = await unhurried(body, read_body)
         before = await self._before(read.previous_response_id) if read.previous_response_id else []
@@ -88,13 +88,13 @@ class ResponsesDialect:
         assert self._events is not None
         return self._events.queue()
 
-    def counted(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         pass
 
-    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return dict(headers)
 
-    def begin(self) -> bytes:
+    def stream_start(self) -> bytes:
         self._response = self._response | {"status": "in_progress"}
         if self._events is None:
             assert self._asked is not None
@@ -102,26 +102,26 @@ class ResponsesDialect:
             return self._events.begin()
         return self._events.progress(self._response)
 
-    def frames(self, data: bytes) -> bytes:
+    def stream_chunk(self, data: bytes) -> bytes:
         assert self._events is not None
         return self._events.feed(data)
 
-    async def end(self) -> bytes:
+    async def stream_end(self) -> bytes:
         events = self._events
         assert events is not None
         head, output = events.close()
         return head + events.last(await self._ended(output, events.finish, events.usage))
 
-    async def whole(self, body: bytes) -> bytes:
+    async def answer_body(self, body: bytes) -> bytes:
         assert self._asked is not None
         chat = chat_completions.decode_chat_completion(body)
         output, choice = answers.output_of(chat, self._id, self._asked.tools)
         return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.parsed_usage))
 
-    def error(self, error: GatewayError) -> bytes:
+    def error_body(self, error: GatewayError) -> bytes:
         return error.body(answers.NAMES)
 
-    def error_frame(self, error: GatewayError) -> bytes:
+    def error_event(self, error: GatewayError) -> bytes:
         assert self._events is not None
         self._response = answers.failed(self._response, error)
         return self._events.last(self._response)
@@ -169,5 +169,5 @@ class ResponsesDialect:
 class InputTokensDialect(ResponsesDialect):
     """POST /v1/responses/input_tokens: the same body, of which the prompt is counted."""
 
-    async def whole(self, body: bytes) -> bytes:
+    async def answer_body(self, body: bytes) -> bytes:
         return body[:-1] + b',"object":"response.input_tokens"}'

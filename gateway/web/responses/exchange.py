@@ -30,8 +30,8 @@ class ResponsesExchange(HttpExchange):
         self.run: BackgroundResponse | None = None
 
     @property
-    def begun(self) -> bool:
-        return self.run is not None or super().begun
+    def started(self) -> bool:
+        return self.run is not None or super().started
 
     @property
     def queue_headers(self) -> QueueHeaders:
@@ -67,33 +67,33 @@ class ResponsesExchange(HttpExchange):
         if self.run is None:
             await super().begin(status, content_type, headers)
         else:
-            events = self._responses.begin()
+            events = self._responses.stream_start()
             self.run.say(events, self._responses.now().response)
 
     async def write(self, data: bytes) -> None:
         if self.run is None:
             await super().write(data)
-        elif events := self._responses.frames(data):
+        elif events := self._responses.stream_chunk(data):
             self.run.say(events)
 
     async def end(self) -> None:
         if self.run is None:
             await super().end()
         else:
-            await self._finish(await self._responses.end())
+            await self._finish(await self._responses.stream_end())
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         if self.run is None:
             await super().answer(status, content_type, body, headers)
         else:
-            await self._responses.whole(body)
+            await self._responses.answer_body(body)
             await self._finish(self._responses.last())
 
     async def fail(self, error: GatewayError) -> None:
         if self.run is None:
             await super().fail(error)
         else:
-            await self._finish(self._responses.error_frame(error))
+            await self._finish(self._responses.error_event(error))
 
     async def _finish(self, events: bytes) -> None:
         assert self.run is not None

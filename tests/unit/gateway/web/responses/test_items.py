@@ -210,5 +210,5 @@ def test_a_function_that_is_chosen_is_said_again():
     ids=["a limit", "in a sentence", "with a colon", "the same here", "of no field"],
 )
 def test_errors_name_fields_as_this_api_does(param, message, called, told):
-    error = json.loads(ResponsesDialect("req-1", None).error(BadRequest(message, param=param)))["error"]
+    error = json.loads(ResponsesDialect("req-1", None).error_body(BadRequest(message, param=param)))["error"]
     assert (error["param"], error["message"]) == (called, told or "max_output_tokens must be 1.")
