@@ -1,4 +1,6 @@
-"""Floor 3: HTTP in, HTTP out; tenants, quotas, dispatch; wires everything.
+"""The gateway: HTTP requests of tenants come in, and are answered by workers that the gateway chooses.
 
-Read in this order: pipeline, context, web/handlers, tenants, quotas, dispatch, telemetry, app, lifecycle, cli.
+To read the code in the order of a request: `web` (HTTP), `pipeline` (the steps of a request), `tenants` and `quotas`
+(what the request may do), `queueing`, `routing` and `dispatch` (when it is sent, and to which worker), `relay` (the
+answer on its way back). `wiring` and `app` build all of it from `settings`; `runtime` runs it; `cli` starts it.
 """

@@ -1,10 +1,10 @@
-"""`python -m gateway`, and `radixgate`."""
+"""The program `radixgate`, also started by `python -m gateway`."""
 
 import sys
 
 
 def main() -> None:
-    """The entry point. Its imports take a moment, in which somebody may already press Ctrl-C."""
+    """Run the command line. The imports are inside, so that Ctrl-C during them also ends without a traceback."""
     try:
         from gateway.cli.main import main as run
 

@@ -43,7 +43,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.tracing import Tracing, batching
+from gateway.telemetry.tracing import Tracing, batch_processor
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
@@ -55,14 +55,14 @@ from gateway.wiring.identity import operator_issuers, tokens
 from gateway.wiring.quotas import Quotas
 from gateway.wiring.records import Records
 from radix_cache.match import WorkerId
-from radix_cache.namespace import Space, cache_salt
+from radix_cache.namespace import HashedNamespace, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
 
 if TYPE_CHECKING:
     from gateway.settings.token_issuers import OperatorIssuerSettings, TenantIssuerSettings
     from gateway.tenants.issuer import Issuer
 
-SpaceOf = Callable[[WorkerId, str, str, int], Space | None]
+SpaceOf = Callable[[WorkerId, str, str, int], HashedNamespace | None]
 
 ENCODING_THREADS = 2
 EXPORT_SECONDS_MAX = 2.0
@@ -147,12 +147,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         if records.ledger is not None:
             quotas.events.on_alert.append(records.ledger.alert)
 
-        def space(worker: WorkerId, salt: str, adapter: str, page_size: int) -> Space | None:
+        def space(worker: WorkerId, salt: str, adapter: str, page_size: int) -> HashedNamespace | None:
             return spaces.of(worker, salt, adapter, page_size)
 
         ranks = Ranks()
         feeds = _feeds(index, space, ranks, stack)
-        loads = LoadFeeds(ranks, lambda worker, rate: reservations.fleet.told_speed(worker, rate))
+        loads = LoadFeeds(ranks, lambda worker, rate: reservations.fleet.reported_speed(worker, rate))
         stack.push_async_callback(loads.close)
         reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, loads, scripts)
         stack.callback(reservations.fleet.close)
@@ -335,7 +335,7 @@ def _tracing(settings: Settings) -> Tracing:
         url = f"{endpoint.rstrip('/')}/v1/traces"
         exporter = OTLPSpanExporter(url, timeout=EXPORT_SECONDS_MAX)
     return Tracing(
-        processor=batching(exporter) if exporter is not None else None,
+        processor=batch_processor(exporter) if exporter is not None else None,
         sample_ratio=settings.telemetry.sample_ratio,
         random=random.Random(),
         version=version("radixgate"),

@@ -22,8 +22,8 @@ import pytest
 import uvloop
 
 from gateway.domain.request import GENERATING
-from gateway.runtime.server import Serving, serving
-from gateway.settings.sources import load
+from gateway.runtime.server import ServingGateway, serving
+from gateway.settings.sources import load_settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -203,18 +203,18 @@ def redis_url(request: pytest.FixtureRequest) -> str:
 class RunningGateway:
     """A gateway that serves, a key for it, and a client."""
 
-    def __init__(self, here: Serving, http: aiohttp.ClientSession, keys: dict[str, NewKey]) -> None:
+    def __init__(self, here: ServingGateway, http: aiohttp.ClientSession, keys: dict[str, NewKey]) -> None:
         self.here = here
         self.http = http
         self.keys = keys
 
     @property
     def url(self) -> str:
-        return self.here.tenants
+        return self.here.tenant_url
 
     @property
     def admin(self) -> str:
-        return self.here.admin
+        return self.here.admin_url
 
     def headers(self, tenant: str = "acme") -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys[tenant].text}"}
@@ -313,7 +313,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
             ),
             **{name: str(value) if not isinstance(value, str) else value for name, value in settings.items()},
         }
-        loaded = load(None, {}, [f"{name}={value}" for name, value in tree.items()])
+        loaded = load_settings(None, {}, [f"{name}={value}" for name, value in tree.items()])
         # Less than the bound of a test: a request that hangs says which it is.
         patience = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
         async with serving(loaded.settings) as here, aiohttp.ClientSession(timeout=patience) as http:

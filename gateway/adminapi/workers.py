@@ -90,7 +90,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
         load = fleet[WorkerId(identity)].load
 
         def streams() -> int:
-            return load.streams + load.others.streams + load.foreign.streams
+            return load.streams + load.others.streams + load.external.streams
 
         if streams():
             raise at_work(streams())

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from gateway.bench.results import Result
+from gateway.bench.results import RequestResult
 
 REQUEST_SECONDS_MAX = 120.0
 
@@ -25,7 +25,7 @@ class Endpoint(StrEnum):
         return "/v1/chat/completions" if self is Endpoint.CHAT else "/v1/completions"
 
 
-async def ask(
+async def stream_completion(
     session: aiohttp.ClientSession,
     url: str,
     key: str,
@@ -35,7 +35,7 @@ async def ask(
     endpoint: Endpoint = Endpoint.CHAT,
     headers: Mapping[str, str] | None = None,
     seconds_max: float = REQUEST_SECONDS_MAX,
-) -> Result:
+) -> RequestResult:
     """Sends a completion with `stream` and usage, and reads it to its end. Errors are in the result.
 
     `url`: with or without /v1. `key`: may be empty, for servers that ask for none.
@@ -87,7 +87,7 @@ async def ask(
     if error is None and not prompt_tokens and not output_tokens:
         error = "no_usage" if done else "stream_cut" if text else "no_stream"
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    return Result(
+    return RequestResult(
         tenant=tenant,
         sent_at=sent_at,
         first_at=first_at,

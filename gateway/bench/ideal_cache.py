@@ -16,7 +16,7 @@ from radix_cache.tree import RadixTree
 from workers.chat_template import ChatTemplate
 
 
-class PossibleHits:
+class IdealCache:
     """`directory`: the model's tokenizer and chat template. `block_size`: tokens that are cached together."""
 
     def __init__(self, directory: Path, block_size: int) -> None:

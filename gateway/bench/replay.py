@@ -12,10 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from gateway.bench.client import Endpoint, ask
-from gateway.bench.prompts import Prompts
-from gateway.bench.results import Result
-from gateway.bench.trace_tenants import Caller, caller_of, players
+from gateway.bench.client import Endpoint, stream_completion
+from gateway.bench.results import RequestResult
+from gateway.bench.trace_prompts import TracePrompts
+from gateway.bench.trace_tenants import Caller, assign_callers, caller_of
 from policies.simulation.trace import TraceRequest
 
 PREPARED_SECONDS = 1.0
@@ -26,7 +26,7 @@ TOO_MANY = "client_in_flight_max"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class BenchTarget:
     """`url`: with or without /v1. `body`: fields that all requests have."""
 
     url: str
@@ -38,24 +38,24 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class ReplayResult:
     """`late_seconds`: of each request, from when it was due to when it was sent."""
 
-    results: list[Result]
+    results: list[RequestResult]
     late_seconds: list[float]
     seconds: float
 
 
 async def replay(
     requests: Sequence[TraceRequest],
-    target: Target,
+    target: BenchTarget,
     callers: Sequence[Caller],
-    prompts: Prompts,
+    prompts: TracePrompts,
     done: Callable[[], None],
-) -> Replayed:
+) -> ReplayResult:
     """Sends all of it and waits for the answers. `done` is called after each."""
-    played = players(requests, callers)
-    results: list[Result] = []
+    played = assign_callers(requests, callers)
+    results: list[RequestResult] = []
     late: list[float] = []
     running: set[asyncio.Task[None]] = set()
     connector = aiohttp.TCPConnector(limit=0)
@@ -65,7 +65,7 @@ async def replay(
         async def one(caller: Caller, text: str, request: TraceRequest) -> None:
             try:
                 body = _body(target, text, request.output_tokens)
-                result = await ask(
+                result = await stream_completion(
                     http,
                     target.url,
                     caller.key,
@@ -87,7 +87,9 @@ async def replay(
                 caller, text = caller_of(request, callers, played), prompts.text(request)
                 await _until(due)
                 if len(running) >= target.in_flight_max:
-                    results.append(Result(tenant=caller.name, sent_at=time.perf_counter(), error=TOO_MANY))
+                    results.append(
+                        RequestResult(tenant=caller.name, sent_at=time.perf_counter(), error=TOO_MANY)
+                    )
                     done()
                     continue
                 late.append(time.perf_counter() - due)
@@ -99,10 +101,10 @@ async def replay(
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        return Replayed(results=results, late_seconds=late, seconds=time.perf_counter() - started)
+        return ReplayResult(results=results, late_seconds=late, seconds=time.perf_counter() - started)
 
 
-def _body(target: Target, text: str, output_tokens: int) -> dict[str, Any]:
+def _body(target: BenchTarget, text: str, output_tokens: int) -> dict[str, Any]:
     asked: dict[str, Any] = {"model": target.model, "max_tokens": output_tokens, **target.body}
     if target.endpoint is Endpoint.COMPLETIONS:
         return {**asked, "prompt": text}

@@ -10,8 +10,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from gateway.bench.results import Result
-from gateway.bench.simulated import CannotDraw, drawing
+from gateway.bench.results import RequestResult
+from gateway.bench.simulation_report import PlotError, figure_class
 
 TENANTS_SHOWN_MAX = 20
 
@@ -43,7 +43,7 @@ COLUMNS = (
 )
 
 
-def table(run: Mapping[str, Any]) -> Table:
+def report_table(run: Mapping[str, Any]) -> Table:
     """Figures are rows; a column for all, and one for each of the busiest tenants where there are several."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("")
@@ -60,7 +60,7 @@ def table(run: Mapping[str, Any]) -> Table:
     return drawn
 
 
-def as_csv(results: Sequence[Result]) -> str:
+def results_csv(results: Sequence[RequestResult]) -> str:
     """A line for each request, in the order in which they were sent."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -82,8 +82,8 @@ def as_csv(results: Sequence[Result]) -> str:
     return out.getvalue()
 
 
-def as_page(
-    title: str, run: Mapping[str, Any], facts: Mapping[str, object], results: Sequence[Result]
+def report_page(
+    title: str, run: Mapping[str, Any], facts: Mapping[str, object], results: Sequence[RequestResult]
 ) -> str:
     """A page of HTML with its plots inside. Raises CannotDraw where matplotlib is missing."""
     heads = ["", "all", *_busiest(run["tenants"])]
@@ -111,8 +111,8 @@ svg {{ max-width: 100%; height: auto }}
 """
 
 
-def _plots(results: Sequence[Result]) -> str:
-    drawn = drawing()(figsize=(13, 7), layout="constrained")
+def _plots(results: Sequence[RequestResult]) -> str:
+    drawn = figure_class()(figsize=(13, 7), layout="constrained")
     (over_time, first), (between, whole) = drawn.subplots(2, 2)
     begun = min((result.sent_at for result in results), default=0.0)
     answered = [result for result in results if result.error is None and result.ttft is not None]
@@ -142,12 +142,12 @@ def _shares(panel: Any, title: str, values: Sequence[float]) -> None:
     panel.grid(alpha=0.3)
 
 
-def write(file: Path, text: str) -> None:
+def write_text(file: Path, text: str) -> None:
     """Raises CannotDraw where it cannot be written."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as err:
-        raise CannotDraw(f"{file} cannot be written: {err.strerror}") from err
+        raise PlotError(f"{file} cannot be written: {err.strerror}") from err
 
 
 def _busiest(tenants: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -13,23 +13,23 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objectives:
+class LatencyObjectives:
     """What a good answer keeps to."""
 
     ttft_seconds: float = 2.0
     tpot_seconds: float = 0.060
 
 
-def usual(tenant: str) -> Objectives:
+def default_objectives(tenant: str) -> LatencyObjectives:
     """The same for every tenant."""
-    return USUAL
+    return DEFAULT_OBJECTIVES
 
 
-USUAL = Objectives()
+DEFAULT_OBJECTIVES = LatencyObjectives()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class RequestResult:
     """One request. Times are seconds on one clock; `gaps` are seconds between chunks. `error` is a code, or None.
 
     `possible_tokens`: prompt tokens that an endless cache of this tenant could have held.
@@ -62,7 +62,7 @@ class Result:
         """From sent to the last output byte."""
         return self.last_at - self.sent_at if self.last_at is not None else None
 
-    def good(self, objectives: Objectives) -> bool:
+    def good(self, objectives: LatencyObjectives) -> bool:
         """Answered, and within all objectives. An answer of one token has no TPOT to miss."""
         ttft, tpot = self.ttft, self.tpot
         return (
@@ -74,7 +74,9 @@ class Result:
 
 
 def summary(
-    results: Sequence[Result], seconds: float, objectives: Callable[[str], Objectives] = usual
+    results: Sequence[RequestResult],
+    seconds: float,
+    objectives: Callable[[str], LatencyObjectives] = default_objectives,
 ) -> dict[str, Any]:
     """The figures of some requests that ran within `seconds`; None where there is nothing to measure.
 
@@ -111,11 +113,13 @@ def summary(
     }
 
 
-def by_tenant(
-    results: Sequence[Result], seconds: float, objectives: Callable[[str], Objectives] = usual
+def summary_by_tenant(
+    results: Sequence[RequestResult],
+    seconds: float,
+    objectives: Callable[[str], LatencyObjectives] = default_objectives,
 ) -> dict[str, Any]:
     """`{"all": ..., "tenants": {...}}`, as in every result file."""
-    tenants: dict[str, list[Result]] = {}
+    tenants: dict[str, list[RequestResult]] = {}
     for result in results:
         tenants.setdefault(result.tenant, []).append(result)
     return {

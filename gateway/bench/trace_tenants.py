@@ -7,7 +7,7 @@ import msgspec
 import yaml
 from xxhash import xxh3_64_intdigest
 
-from gateway.bench.results import Objectives
+from gateway.bench.results import LatencyObjectives
 from policies.simulation.trace import TraceRequest
 
 CALLERS_MAX = 10_000
@@ -26,9 +26,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
-    def objectives(self, usual: Objectives) -> Objectives:
+    def objectives(self, usual: LatencyObjectives) -> LatencyObjectives:
         """Its own, where it has any."""
-        return Objectives(
+        return LatencyObjectives(
             ttft_seconds=usual.ttft_seconds if self.ttft_ms is None else self.ttft_ms / 1000,
             tpot_seconds=usual.tpot_seconds if self.tpot_ms is None else self.tpot_ms / 1000,
         )
@@ -51,7 +51,7 @@ def read_callers(path: Path) -> list[Caller]:
     return callers
 
 
-def players(requests: Sequence[TraceRequest], callers: Sequence[Caller]) -> dict[str, Caller]:
+def assign_callers(requests: Sequence[TraceRequest], callers: Sequence[Caller]) -> dict[str, Caller]:
     """Who plays which tenant of a trace: who is named there plays itself, and the others are dealt out in the order
     in which they come, so that nobody is left out as long as there are enough."""
     named = {caller.name: caller for caller in callers}

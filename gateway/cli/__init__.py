@@ -1,1 +1,1 @@
-"""The command line: one file a command; main.py joins them."""
+"""The `radixgate` command line: `main` is the entry point, `commands` has a module for each command."""

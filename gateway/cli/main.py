@@ -1,6 +1,6 @@
-"""`radixgate`: joins the commands, and turns every refusal into one line and an exit code.
+"""The entry point of `radixgate`, which turns every error of a command into one line and an exit code.
 
-0 done, 1 failed, 2 wrong use or settings.
+Exit codes: 0 done, 1 failed, 2 wrong use or wrong settings, 130 interrupted.
 """
 
 import sys
@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.registered_commands import Commands
-from gateway.cli.support.failure import Failure
+from gateway.cli.command_registry import CommandGroup
+from gateway.cli.support.command_error import CommandError
 from gateway.settings.types import SettingsProblem
 
 UsageError: Any = typer.BadParameter.__bases__[0]
-"""Every kind of wrong use. typer exports this one child of it only."""
+"""The base class of all errors of wrong use; typer exports only this one subclass of it."""
 
 app = typer.Typer(
     name="radixgate",
-    cls=Commands,
+    cls=CommandGroup,
     help="A multi-tenant inference gateway with prefix-cache routing.",
     invoke_without_command=True,
     add_completion=False,
@@ -48,22 +48,22 @@ def _options(
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command of the command line, and exit with its exit code."""
     try:
         code = app(standalone_mode=False)
     except UsageError as err:
         where = err.ctx.command_path if err.ctx is not None else "radixgate"
-        code = _refuse(f"{where}: {err.format_message()} (see {where} --help)", 2)
+        code = _print_error(f"{where}: {err.format_message()} (see {where} --help)", 2)
     except SettingsProblem as err:
-        code = _refuse(f"radixgate: {err}", 2)
-    except Failure as err:
-        code = _refuse(f"radixgate: {err}", err.exit_code)
+        code = _print_error(f"radixgate: {err}", 2)
+    except CommandError as err:
+        code = _print_error(f"radixgate: {err}", err.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     sys.exit(code or 0)
 
 
-def _refuse(line: str, code: int) -> int:
-    """Says so in one line, whatever is quoted in it."""
+def _print_error(line: str, code: int) -> int:
+    """Print one line to standard error, with unprintable characters escaped, and return the exit code."""
     print("".join(c if c.isprintable() else repr(c)[1:-1] for c in line), file=sys.stderr)
     return code

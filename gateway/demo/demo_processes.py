@@ -30,7 +30,7 @@ GATEWAY_READY = re.compile(r"radixgate ready at (\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DemoLocation:
     """Where the demo keeps its files and listens."""
 
     directory: Path
@@ -46,10 +46,10 @@ class Place:
         return self.directory / "gateway.yaml"
 
 
-class Stage:
+class DemoProcesses:
     """Workers and gateway as processes of their own. `close` ends them all."""
 
-    def __init__(self, place: Place, workers: int) -> None:
+    def __init__(self, place: DemoLocation, workers: int) -> None:
         self.place = place
         self.keys: dict[str, NewKey] = {}
         self._workers = [self._worker(number) for number in range(workers)]

@@ -10,26 +10,39 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.bench.ideal_cache import PossibleHits
+from gateway.bench.ideal_cache import IdealCache
 from gateway.bench.machine import machine, versions
-from gateway.bench.results import by_tenant
-from gateway.demo.demo_processes import MODEL, PAGE_SIZE, TENANTS, WORKER_SECONDS_MAX, Place, Stage
-from gateway.demo.table import table, with_ratios
-from gateway.demo.traffic import Scale, Session, make_sessions, run
+from gateway.bench.results import summary_by_tenant
+from gateway.demo.demo_processes import (
+    MODEL,
+    PAGE_SIZE,
+    TENANTS,
+    WORKER_SECONDS_MAX,
+    DemoLocation,
+    DemoProcesses,
+)
+from gateway.demo.table import comparison_table, with_ratios
+from gateway.demo.traffic import ChatSession, TrafficScale, make_sessions, run_sessions
 
 BASELINE = "round_robin"
 POLICIES = (BASELINE, "cost")
 
 
-class Interrupted(Exception):
+class DemoInterrupted(Exception):
     """Told to stop before there was anything to show."""
 
 
-async def show(
-    place: Place, *, workers: int, scale: Scale, json_file: Path | None, stay: bool, console: Console
+async def run_demo(
+    place: DemoLocation,
+    *,
+    workers: int,
+    scale: TrafficScale,
+    json_file: Path | None,
+    stay: bool,
+    console: Console,
 ) -> None:
     """Raises ChildFailed if a process does not come up, and Interrupted."""
-    stage = Stage(place, workers)
+    stage = DemoProcesses(place, workers)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -38,7 +51,7 @@ async def show(
     try:
         await asyncio.wait((playing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not playing.done():
-            raise Interrupted
+            raise DemoInterrupted
         await playing
         if stay:
             _invite(stage, console)
@@ -50,7 +63,9 @@ async def show(
         await stage.close()
 
 
-async def _play(stage: Stage, workers: int, scale: Scale, json_file: Path | None, console: Console) -> None:
+async def _play(
+    stage: DemoProcesses, workers: int, scale: TrafficScale, json_file: Path | None, console: Console
+) -> None:
     with console.status("building a tiny Llama checkpoint"):
         await stage.build_checkpoint()
     console.print(f"checkpoint  {stage.place.checkpoint}", soft_wrap=True)
@@ -66,7 +81,7 @@ async def _play(stage: Stage, workers: int, scale: Scale, json_file: Path | None
             await stage.start_gateway(policy)
         runs[policy] = await _one_run(stage, policy, sessions, scale, console)
     console.print()
-    console.print(table(runs))
+    console.print(comparison_table(runs))
     runs = with_ratios(runs, BASELINE)
     console.print(_conclusion(runs[POLICIES[1]][f"ratio_to_{BASELINE}"]))
     if json_file is not None:
@@ -83,7 +98,7 @@ def _write(file: Path, settings: dict[str, Any], runs: dict[str, Any]) -> None:
 
 
 async def _one_run(
-    stage: Stage, policy: str, sessions: list[Session], scale: Scale, console: Console
+    stage: DemoProcesses, policy: str, sessions: list[ChatSession], scale: TrafficScale, console: Console
 ) -> dict[str, object]:
     columns = (
         TextColumn("{task.description:<16}"),
@@ -93,19 +108,19 @@ async def _one_run(
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(policy, total=sum(len(session.questions) for session in sessions))
-        results, seconds = await run(
+        results, seconds = await run_sessions(
             sessions,
             url=stage.url,
             model=MODEL,
             keys={tenant: key.text for tenant, key in stage.keys.items()},
             scale=scale,
-            possible=PossibleHits(stage.place.checkpoint, PAGE_SIZE),
+            possible=IdealCache(stage.place.checkpoint, PAGE_SIZE),
             done=lambda: progress.advance(task),
         )
     failed = [result.error for result in results if result.error is not None]
     if failed:
         console.print(f"{len(failed)} requests failed: {', '.join(sorted(set(failed)))}", style="red")
-    return by_tenant(results, seconds)
+    return summary_by_tenant(results, seconds)
 
 
 def _conclusion(ratio: dict[str, float]) -> str:
@@ -117,7 +132,7 @@ def _conclusion(ratio: dict[str, float]) -> str:
     return f"{POLICIES[1]} against {BASELINE}: {', '.join(words)}." if words else ""
 
 
-def _invite(stage: Stage, console: Console) -> None:
+def _invite(stage: DemoProcesses, console: Console) -> None:
     """How to go on by hand."""
     key = stage.keys[TENANTS[0]].text
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 32}}'
@@ -148,9 +163,9 @@ The gateway stays up at {stage.url}; Ctrl-C ends everything.
     )
 
 
-async def _keep_up(stage: Stage, stop: asyncio.Event) -> None:
+async def _keep_up(stage: DemoProcesses, stop: asyncio.Event) -> None:
     """Until told to stop: whatever dies is started again."""
-    keepers = [asyncio.create_task(child.keep(WORKER_SECONDS_MAX)) for child in stage.children()]
+    keepers = [asyncio.create_task(child.restart_when_dead(WORKER_SECONDS_MAX)) for child in stage.children()]
     await stop.wait()
     for keeper in keepers:
         keeper.cancel()

@@ -26,7 +26,7 @@ ROWS = (
 RATIOS = ("hit_ratio", "ttft_ms_p50", "ttft_ms_p95", "tpot_ms_p50", "tokens_per_second")
 
 
-def table(runs: Runs) -> Table:
+def comparison_table(runs: Runs) -> Table:
     """Figures are rows, so that 80 columns hold them. The ratio is that of the last policy to the first."""
     first, *_, last = runs
     drawn = Table(

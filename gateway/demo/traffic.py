@@ -16,9 +16,9 @@ from itertools import islice
 
 import aiohttp
 
-from gateway.bench.client import ask
-from gateway.bench.ideal_cache import PossibleHits
-from gateway.bench.results import Result
+from gateway.bench.client import stream_completion
+from gateway.bench.ideal_cache import IdealCache
+from gateway.bench.results import RequestResult
 from workers.engine.tiny_text import sentences
 
 ASSISTANTS = 2
@@ -27,7 +27,7 @@ THINK_SECONDS_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class TrafficScale:
     """How much traffic: per tenant so many sessions of so many turns. Texts are counted in sentences."""
 
     sessions: int = 10
@@ -39,7 +39,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ChatSession:
     """One conversation, as it will be asked."""
 
     tenant: str
@@ -48,7 +48,7 @@ class Session:
     questions: tuple[str, ...]
 
 
-def make_sessions(tenants: Sequence[str], scale: Scale) -> list[Session]:
+def make_sessions(tenants: Sequence[str], scale: TrafficScale) -> list[ChatSession]:
     """All sessions, in the order in which they start."""
     made = []
     per_session = scale.turns * scale.question_sentences
@@ -67,20 +67,20 @@ def make_sessions(tenants: Sequence[str], scale: Scale) -> list[Session]:
         for tenant in tenants:
             questions = tuple(some(scale.question_sentences) for _ in range(scale.turns))
             system = systems[tenant, number % ASSISTANTS]
-            made.append(Session(tenant=tenant, number=number, system=system, questions=questions))
+            made.append(ChatSession(tenant=tenant, number=number, system=system, questions=questions))
     return made
 
 
-async def run(
-    sessions: Sequence[Session],
+async def run_sessions(
+    sessions: Sequence[ChatSession],
     *,
     url: str,
     model: str,
     keys: dict[str, str],
-    scale: Scale,
-    possible: PossibleHits,
+    scale: TrafficScale,
+    possible: IdealCache,
     done: Callable[[], None],
-) -> tuple[list[Result], float]:
+) -> tuple[list[RequestResult], float]:
     """Asks everything; gives the results and the seconds it took. `done` is called after each request."""
     pauses = random.Random(scale.seed)
     think = {id(s): [pauses.uniform(0, THINK_SECONDS_MAX) for _ in s.questions] for s in sessions}
@@ -88,7 +88,7 @@ async def run(
     started = loop.time()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
 
-        async def one(at: int, session: Session) -> list[Result]:
+        async def one(at: int, session: ChatSession) -> list[RequestResult]:
             await asyncio.sleep(at * START_GAP_SECONDS)
             messages = [{"role": "system", "content": session.system}]
             results = []
@@ -102,7 +102,7 @@ async def run(
                     "ignore_eos": True,
                 }
                 could = possible.asked(session.tenant, messages)
-                result = await ask(http, url, keys[session.tenant], session.tenant, body)
+                result = await stream_completion(http, url, keys[session.tenant], session.tenant, body)
                 results.append(replace(result, possible_tokens=could))
                 messages.append({"role": "assistant", "content": result.text})
                 possible.answered(session.tenant, messages)

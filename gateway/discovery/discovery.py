@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.discovery.registry import LOOK_SECONDS, RedisSource, WorkerRegistry
-from gateway.discovery.source import Source, SourceAway
+from gateway.discovery.source import SourceUnavailable, WorkerSource
+from gateway.discovery.worker_registry import LOOK_SECONDS, RedisSource, WorkerRegistry
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.settings.workers import WorkerSettings
@@ -46,7 +46,7 @@ class Discovery:
         self,
         fleet: Fleet,
         static: Sequence[WorkerSettings],
-        sources: Sequence[Source],
+        sources: Sequence[WorkerSource],
         registry: WorkerRegistry,
         worker: Callable[[WorkerSettings], Worker],
         *,
@@ -102,17 +102,17 @@ class Discovery:
                 loops.create_task(self._follow(source))
             loops.create_task(self._drain())
 
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, source: WorkerSource) -> None:
         while True:
             await asyncio.sleep(source.seconds)
             await self._ask(source)
             self.reconcile()
 
-    async def _ask(self, source: Source) -> None:
+    async def _ask(self, source: WorkerSource) -> None:
         said = self._said[source.name]
         try:
             workers = await source.find()
-        except SourceAway as err:
+        except SourceUnavailable as err:
             if str(err) != said.away:
                 log.warning("the %s cannot say which workers there are: %s", source.name, err)
             said.away = str(err)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from gateway.discovery.source import SourceAway
+from gateway.discovery.source import SourceUnavailable
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 ANSWER_SECONDS_MAX = 10.0
@@ -22,8 +22,8 @@ class DnsSource:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 found = await asyncio.get_running_loop().getaddrinfo(at.name, None, type=socket.SOCK_STREAM)
         except TimeoutError as err:
-            raise SourceAway(f"it is not resolved within {ANSWER_SECONDS_MAX:g} seconds") from err
+            raise SourceUnavailable(f"it is not resolved within {ANSWER_SECONDS_MAX:g} seconds") from err
         except (OSError, UnicodeError) as err:  # the latter of a label that is too long, or empty
-            raise SourceAway(f"it is not resolved: {err}") from err
+            raise SourceUnavailable(f"it is not resolved: {err}") from err
         addresses = sorted({str(address[0]) for *_, address in found})
         return [at.worker(address, at.port or 8000) for address in addresses]

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from gateway.discovery.source import SourceAway
+from gateway.discovery.source import SourceUnavailable
 from gateway.settings.checks import worker_problems
-from gateway.settings.messages import explained
-from gateway.settings.sources import references, with_files
+from gateway.settings.error_messages import explain_error
+from gateway.settings.sources import process_references, with_absolute_files
 from gateway.settings.types import Secret, SettingsProblem
 from gateway.settings.workers import WorkerSettings
 
@@ -40,41 +40,43 @@ class FileSource:
             if seen == self._seen:
                 return self._found
             if state.st_size > FILE_BYTES_MAX:
-                raise SourceAway(f"it is larger than {FILE_BYTES_MAX} bytes")
+                raise SourceUnavailable(f"it is larger than {FILE_BYTES_MAX} bytes")
             listed = yaml.safe_load(self._path.read_text(encoding="utf-8-sig"))
             if listed is None:
-                raise SourceAway("it is empty; `[]` is a list without workers")
+                raise SourceUnavailable("it is empty; `[]` is a list without workers")
             here = self._path.parent
-            listed = references(here).within(listed, ())
-            self._found = workers_of(with_files(listed, (), lambda _, name: str(here / name)))
+            listed = process_references(here).within(listed, ())
+            self._found = parse_workers(with_absolute_files(listed, (), lambda _, name: str(here / name)))
         except OSError as err:
-            raise SourceAway(f"it cannot be read: {err.strerror}") from err
+            raise SourceUnavailable(f"it cannot be read: {err.strerror}") from err
         except (yaml.YAMLError, UnicodeDecodeError) as err:
-            raise SourceAway("it is no YAML") from err
+            raise SourceUnavailable("it is no YAML") from err
         except SettingsProblem as err:
-            raise SourceAway(str(err)) from err
+            raise SourceUnavailable(str(err)) from err
         self._seen = seen
         return self._found
 
 
-def workers_of(listed: object) -> list[WorkerSettings]:
+def parse_workers(listed: object) -> list[WorkerSettings]:
     """Workers as they stand in YAML or JSON. Raises SourceAway, which names the place and no value."""
     try:
         workers = msgspec.convert(listed, list[WorkerSettings], dec_hook=_decoded)
     except msgspec.ValidationError as err:
-        raise SourceAway(f"it is no list of workers: {explained(str(err), WorkerSettings, {})}") from err
+        raise SourceUnavailable(
+            f"it is no list of workers: {explain_error(str(err), WorkerSettings, {})}"
+        ) from err
     for at, worker in enumerate(workers):
         for problem in worker_problems(worker, f"$[{at}]"):
-            raise SourceAway(problem)
+            raise SourceUnavailable(problem)
     return workers
 
 
-def worker_from(given: object) -> WorkerSettings:
+def parse_worker(given: object) -> WorkerSettings:
     """One of them. Raises SourceAway, whose words begin with the field."""
     try:
-        (worker,) = workers_of([given])
-    except SourceAway as err:
-        raise SourceAway(str(err).partition("$[0].")[2] or str(err)) from err
+        (worker,) = parse_workers([given])
+    except SourceUnavailable as err:
+        raise SourceUnavailable(str(err).partition("$[0].")[2] or str(err)) from err
     return worker
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.discovery.source import SourceAway
+from gateway.discovery.source import SourceUnavailable
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 API = "https://kubernetes.default.svc"
@@ -52,7 +52,7 @@ class KubernetesSource:
             authority = self._account / "ca.crt"
             context = ssl.create_default_context(cafile=str(authority)) if authority.exists() else True
         except (OSError, ValueError) as err:
-            raise SourceAway(f"the service account cannot be read: {err}") from err
+            raise SourceUnavailable(f"the service account cannot be read: {err}") from err
         url = f"{self._api}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         asked = {"labelSelector": f"kubernetes.io/service-name={self._settings.name}", "limit": str(PAGE)}
         slices: list[dict[str, Any]] = []
@@ -64,7 +64,9 @@ class KubernetesSource:
                 for _ in range(PAGES_MAX):
                     async with http.get(url, params=asked, ssl=context) as answer:
                         if answer.status != 200:
-                            raise SourceAway(f"the API server answers {answer.status}{_hint(answer.status)}")
+                            raise SourceUnavailable(
+                                f"the API server answers {answer.status}{_hint(answer.status)}"
+                            )
                         page = await answer.json()
                     slices += page.get("items") or []
                     following = (page.get("metadata") or {}).get("continue")
@@ -72,7 +74,7 @@ class KubernetesSource:
                         break
                     asked = {**asked, "continue": following}
         except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as err:
-            raise SourceAway(f"the API server does not answer: {type(err).__name__}") from err
+            raise SourceUnavailable(f"the API server does not answer: {type(err).__name__}") from err
         return slices
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from gateway.discovery.registry import LEASE_SECONDS, WorkerRegistry
+from gateway.discovery.worker_registry import LEASE_SECONDS, WorkerRegistry
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ LAST_SECONDS = 2.0
 
 
 @asynccontextmanager
-async def registered(
+async def keep_registered(
     registry: WorkerRegistry, worker: dict[str, Any], renew_seconds: float = RENEW_SECONDS
 ) -> AsyncIterator[None]:
     """`worker`: as it stands in `workers` of the settings."""

@@ -5,11 +5,11 @@ from typing import Protocol
 from gateway.settings.workers import WorkerSettings
 
 
-class SourceAway(Exception):
+class SourceUnavailable(Exception):
     """It cannot say now; says why. What it said before goes on to hold."""
 
 
-class Source(Protocol):
+class WorkerSource(Protocol):
     """`name`: for logs. `seconds`: between two questions."""
 
     name: str

@@ -11,7 +11,7 @@ model_list:
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.litellm.import_result import Moved, NotLitellm, Row, identifier
+from gateway.litellm.import_result import ImportResult, LitellmFormatError, Row, unique_identifier
 
 KINDS = {"hosted_vllm": "vllm", "vllm": "vllm", "openai": "openai", "text-completion-openai": "openai"}
 """Worker kind by LiteLLM's provider: those that speak OpenAI's API at an address of one's own."""
@@ -25,18 +25,18 @@ COSTS = {
 UNDERSTOOD = {"model", "api_base", "base_url", "api_key", *COSTS}
 
 
-def read_config(tree: Any, moved: Moved) -> None:
+def read_config(tree: Any, moved: ImportResult) -> None:
     """Raises NotLitellm."""
     if not isinstance(tree, Mapping):
-        raise NotLitellm("expected a mapping with model_list")
+        raise LitellmFormatError("expected a mapping with model_list")
     entries = tree.get("model_list") or []
     if not isinstance(entries, list):
-        raise NotLitellm("model_list: expected a list")
+        raise LitellmFormatError("model_list: expected a list")
     workers: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
     for at, entry in enumerate(entries):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("litellm_params"), Mapping):
-            raise NotLitellm(f"model_list[{at}]: expected model_name and litellm_params")
+            raise LitellmFormatError(f"model_list[{at}]: expected model_name and litellm_params")
         _read_model(f"model_list[{at}]", entry, workers, models, moved)
     moved.workers += workers.values()
     moved.models += models.values()
@@ -53,7 +53,7 @@ def _read_model(
     entry: Row,
     workers: dict[str, dict[str, Any]],
     models: dict[str, dict[str, Any]],
-    moved: Moved,
+    moved: ImportResult,
 ) -> None:
     params, alias = entry["litellm_params"], str(entry.get("model_name") or "")
     provider, _, name = str(params.get("model") or "").partition("/")
@@ -65,7 +65,9 @@ def _read_model(
         return
     worker = workers.get(base)
     if worker is None:
-        identity = identifier(base.partition("://")[2], "worker", {w["id"]: w for w in workers.values()})
+        identity = unique_identifier(
+            base.partition("://")[2], "worker", {w["id"]: w for w in workers.values()}
+        )
         worker = workers[base] = {"id": identity, "kind": KINDS[provider], "url": base, "models": []}
         if params.get("api_key"):
             worker["api_key"] = _reference(str(params["api_key"]), identity, moved)
@@ -102,7 +104,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _reference(key: str, worker: str, moved: Moved) -> str:
+def _reference(key: str, worker: str, moved: ImportResult) -> str:
     """Secrets stay outside of the file."""
     if key.startswith(ENVIRONMENT):
         return f"${{env:{key.removeprefix(ENVIRONMENT)}}}"

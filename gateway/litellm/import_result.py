@@ -13,12 +13,12 @@ Row = Mapping[str, Any]
 NAME_MAX = 50
 
 
-class NotLitellm(Exception):
+class LitellmFormatError(Exception):
     """What was given is not what LiteLLM writes; one line says where."""
 
 
 @dataclass(slots=True)
-class Moved:
+class ImportResult:
     """`models`, `workers`: entries of a settings file. `left`: a line for everything that has no place here."""
 
     models: list[dict[str, Any]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Moved:
                 self.left.append(f"{where}: {name}")
 
 
-def identifier(wanted: str | None, otherwise: str, taken: Mapping[str, object]) -> str:
+def unique_identifier(wanted: str | None, otherwise: str, taken: Mapping[str, object]) -> str:
     """A name as settings have them, near to the one that is wanted, and not taken."""
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted or otherwise).strip("-._")[:NAME_MAX] or "unnamed"
     found, number = text, 2
@@ -53,9 +53,9 @@ def identifier(wanted: str | None, otherwise: str, taken: Mapping[str, object]) 
     return found
 
 
-def rows(tables: Mapping[str, Any], name: str) -> list[Row]:
+def table_rows(tables: Mapping[str, Any], name: str) -> list[Row]:
     """Raises NotLitellm."""
     found = tables.get(name) or []
     if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
-        raise NotLitellm(f"{name}: expected a list of rows")
+        raise LitellmFormatError(f"{name}: expected a list of rows")
     return found

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.database.rows import StoredKey
-from gateway.litellm.import_result import Moved, NotLitellm, Row, identifier, rows
+from gateway.litellm.import_result import ImportResult, LitellmFormatError, Row, table_rows, unique_identifier
 from gateway.settings.tenants import (
     ApiKeySettings,
     LimitSettings,
@@ -75,43 +75,45 @@ def export_statement() -> str:
     return "SELECT json_build_object(\n  " + ",\n  ".join(parts) + "\n);"
 
 
-def read_tables(tables: Any, moved: Moved, now: float | None = None) -> None:
+def read_tables(tables: Any, moved: ImportResult, now: float | None = None) -> None:
     """`tables`: rows by table. Names of models are understood as the config that was read before has them.
 
     Raises NotLitellm.
     """
     if not isinstance(tables, Mapping):
-        raise NotLitellm("expected an object with a list of rows for each table")
+        raise LitellmFormatError("expected an object with a list of rows for each table")
     _Tables(tables, moved, time.time() if now is None else now).read()
 
 
 class _Tables:
-    def __init__(self, tables: Mapping[str, Any], moved: Moved, now: float) -> None:
+    def __init__(self, tables: Mapping[str, Any], moved: ImportResult, now: float) -> None:
         self._tables = tables
         self._moved = moved
         self._now = now
         self._models = moved.names()
         self._addresses = tuple(map(Network, moved.addresses))
-        self._budgets = {row.get("budget_id"): row for row in rows(tables, "LiteLLM_BudgetTable")}
-        self._projects = {row.get("project_id"): row for row in rows(tables, "LiteLLM_ProjectTable")}
+        self._budgets = {row.get("budget_id"): row for row in table_rows(tables, "LiteLLM_BudgetTable")}
+        self._projects = {row.get("project_id"): row for row in table_rows(tables, "LiteLLM_ProjectTable")}
         self._organisations: dict[Any, tuple[str, Row]] = {}
         self._teams: dict[Any, str] = {}
         self._owners: dict[Any, str] = {}
 
     def read(self) -> None:
-        for row in rows(self._tables, "LiteLLM_OrganizationTable"):
+        for row in table_rows(self._tables, "LiteLLM_OrganizationTable"):
             self._organisation(row)
-        for row in rows(self._tables, "LiteLLM_TeamTable"):
+        for row in table_rows(self._tables, "LiteLLM_TeamTable"):
             self._team(row)
         families: dict[str, str] = {}
-        for row in rows(self._tables, "LiteLLM_VerificationToken"):
+        for row in table_rows(self._tables, "LiteLLM_VerificationToken"):
             self._key(row, families)
-        for row in rows(self._tables, "LiteLLM_DeprecatedVerificationToken"):
+        for row in table_rows(self._tables, "LiteLLM_DeprecatedVerificationToken"):
             self._rotated(row, families)
 
     def _organisation(self, row: Row) -> None:
         moved = self._moved
-        name = identifier(row.get("organization_alias"), str(row.get("organization_id")), moved.organisations)
+        name = unique_identifier(
+            row.get("organization_alias"), str(row.get("organization_id")), moved.organisations
+        )
         limits, concurrency = self._limits(f"organisation {name}", row)
         moved.organisations[name] = OrganisationSettings(id=name, limits=limits, concurrency=concurrency)
         self._organisations[row.get("organization_id")] = name, row
@@ -119,7 +121,7 @@ class _Tables:
 
     def _team(self, row: Row) -> None:
         moved = self._moved
-        name = identifier(row.get("team_alias"), str(row.get("team_id")), moved.tenants)
+        name = unique_identifier(row.get("team_alias"), str(row.get("team_id")), moved.tenants)
         limits, concurrency = self._limits(f"team {name}", row)
         organisation, of_organisation = self._organisations.get(row.get("organization_id"), (None, {}))
         # Its organisation's models are the plan's: plan, tenant and key all have to allow a model.
@@ -195,7 +197,7 @@ class _Tables:
         owner = (row.get("organization_id"), row.get("user_id"))
         if owner not in self._owners:
             organisation, of_organisation = self._organisations.get(owner[0], (None, {}))
-            name = identifier(owner[1] or organisation, "litellm", self._moved.tenants)
+            name = unique_identifier(owner[1] or organisation, "litellm", self._moved.tenants)
             plan = PlanSettings(name=f"litellm-{name}", models=self._access(of_organisation.get("models")))
             self._moved.plans[plan.name] = plan
             self._moved.tenants[name] = TenantSettings(
@@ -271,7 +273,7 @@ def _infers(routes: Iterable[str]) -> bool:
 def _digest(token: Any) -> str:
     """Of a key as it is stored; one that was stored as it is gets hashed. Raises NotLitellm."""
     if not isinstance(token, str) or not token:
-        raise NotLitellm("LiteLLM_VerificationToken: a row without token")
+        raise LitellmFormatError("LiteLLM_VerificationToken: a row without token")
     return token if _DIGEST.fullmatch(token) else sha256(token.encode()).hexdigest()
 
 
@@ -282,5 +284,5 @@ def _moment(text: Any) -> Moment | None:
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
-        raise NotLitellm(f"{str(text)[:40]!r} is no time") from None
+        raise LitellmFormatError(f"{str(text)[:40]!r} is no time") from None
     return Moment.at((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp())

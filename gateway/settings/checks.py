@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.settings.database_address import NONE, database_url_problem, sqlite_file
+from gateway.settings.error_messages import explain_error, setting_paths
 from gateway.settings.listeners import is_loopback
-from gateway.settings.messages import explained, names
 from gateway.settings.models import WORDS_FOR_TOKENIZERS
 from gateway.settings.redis_address import redis_url_problem
-from gateway.settings.tokens import IssuerSettings
+from gateway.settings.token_issuers import IssuerSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
 from gateway.settings.urls import url_problem
@@ -272,7 +272,7 @@ def _policies(settings: Settings) -> Iterator[str]:
     try:
         queue_policy(settings.queueing.across, settings.queueing.options)
     except OptionsInvalid as err:
-        yield explained(err.message, err.options_type, {}, "$.queueing.options")
+        yield explain_error(err.message, err.options_type, {}, "$.queueing.options")
     except PolicyError as err:
         yield f"$.queueing.across: {err}"
     try:
@@ -285,7 +285,7 @@ def _routing_policy(name: str, options: dict[str, Any], path: str) -> Iterator[s
     try:
         routing_policy(name, options)
     except OptionsInvalid as err:
-        yield explained(err.message, err.options_type, {}, f"{path}.options")
+        yield explain_error(err.message, err.options_type, {}, f"{path}.options")
     except PolicyError as err:
         yield f"{path}.policy: {err}"
 
@@ -309,7 +309,7 @@ def expired_keys(settings: Settings, now: float) -> Iterator[str]:
 
 def misspelt_variables(environment: Mapping[str, str], referred: Set[str]) -> Iterator[str]:
     """Names of the environment that look like settings and are none. `referred`: those that settings name."""
-    right = {name.replace(".", "").replace("_", ""): name for name in names(Settings)}
+    right = {name.replace(".", "").replace("_", ""): name for name in setting_paths(Settings)}
     for name in sorted(environment):
         if not name.startswith(_NEARLY) or name.startswith(ENVIRONMENT_PREFIX) or name in referred:
             continue

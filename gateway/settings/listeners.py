@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.settings.tokens import OperatorIssuerSettings
+from gateway.settings.token_issuers import OperatorIssuerSettings
 from gateway.settings.types import (
     Branch,
     FilePath,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from gateway.settings.tokens import TenantIssuerSettings
+from gateway.settings.token_issuers import TenantIssuerSettings
 from gateway.settings.types import (
     Branch,
     MediaHost,

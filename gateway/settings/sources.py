@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 
 from gateway.settings.checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
-from gateway.settings.messages import explained, not_text, type_at
+from gateway.settings.error_messages import explain_error, explain_not_text, type_at
 from gateway.settings.models import WORDS_FOR_TOKENIZERS
 from gateway.settings.references import References
 from gateway.settings.tree import UNBUILT, Settings
 from gateway.settings.types import MediaHost, Moment, Network, Secret, SettingsProblem
-from gateway.settings.yaml import Location, parse, path
+from gateway.settings.yaml import Location, parse_yaml, path
 
 DEFAULT = "default"
 
@@ -46,7 +46,7 @@ class LoadedSettings:
             yield path(location), _shown(value), _source(self.sources, location)
 
 
-def load(
+def load_settings(
     file: Path | None,
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
@@ -69,7 +69,7 @@ def load(
     referred = References(base, environment)
     tree = referred.within(tree, ())
     if file is not None:
-        tree = with_files(
+        tree = with_absolute_files(
             tree, (), lambda at, name: str(base / name) if sources.get(at) == str(file) else name
         )
     settings = _convert(tree)
@@ -83,7 +83,7 @@ def load(
     return LoadedSettings(settings=settings, sources=sources, warnings=warnings)
 
 
-def references(base: Path) -> References:
+def process_references(base: Path) -> References:
     """Those of the environment and of files, for what is read while the gateway runs."""
     return References(base, os.environ)
 
@@ -97,7 +97,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise SettingsProblem(f"{file}: cannot be read: {err.strerror}") from err
     except ValueError as err:
         raise SettingsProblem(f"{file}: cannot be read: {err}") from err
-    tree = parse(text, str(file))
+    tree = parse_yaml(text, str(file))
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -141,7 +141,7 @@ def _value(text: str, location: Location, source: str) -> Any:
     """A list or mapping in YAML's short form, unless the setting is text; else the text itself."""
     if text[:1] not in ("[", "{") or type_at(Settings, location) in (str, Secret):
         return text
-    return parse(text, source, location)
+    return parse_yaml(text, source, location)
 
 
 def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
@@ -164,10 +164,10 @@ def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
             tree = tree[name]
 
 
-def with_files(value: Any, location: Location, absolute: Callable[[Location, str], str]) -> Any:
+def with_absolute_files(value: Any, location: Location, absolute: Callable[[Location, str], str]) -> Any:
     """The tree with the names of certificates, and of files of workers, made absolute."""
     if isinstance(value, list):
-        return [with_files(inner, (*location, at), absolute) for at, inner in enumerate(value)]
+        return [with_absolute_files(inner, (*location, at), absolute) for at, inner in enumerate(value)]
     if not isinstance(value, dict):
         return value
     named: Collection[str] = ()
@@ -178,7 +178,7 @@ def with_files(value: Any, location: Location, absolute: Callable[[Location, str
     return {
         name: absolute((*location, name), inner)
         if name in named and isinstance(inner, str)
-        else with_files(inner, (*location, name), absolute)
+        else with_absolute_files(inner, (*location, name), absolute)
         for name, inner in value.items()
     }
 
@@ -215,7 +215,7 @@ def _convert(tree: dict[str, Any]) -> Settings:
         if kind in (MediaHost, Moment, Network):
             return kind(value)
         if kind is not Secret or not isinstance(value, str):
-            raise ValueError(not_text(value))
+            raise ValueError(explain_not_text(value))
         if not value or not value.isascii() or not value.isprintable():
             raise ValueError("expected printable ASCII characters, at least one")
         return Secret(value)
@@ -223,7 +223,7 @@ def _convert(tree: dict[str, Any]) -> Settings:
     try:
         settings = msgspec.convert(tree, Settings, strict=False, dec_hook=decode)
     except msgspec.ValidationError as err:
-        raise SettingsProblem(explained(str(err), Settings, UNBUILT)) from err
+        raise SettingsProblem(explain_error(str(err), Settings, UNBUILT)) from err
     for location, value in _leaves(settings, ()):
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingsProblem(f"{path(location)}: expected a number with an end, got {value}")

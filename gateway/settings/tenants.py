@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings.classes import ClassName
+from gateway.settings.service_classes import ClassName
 from gateway.settings.types import Branch, Identifier, KeyHash, Moment, Name, Network, Positive, Weight
 
 KeyScope = Literal["inference", "usage", "admin"]

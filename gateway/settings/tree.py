@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings.classes import ServiceClassesSettings
+from gateway.settings.service_classes import ServiceClassesSettings
 from gateway.settings.files import BatchSettings, FileSettings
 from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.models import ModelSettings

@@ -32,7 +32,7 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(_TAG + "bool", re.compile("^([Tt]rue|TRUE|[Ff]alse|FALSE)$"), list("tTfF"))
 
 
-def parse(text: str, source: str, at: Location = ()) -> Any:
+def parse_yaml(text: str, source: str, at: Location = ()) -> Any:
     """The value of one document; None if there is none. Raises SettingsProblem.
 
     `source` is named in messages, and `at` is the place of the value in the settings.

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from gateway.runtime.server import serving
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import new_key, pepper
 from gateway.tenants.yaml_directory import yaml_directory
@@ -49,7 +49,7 @@ def settings_of(objects: Objects, directory: Path, *assignments: str) -> Setting
         (place / "tokenizer.json").touch()
     file = directory / "gateway.yaml"
     file.write_text(text.replace("tokenizer: /", f"tokenizer: {directory}/"), encoding="utf-8")
-    return load(file, environment, assignments).settings
+    return load_settings(file, environment, assignments).settings
 
 
 def complete_demo_key(objects: Objects, directory: Path) -> None:

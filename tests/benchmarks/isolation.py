@@ -25,7 +25,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.bench.client import ask
+from gateway.bench.client import stream_completion
 from gateway.bench.machine import machine, versions
 from gateway.bench.results import percentile
 from gateway.process.children import ChildFailed
@@ -186,7 +186,7 @@ class Audit:
             "max_tokens": 1,
             "temperature": 0,
         }
-        result = await ask(self._http, self._url, self._keys[tenant].text, tenant, body)
+        result = await stream_completion(self._http, self._url, self._keys[tenant].text, tenant, body)
         if result.error is not None or result.ttft is None:
             raise ChildFailed(f"{tenant} got no answer: {result.error}")
         return 1000 * result.ttft, result.cached_tokens

@@ -1,1 +1,1 @@
-"""Room."""
+"""The commands of `radixgate`, one module for each command or group of commands."""

@@ -10,16 +10,16 @@ from rich.console import Console
 
 from gateway.bench.client import Endpoint
 from gateway.bench.machine import machine, versions
-from gateway.bench.prompts import Prompts
-from gateway.bench.replay import Replayed, Target, replay
-from gateway.bench.report import as_csv, as_page, table, write
-from gateway.bench.results import Objectives, by_tenant, percentile
-from gateway.bench.simulated import CannotDraw
+from gateway.bench.replay import BenchTarget, ReplayResult, replay
+from gateway.bench.report import report_page, report_table, results_csv, write_text
+from gateway.bench.results import LatencyObjectives, percentile, summary_by_tenant
+from gateway.bench.simulation_report import PlotError
+from gateway.bench.trace_prompts import TracePrompts
 from gateway.bench.trace_tenants import Caller, read_callers
-from gateway.cli.commands.serve import run_loop
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.progress_bar import bar
-from gateway.cli.support.results import writable
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.event_loop import run_loop
+from gateway.cli.support.output_files import check_writable
+from gateway.cli.support.progress_bar import progress_bar
 from gateway.settings.urls import url_problem
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
 from policies.simulation.trial import Source
@@ -94,13 +94,13 @@ def bench(
     would have seen. Any OpenAI-compatible URL will do.
     """
     if problem := "expected http:// or https://" if "://" not in url else url_problem(url):
-        raise Failure(f"{url}: {problem}", 2)
+        raise CommandError(f"{url}: {problem}", 2)
     if trace is None and workload not in WORKLOADS:
-        raise Failure(f"--workload: {workload!r} is not one of {', '.join(WORKLOADS)}", 2)
-    writable("--json", json_file)
-    writable("--csv", csv_file)
-    writable("--html", html_file, drawn=True)
-    usual = Objectives(ttft_seconds=ttft_ms / 1000, tpot_seconds=tpot_ms / 1000)
+        raise CommandError(f"--workload: {workload!r} is not one of {', '.join(WORKLOADS)}", 2)
+    check_writable("--json", json_file)
+    check_writable("--csv", csv_file)
+    check_writable("--html", html_file, has_plots=True)
+    usual = LatencyObjectives(ttft_seconds=ttft_ms / 1000, tpot_seconds=tpot_ms / 1000)
     try:
         callers = read_callers(callers_file) if callers_file else [Caller(name="all", key=key)]
         source = Source(
@@ -111,10 +111,10 @@ def bench(
             requests_max=requests or None,
         )
         replayed = [_cut(one, prompt_tokens_max, output_tokens_max) for one in source.trace(seed)]
-        prompts = Prompts(tokenizer, seed=seed)
+        prompts = TracePrompts(tokenizer, seed=seed)
     except ValueError as err:
-        raise Failure(f"bench: {err}", 2) from err
-    target = Target(
+        raise CommandError(f"bench: {err}", 2) from err
+    target = BenchTarget(
         url=url,
         model=model,
         endpoint=endpoint,
@@ -126,9 +126,9 @@ def bench(
     ran = _watched(console, replayed, target, callers, prompts)
 
     objectives = {caller.name: caller.objectives(usual) for caller in callers}
-    run = by_tenant(ran.results, ran.seconds, objectives.__getitem__)
+    run = summary_by_tenant(ran.results, ran.seconds, objectives.__getitem__)
     facts = _facts(url, model, trace.name if trace else workload, replayed, prompts, ran)
-    console.print(table(run))
+    console.print(report_table(run))
     for name, value in facts.items():
         console.print(f"{name:32} {value}", soft_wrap=True)
     try:
@@ -149,24 +149,24 @@ def bench(
                 "settings": settings,
                 "runs": {model: run},
             }
-            write(json_file, orjson.dumps(written, option=orjson.OPT_INDENT_2).decode() + "\n")
+            write_text(json_file, orjson.dumps(written, option=orjson.OPT_INDENT_2).decode() + "\n")
         if csv_file is not None:
-            write(csv_file, as_csv(ran.results))
+            write_text(csv_file, results_csv(ran.results))
         if html_file is not None:
-            write(html_file, as_page(f"{model} at {url}", run, {**facts, **machine()}, ran.results))
-    except CannotDraw as err:
-        raise Failure(f"bench: {err}") from err
+            write_text(html_file, report_page(f"{model} at {url}", run, {**facts, **machine()}, ran.results))
+    except PlotError as err:
+        raise CommandError(f"bench: {err}") from err
     if all(result.error is not None for result in ran.results):
-        raise Failure(f"no request was answered: {', '.join(run['all']['errors_by_code'])}")
+        raise CommandError(f"no request was answered: {', '.join(run['all']['errors_by_code'])}")
 
 
 def _fields(body: str) -> dict[str, Any]:
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as err:
-        raise Failure(f"--body: no JSON ({err})", 2) from err
+        raise CommandError(f"--body: no JSON ({err})", 2) from err
     if not isinstance(fields, dict):
-        raise Failure("--body: must be a JSON object", 2)
+        raise CommandError("--body: must be a JSON object", 2)
     return fields
 
 
@@ -178,11 +178,11 @@ def _cut(request: TraceRequest, prompt_tokens_max: int, output_tokens_max: int) 
 def _watched(
     console: Console,
     requests: Sequence[TraceRequest],
-    target: Target,
+    target: BenchTarget,
     callers: Sequence[Caller],
-    prompts: Prompts,
-) -> Replayed:
-    with bar(console) as shown:
+    prompts: TracePrompts,
+) -> ReplayResult:
+    with progress_bar(console) as shown:
         task = shown.add_task("requests", total=len(requests))
         try:
             return run_loop(replay(requests, target, callers, prompts, lambda: shown.advance(task)))
@@ -190,7 +190,7 @@ def _watched(
             raise typer.Exit(130) from err
 
 
-def _asked(source: Source, target: Target, seed: int) -> dict[str, object]:
+def _asked(source: Source, target: BenchTarget, seed: int) -> dict[str, object]:
     """What else it takes to send the same again."""
     return {
         "speed": source.speed,
@@ -204,7 +204,12 @@ def _asked(source: Source, target: Target, seed: int) -> dict[str, object]:
 
 
 def _facts(
-    url: str, model: str, source: str, requests: Sequence[TraceRequest], prompts: Prompts, ran: Replayed
+    url: str,
+    model: str,
+    source: str,
+    requests: Sequence[TraceRequest],
+    prompts: TracePrompts,
+    ran: ReplayResult,
 ) -> dict[str, object]:
     """How it was measured, and how much of what is shown may be the client's own."""
     true = prompts.tokens_per_word(requests[:SAMPLED])

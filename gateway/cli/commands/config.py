@@ -1,25 +1,25 @@
-"""`radixgate check-config` and `radixgate explain-config`."""
+"""`radixgate check-config` and `radixgate explain-config`: check the settings, and show where values come from."""
 
 import sys
 from collections.abc import Sized
 
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 
 
 def check_config(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Check the settings: exit code 0 if they are right, 2 and one line with the path if not."""
-    loaded = load(config, assignments=set_ or ())
+    """Check the settings. Exit code 0 if they are valid, else 2 and one line that names the wrong setting."""
+    loaded = load_settings(config, assignments=set_ or ())
     for warning in loaded.warnings:
         print(f"radixgate: warning: {warning}", file=sys.stderr)
     settings = loaded.settings
     workers, tenants = _count(settings.workers, "worker"), _count(settings.tenants, "tenant")
-    print(f"The settings are right: {workers}, {tenants}, policy {settings.routing.policy}.")
+    print(f"The settings are valid: {workers}, {tenants}, policy {settings.routing.policy}.")
 
 
 def explain_config(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Print every setting with its value and where it came from. Secrets are masked."""
-    leaves = list(load(config, assignments=set_ or ()).leaves())
+    """Print every setting with its value and its source. Secrets are masked."""
+    leaves = list(load_settings(config, assignments=set_ or ()).leaves())
     widths = [max(len(leaf[column]) for leaf in leaves) for column in (0, 1)]
     for path, value, source in leaves:
         print(f"{path:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}")

@@ -1,35 +1,35 @@
-"""`radixgate database`: the tables of the database of tenants."""
+"""`radixgate database`: creates, upgrades and checks the tables of the database."""
 
 import typer
 
+from gateway.cli.support.database_access import load_database_settings, open_database, run_async
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.cli.support.store_access import opened, run, settings_of
 from gateway.database import schema
 from gateway.database.tables import REVISION
 
-app = typer.Typer(help="The tables of tenants and keys.", rich_markup_mode=None)
+app = typer.Typer(help="Tables of the database that keeps tenants, keys and usage.", rich_markup_mode=None)
 
 
 @app.command()
 def upgrade(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Bring the tables up to date; they are made where there are none."""
+    """Create the tables, or upgrade them to the version of this radixgate."""
 
     async def work() -> None:
-        async with opened(settings_of(config, set_)) as database:
+        async with open_database(load_database_settings(config, set_)) as database:
             await schema.upgrade(database)
 
-    run(work())
-    print(f"The tables are of version {REVISION}.")
+    run_async(work())
+    print(f"The tables have version {REVISION}.")
 
 
 @app.command()
 def check(config: ConfigFile = None, set_: Assignments = None) -> int:
-    """Are the tables up to date? Exit code 1 if not."""
+    """Check that the tables have the version of this radixgate. Exit code 1 if not."""
 
     async def work() -> str | None:
-        async with opened(settings_of(config, set_)) as database:
+        async with open_database(load_database_settings(config, set_)) as database:
             return await schema.revision(database)
 
-    found = run(work())
-    print(f"The tables are of version {found or 'none'}; this radixgate has {REVISION}.")
+    found = run_async(work())
+    print(f"The tables have version {found or 'none'}; this radixgate needs {REVISION}.")
     return 0 if found == REVISION else 1

@@ -7,12 +7,12 @@ from typing import IO, Annotated
 import typer
 from rich.console import Console
 
-from gateway.cli.commands.serve import run_loop
 from gateway.cli.commands.worker import ENGINE_MISSING
-from gateway.cli.support.failure import Failure
-from gateway.demo.demo_processes import Place, free_port
-from gateway.demo.demo_run import Interrupted, show
-from gateway.demo.traffic import Scale
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.event_loop import run_loop
+from gateway.demo.demo_processes import DemoLocation, free_port
+from gateway.demo.demo_run import DemoInterrupted, run_demo
+from gateway.demo.traffic import TrafficScale
 from gateway.process.children import ChildFailed
 from gateway.process.file_locks import lock_file
 from gateway.telemetry import logs
@@ -20,9 +20,9 @@ from gateway.telemetry import logs
 
 def demo(
     workers: Annotated[int, typer.Option(help="Embedded workers.", min=1, max=16)] = 3,
-    sessions: Annotated[int, typer.Option(help="Chat sessions per tenant.", min=1)] = Scale().sessions,
-    turns: Annotated[int, typer.Option(help="Turns of a session.", min=1)] = Scale().turns,
-    seed: Annotated[int, typer.Option(help="Seed of the texts.")] = Scale().seed,
+    sessions: Annotated[int, typer.Option(help="Chat sessions per tenant.", min=1)] = TrafficScale().sessions,
+    turns: Annotated[int, typer.Option(help="Turns of a session.", min=1)] = TrafficScale().turns,
+    seed: Annotated[int, typer.Option(help="Seed of the texts.")] = TrafficScale().seed,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the table to this file.", show_default=False)
     ] = None,
@@ -43,23 +43,27 @@ def demo(
     this machine. Nothing is downloaded: the model is a tiny Llama with random weights, built on the spot.
     """
     if importlib.util.find_spec("torch") is None:
-        raise Failure(ENGINE_MISSING)
+        raise CommandError(ENGINE_MISSING)
     if json is not None:
         _check_writable(json)
-    logs.set_up("warning")
-    scale = Scale(sessions=sessions, turns=turns, seed=seed)
+    logs.configure_logging("warning")
+    scale = TrafficScale(sessions=sessions, turns=turns, seed=seed)
     with _lock(directory):
-        place = Place(directory=directory.absolute(), port=free_port(port), admin_port=free_port(admin_port))
+        place = DemoLocation(
+            directory=directory.absolute(), port=free_port(port), admin_port=free_port(admin_port)
+        )
         try:
             run_loop(
-                show(place, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console())
+                run_demo(
+                    place, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console()
+                )
             )
-        except Interrupted as err:
+        except DemoInterrupted as err:
             raise typer.Exit(130) from err
         except ChildFailed as err:
-            raise Failure(str(err)) from err
+            raise CommandError(str(err)) from err
         except OSError as err:
-            raise Failure(f"the demo cannot go on: {err}") from err
+            raise CommandError(f"the demo cannot go on: {err}") from err
 
 
 def _check_writable(file: Path) -> None:
@@ -70,7 +74,7 @@ def _check_writable(file: Path) -> None:
         if not was_there:
             file.unlink()
     except OSError as err:
-        raise Failure(f"--json: {file} cannot be written: {err.strerror}", 2) from err
+        raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err
 
 
 def _lock(directory: Path) -> IO[str]:
@@ -79,6 +83,6 @@ def _lock(directory: Path) -> IO[str]:
         directory.mkdir(parents=True, exist_ok=True)
         return lock_file(directory / "demo.lock")
     except BlockingIOError:
-        raise Failure(f"--directory: another demo runs in {directory}") from None
+        raise CommandError(f"--directory: another demo runs in {directory}") from None
     except OSError as err:
-        raise Failure(f"--directory: {directory} cannot be used: {err.strerror}", 2) from err
+        raise CommandError(f"--directory: {directory} cannot be used: {err.strerror}", 2) from err

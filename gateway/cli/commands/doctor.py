@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import aiohttp
 import typer
 
-from gateway.cli.support.columns import columns
-from gateway.cli.support.failure import Failure
+from gateway.cli.support.columns import format_columns
+from gateway.cli.support.command_error import CommandError
 from workers.probing.doctor import BLOCK_SIZES, Diagnosis, On, diagnose
 from workers.probing.engine_replies import (
     AGAIN,
@@ -55,10 +55,10 @@ def doctor(
     asked.
     """
     if kind is not None and kind not in KINDS:
-        raise Failure(f"--kind: there is no kind {kind!r}; there are {', '.join(KINDS)}", 2)
+        raise CommandError(f"--kind: there is no kind {kind!r}; there are {', '.join(KINDS)}", 2)
     where = url.rstrip("/").removesuffix("/v1")
     if not where.startswith(("http://", "https://")):
-        raise Failure(f"URL: {url!r} does not begin with http:// or https://", 2)
+        raise CommandError(f"URL: {url!r} does not begin with http:// or https://", 2)
     key = sys.stdin.readline().strip() if api_key == "-" else api_key
     found = asyncio.run(_examined(where, kind, key))
     print("\n".join(_report(where, found)))
@@ -66,26 +66,26 @@ def doctor(
 
 
 async def _examined(where: str, kind: str | None, key: str | None) -> Diagnosis:
-    """Raises Failure."""
+    """Raises CommandError."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         async with aiohttp.ClientSession(headers=headers) as http:
             return await _examine(http, where, kind)
     except (aiohttp.InvalidURL, ValueError) as err:
-        raise Failure(f"URL: {where!r} is none, or the key is none: {err}", 2) from err
+        raise CommandError(f"URL: {where!r} is none, or the key is none: {err}", 2) from err
 
 
 async def _examine(http: aiohttp.ClientSession, where: str, kind: str | None) -> Diagnosis:
     try:
         replies = {"v1/models": await _asked(http, f"{where}/v1/models")}
     except (aiohttp.ClientError, TimeoutError) as err:
-        raise Failure(f"{where} does not answer: {str(err) or 'not in time'}", 2) from err
+        raise CommandError(f"{where} does not answer: {str(err) or 'not in time'}", 2) from err
     status = replies["v1/models"].status
     if status in (401, 403):
-        raise Failure(f"{where} refuses us (status {status}): it wants another --api-key", 2)
+        raise CommandError(f"{where} refuses us (status {status}): it wants another --api-key", 2)
     models = models_of(replies)
     if not models:
-        raise Failure(
+        raise CommandError(
             f"{where} is no engine with an OpenAI API: /v1/models got status {status}, no models", 2
         )
     for path in ASKED:
@@ -133,7 +133,7 @@ def _report(where: str, found: Diagnosis) -> list[str]:
         f"  page size   {told(found.block_size, ' tokens')}",
         f"  KV capacity {told(found.kv_tokens, ' tokens')}",
         "",
-        *columns(
+        *format_columns(
             [
                 ("feature", "on", "seen", "without it"),
                 *((each.name, each.on, each.seen, each.without) for each in found.features),

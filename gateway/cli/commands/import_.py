@@ -8,13 +8,13 @@ import msgspec
 import typer
 import yaml
 
-from gateway.cli.support.failure import Failure
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.database_access import load_database_settings, open_tenant_store, run_async
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.cli.support.store_access import opened_store, run, settings_of
 from gateway.litellm.config import read_config
-from gateway.litellm.import_result import Moved, NotLitellm
+from gateway.litellm.import_result import ImportResult, LitellmFormatError
 from gateway.litellm.tables import TABLES, export_statement, read_tables
-from gateway.settings.yaml import parse
+from gateway.settings.yaml import parse_yaml
 
 EVERY_MODEL = {"allow": ["*"], "deny": []}
 
@@ -47,21 +47,21 @@ def litellm(
         print(export_statement())
         return
     if not files:
-        raise Failure("name LiteLLM's config.yaml, its exported tables, or both", 2)
-    moved = Moved()
+        raise CommandError("name LiteLLM's config.yaml, its exported tables, or both", 2)
+    moved = ImportResult()
     trees = sorted(((file, _read(file)) for file in files), key=lambda read: _is_tables(read[1]))
     for file, tree in trees:
         try:
             # Models first: what tables say of models is said in their names.
             (read_tables if _is_tables(tree) else read_config)(tree, moved)
-        except NotLitellm as err:
-            raise Failure(f"{file}: {err}") from err
+        except LitellmFormatError as err:
+            raise CommandError(f"{file}: {err}") from err
         except (TypeError, ValueError) as err:
-            raise Failure(f"{file}: is not as LiteLLM writes it: {err}") from err
+            raise CommandError(f"{file}: is not as LiteLLM writes it: {err}") from err
     for line in moved.left:
         print(f"not carried over: {line}", file=sys.stderr)
     if into_database:
-        run(_put(moved, config, set_))
+        run_async(_put(moved, config, set_))
     tree = _settings(moved, tenants=not into_database)
     if tree:
         print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")
@@ -69,9 +69,12 @@ def litellm(
     print(f"{counts}, {len(moved.left)} things not carried over", file=sys.stderr)
 
 
-async def _put(moved: Moved, config: ConfigFile, assignments: Assignments) -> None:
+async def _put(moved: ImportResult, config: ConfigFile, assignments: Assignments) -> None:
     """All of it in one change, or nothing."""
-    async with opened_store(settings_of(config, assignments)) as store, store.change() as change:
+    async with (
+        open_tenant_store(load_database_settings(config, assignments)) as store,
+        store.change() as change,
+    ):
         for organisation in moved.organisations.values():
             await change.put_organisation(organisation)
         for plan in moved.plans.values():
@@ -86,18 +89,18 @@ def _read(file: Path) -> Any:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as err:
-        raise Failure(f"{file}: cannot be read: {err}") from err
+        raise CommandError(f"{file}: cannot be read: {err}") from err
     try:
-        return msgspec.json.decode(text) if text.lstrip().startswith("{") else parse(text, str(file))
+        return msgspec.json.decode(text) if text.lstrip().startswith("{") else parse_yaml(text, str(file))
     except msgspec.DecodeError as err:
-        raise Failure(f"{file}: not JSON: {err}") from err
+        raise CommandError(f"{file}: not JSON: {err}") from err
 
 
 def _is_tables(tree: Any) -> bool:
     return isinstance(tree, dict) and any(name in tree for name in TABLES)
 
 
-def _settings(moved: Moved, *, tenants: bool) -> dict[str, Any]:
+def _settings(moved: ImportResult, *, tenants: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"models": moved.models, "workers": moved.workers}
     if tenants:
         found["organisations"] = [*moved.organisations.values()]

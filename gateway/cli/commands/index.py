@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.index_access import Wanted, copied, opened
-from gateway.cli.support.index_stats import counted
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.index_access import NamespaceSelection, copy_index, open_index
+from gateway.cli.support.index_stats import index_stats
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 from gateway.telemetry import logs
 from radix_cache.match import WorkerId
@@ -59,7 +59,7 @@ def stats(
     prediction is a request under way that will bring a path to a worker.
     """
     settings = _settings(config, set_)
-    print("\n".join(_run(counted(settings, json))))
+    print("\n".join(_run(index_stats(settings, json))))
 
 
 @app.command()
@@ -80,7 +80,15 @@ def show(
     Prompts cannot be read from it: a block is known by its hash.
     """
     settings = _settings(config, set_)
-    print("\n".join(_run(_show(settings, Wanted.of(settings, model, tenant), worker, depth, nodes))))
+    print(
+        "\n".join(
+            _run(
+                _show(
+                    settings, NamespaceSelection.from_options(settings, model, tenant), worker, depth, nodes
+                )
+            )
+        )
+    )
 
 
 @app.command()
@@ -119,18 +127,18 @@ def clear(
     """
     ways = [model is not None or tenant is not None, worker is not None, all_]
     if sum(ways) != 1:
-        raise Failure("clear: say one of --model and --tenant, --worker, --all (see --help)", 2)
+        raise CommandError("clear: say one of --model and --tenant, --worker, --all (see --help)", 2)
     settings = _settings(config, set_)
     if worker is not None:
         _run(_clear_worker(settings, WorkerId(worker), yes))
     else:
-        _run(_clear(settings, Wanted.of(settings, model, tenant), yes))
+        _run(_clear(settings, NamespaceSelection.from_options(settings, model, tenant), yes))
 
 
 def _settings(config: ConfigFile, assignments: Assignments) -> Settings:
     """They need not be complete: only Redis and the state directory are looked at."""
-    logs.set_up("error")
-    return load(config, assignments=assignments or (), complete=False).settings
+    logs.configure_logging("error")
+    return load_settings(config, assignments=assignments or (), complete=False).settings
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -138,17 +146,17 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _show(
-    settings: Settings, wanted: Wanted, worker: str | None, depth: int | None, nodes: int
+    settings: Settings, wanted: NamespaceSelection, worker: str | None, depth: int | None, nodes: int
 ) -> list[str]:
-    async with opened(settings) as access:
-        copy = await copied(access, settings)
+    async with open_index(settings) as access:
+        copy = await copy_index(access, settings)
     if worker is not None and worker not in copy.tenures:
         raise _no_worker(worker, copy.tenures)
     spaces = spaces_of(copy)
     view = View(
         namespaces=None
         if wanted.everything
-        else frozenset(identity for identity, space in spaces.items() if wanted.takes(space)),
+        else frozenset(identity for identity, space in spaces.items() if wanted.includes(space)),
         worker=WorkerId(worker) if worker is not None else None,
         depth_max=depth,
         nodes_max=nodes,
@@ -163,7 +171,7 @@ async def _show(
 
 async def _verify(settings: Settings, repair: bool) -> int:
     nodes = blocks = wrong = left = 0
-    async with opened(settings) as access:
+    async with open_index(settings) as access:
         reading = access.reading
         spaces = sorted(await reading.trees() | (await reading.names()).keys())
         for namespace in spaces:
@@ -195,13 +203,13 @@ def _number(number: int) -> str:
     return "nothing is wrong." if not number else f"{number} violation{'s' if number > 1 else ''}."
 
 
-async def _clear(settings: Settings, wanted: Wanted, yes: bool) -> None:
-    async with opened(settings) as access:
+async def _clear(settings: Settings, wanted: NamespaceSelection, yes: bool) -> None:
+    async with open_index(settings) as access:
         names = await access.reading.names()
         going = {
             identity: space
             for identity in names
-            if wanted.takes(space := unpacked(names[identity])) or wanted.everything
+            if wanted.includes(space := unpacked(names[identity])) or wanted.everything
         }
         if wanted.everything:
             # A tree that has lost its name goes too.
@@ -218,7 +226,7 @@ async def _clear(settings: Settings, wanted: Wanted, yes: bool) -> None:
 
 
 async def _clear_worker(settings: Settings, worker: WorkerId, yes: bool) -> None:
-    async with opened(settings) as access:
+    async with open_index(settings) as access:
         current = (await access.reading.tenures()).current
         if worker not in current:
             raise _no_worker(worker, current)
@@ -231,13 +239,13 @@ def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure("clear: there is nobody to ask; say --yes", 2)
+        raise CommandError("clear: there is nobody to ask; say --yes", 2)
     typer.confirm(question, abort=True)
 
 
-def _no_worker(worker: str, known: Iterable[str]) -> Failure:
+def _no_worker(worker: str, known: Iterable[str]) -> CommandError:
     there = ", ".join(sorted(known)) or "none"
-    return Failure(f"the index knows no worker {worker!r}; it knows: {there}")
+    return CommandError(f"the index knows no worker {worker!r}; it knows: {there}")
 
 
 def _titled(space: Namespace) -> str:

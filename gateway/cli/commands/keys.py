@@ -9,29 +9,29 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from gateway.cli.support.columns import columns
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.cli.support.store_access import (
-    Addresses,
-    Allow,
-    AsJson,
-    Concurrency,
-    Deny,
-    Limits,
-    checked,
-    limits_of,
-    models_of,
-    moment_of,
-    networks_of,
-    opened_store,
-    run,
-    settings_of,
-    shown,
+from gateway.cli.support.columns import format_columns
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.database_access import (
+    AddressOption,
+    AllowOption,
+    ConcurrencyOption,
+    DenyOption,
+    JsonOption,
+    LimitOption,
+    load_database_settings,
+    merge_model_access,
+    open_tenant_store,
+    parse_limits,
+    parse_moment,
+    parse_networks,
+    run_async,
+    to_json,
+    validated,
 )
+from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database.rows import StoredKey
 from gateway.process.secrets import deployment_secret, secret_file
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from gateway.settings.tenants import ApiKeySettings, ModelAccessSettings
 from gateway.tenants.key_life import UNMADE, Chosen, KeyLife
 from gateway.tenants.keys import HASH_PREFIX, NewKey, key_digest, key_id, new_key, pepper
@@ -72,13 +72,13 @@ def hash_(
     text = sys.stdin.readline().strip()
     identity = identity or key_id(text)
     if identity is None:
-        raise Failure(
+        raise CommandError(
             "this is not a key of the form rg-<id>-<secret><checksum>, or its checksum is wrong; "
             "a key of another form needs --id",
             2,
         )
     if not text or not text.isascii() or not text.isprintable():
-        raise Failure("a key has printable ASCII characters only, and at least one", 2)
+        raise CommandError("a key has printable ASCII characters only, and at least one", 2)
     print(f'- {{id: {identity}, hash: "{HASH_PREFIX}{key_digest(text, _pepper(config, set_)).hex()}"}}')
 
 
@@ -93,11 +93,11 @@ def create(
         list[str] | None,
         typer.Option(help="inference, usage, admin; may be repeated.", show_default=False),
     ] = None,
-    allow: Allow = None,
-    deny: Deny = None,
-    address: Addresses = None,
-    limit: Limits = None,
-    concurrency: Concurrency = None,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
+    address: AddressOption = None,
+    limit: LimitOption = None,
+    concurrency: ConcurrencyOption = None,
     class_: Annotated[
         str | None,
         typer.Option(
@@ -118,14 +118,14 @@ def create(
     rules = ApiKeySettings(
         **UNMADE,
         name=name,
-        expires=moment_of(expires) if expires is not None else None,
-        models=models_of(ModelAccessSettings(), allow, deny),
-        addresses=networks_of(address or ()),
-        limits=limits_of(limit or ()),
+        expires=parse_moment(expires) if expires is not None else None,
+        models=merge_model_access(ModelAccessSettings(), allow, deny),
+        addresses=parse_networks(address or ()),
+        limits=parse_limits(limit or ()),
         concurrency=concurrency,
         **more,
     )
-    made = _living(config, set_, lambda life: life.create(tenant, checked(rules)))
+    made = _living(config, set_, lambda life: life.create(tenant, validated(rules)))
     _show(made, quiet)
 
 
@@ -133,16 +133,20 @@ def create(
 def list_(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.", show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
-    json: AsJson = False,
+    json: JsonOption = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
     """Show keys of the database; never what they are."""
     found = _living(config, set_, lambda life: life.of(tenant, active=not all_))
     if json:
-        print("\n".join(shown(msgspec.structs.replace(each, key=_without_hash(each.key))) for each in found))
+        print(
+            "\n".join(to_json(msgspec.structs.replace(each, key=_without_hash(each.key))) for each in found)
+        )
         return
-    print("\n".join(columns([("key", "tenant", "name", "scopes", "ends", "state"), *map(_row, found)])))
+    print(
+        "\n".join(format_columns([("key", "tenant", "name", "scopes", "ends", "state"), *map(_row, found)]))
+    )
 
 
 @app.command()
@@ -168,7 +172,7 @@ def expire(
     set_: Assignments = None,
 ) -> None:
     """Let a key end at a moment."""
-    at = moment_of(when)
+    at = parse_moment(when)
     _living(config, set_, lambda life: life.expire(identity, at))
 
 
@@ -184,7 +188,7 @@ def revoke(
 ) -> None:
     """End keys at once, and for ever. All that are named, or none."""
     if (identities is None) == (tenant is None):
-        raise Failure("name keys, or all keys of one tenant with --tenant", 2)
+        raise CommandError("name keys, or all keys of one tenant with --tenant", 2)
 
     async def work(life: KeyLife) -> Chosen:
         chosen = await life.chosen(identities, tenant)
@@ -202,14 +206,14 @@ def revoke(
 def _living(
     config: ConfigFile, assignments: Assignments, work: Callable[[KeyLife], Awaitable[Result]]
 ) -> Result:
-    """Work on the keys of the database. Raises Failure."""
+    """Work on the keys of the database. Raises CommandError."""
 
     async def inside() -> Result:
-        settings = settings_of(config, assignments)
-        async with opened_store(settings) as store:
+        settings = load_database_settings(config, assignments)
+        async with open_tenant_store(settings) as store:
             return await work(KeyLife(store, pepper(deployment_secret(settings))))
 
-    return run(inside())
+    return run_async(inside())
 
 
 def _show(made: NewKey, quiet: bool) -> None:
@@ -229,13 +233,13 @@ def _without_hash(key: ApiKeySettings) -> ApiKeySettings:
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None:
-        raise Failure(f"--grace {text}: expected a duration, as 90s, 30m, 24h or 7d", 2)
+        raise CommandError(f"--grace {text}: expected a duration, as 90s, 30m, 24h or 7d", 2)
     return int(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[found[2]]
 
 
 def _pepper(config: ConfigFile, assignments: Assignments) -> bytes:
     """Of the deployment that the settings describe; they need not be complete yet."""
-    settings = load(config, assignments=assignments or (), complete=False).settings
+    settings = load_settings(config, assignments=assignments or (), complete=False).settings
     file = secret_file(settings)
     is_new = file is not None and not file.exists()
     secret = deployment_secret(settings)

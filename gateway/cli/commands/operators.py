@@ -5,13 +5,20 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.support.columns import columns
-from gateway.cli.support.failure import Failure
+from gateway.cli.support.columns import format_columns
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.database_access import (
+    JsonOption,
+    load_database_settings,
+    open_tenant_store,
+    parse_moment,
+    run_async,
+    to_json,
+)
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.cli.support.store_access import AsJson, moment_of, opened_store, run, settings_of, shown
 from gateway.database.operators import ROLES, Operator
 from gateway.process.secrets import deployment_secret
-from gateway.settings.tokens import Role
+from gateway.settings.token_issuers import Role
 from gateway.tenants.keys import NewKey, pepper
 from gateway.tenants.operator_life import OperatorLife
 
@@ -38,38 +45,38 @@ def create(
 ) -> None:
     """Make a token. It is shown once."""
     if role not in _ROLES:
-        raise Failure(f"--role {role}: there are {', '.join(ROLES)}", 2)
+        raise CommandError(f"--role {role}: there are {', '.join(ROLES)}", 2)
     if not 1 <= len(name) <= 200:
-        raise Failure("a name has 1 to 200 characters", 2)
-    ends = moment_of(expires).seconds if expires is not None else None
+        raise CommandError("a name has 1 to 200 characters", 2)
+    ends = parse_moment(expires).seconds if expires is not None else None
 
     async def work() -> NewKey:
-        settings = settings_of(config, set_)
-        async with opened_store(settings) as store:
+        settings = load_database_settings(config, set_)
+        async with open_tenant_store(settings) as store:
             life = OperatorLife(store, pepper(deployment_secret(settings)))
             return await life.create(name, _ROLES[role], ends)
 
-    made = run(work())
+    made = run_async(work())
     print(
         made.text if quiet else f"The token, shown only now:\n\n    {made.text}\n\nIts public id: {made.id}"
     )
 
 
 @app.command("list")
-def list_(json: AsJson = False, config: ConfigFile = None, set_: Assignments = None) -> None:
+def list_(json: JsonOption = False, config: ConfigFile = None, set_: Assignments = None) -> None:
     """Show operators; never their tokens."""
 
     async def work() -> list[Operator]:
-        async with opened_store(settings_of(config, set_)) as store:
+        async with open_tenant_store(load_database_settings(config, set_)) as store:
             return await store.operators()
 
-    found = run(work())
+    found = run_async(work())
     if json:
-        print("\n".join(shown(_without_hash(operator)) for operator in found))
+        print("\n".join(to_json(_without_hash(operator)) for operator in found))
         return
     now = time.time()
     rows = [(o.id, o.name, o.role, "active" if o.active(now) else "ended") for o in found]
-    print("\n".join(columns([("operator", "name", "role", "state"), *rows])))
+    print("\n".join(format_columns([("operator", "name", "role", "state"), *rows])))
 
 
 @app.command()
@@ -81,11 +88,11 @@ def revoke(
     """End a token at once, and for ever."""
 
     async def work() -> None:
-        settings = settings_of(config, set_)
-        async with opened_store(settings) as store:
+        settings = load_database_settings(config, set_)
+        async with open_tenant_store(settings) as store:
             await OperatorLife(store, pepper(deployment_secret(settings))).revoke(identity)
 
-    run(work())
+    run_async(work())
 
 
 def _without_hash(operator: Operator) -> dict[str, Any]:

@@ -9,10 +9,17 @@ import typer
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.plan_explain import explanation
-from gateway.cli.support.plan_plot import plot
-from gateway.cli.support.plan_report import Demand, figures, gpu_table, notes, pool_lines, report_table
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.plan_explain import explain_arithmetic
+from gateway.cli.support.plan_plot import plot_plan
+from gateway.cli.support.plan_report import (
+    Demand,
+    gpu_table,
+    plan_figures,
+    plan_notes,
+    pool_notes,
+    report_table,
+)
 from workers.planning.capacity import KV_DTYPES, WEIGHT_BYTES, Deployment, DoesNotFit
 from workers.planning.gpus import GPUS, Gpu
 from workers.planning.model_shape import ModelShape, ShapeUnknown, read_shape
@@ -96,11 +103,11 @@ def plan(
     if list_gpus:
         console.print(gpu_table())
     if explain:
-        console.print(explanation(), soft_wrap=True, highlight=False)
+        console.print(explain_arithmetic(), soft_wrap=True, highlight=False)
     if config_json is None:
         if explain or list_gpus:
             return
-        raise Failure("plan: --config-json is needed", 2)
+        raise CommandError("plan: --config-json is needed", 2)
     shape = _shape(config_json, parameters)
     deployment = _deployment(
         shape=shape,
@@ -118,7 +125,7 @@ def plan(
         reserve_bytes=reserve_gb * 1e9,
     )
     if cached >= context:
-        raise Failure("--cached: at least the last token of the context is computed", 2)
+        raise CommandError("--cached: at least the last token of the context is computed", 2)
     demand = Demand(
         users=users,
         context=context,
@@ -129,9 +136,9 @@ def plan(
     )
     known = {kv_dtype, "bf16"} if kv_dtype == "fp16" else {kv_dtype}
     compared = [kv_dtype, *(other for other in COMPARED if other not in known)]
-    runs = {name: figures(replace(deployment, kv_dtype=name), demand) for name in compared}
+    runs = {name: plan_figures(replace(deployment, kv_dtype=name), demand) for name in compared}
     console.print(report_table(deployment, demand, runs))
-    for line in notes(deployment, demand, runs[kv_dtype]):
+    for line in plan_notes(deployment, demand, runs[kv_dtype]):
         console.print(line, soft_wrap=True, highlight=False)
     result: dict[str, Any] = {name: {"all": run} for name, run in runs.items()}
     if requests_per_second is not None:
@@ -146,7 +153,7 @@ def plan(
         )
         result[kv_dtype]["pools"] = _print_pools(console, deployment, demand, traffic)
     if plot_file is not None:
-        plot(plot_file, deployment, demand)
+        plot_plan(plot_file, deployment, demand)
         console.print(f"drawn in {plot_file}", soft_wrap=True)
     if json_file is not None:
         _write(json_file, deployment, demand, result)
@@ -160,8 +167,8 @@ def _print_pools(
     try:
         pools = pool_sizes(estimate, traffic)
     except CannotMeet as err:
-        raise Failure(str(err)) from err
-    for line in pool_lines(estimate, traffic, pools):
+        raise CommandError(str(err)) from err
+    for line in pool_notes(estimate, traffic, pools):
         console.print(line, soft_wrap=True, highlight=False)
     return {
         "prefill_replicas": pools.prefill_replicas,
@@ -181,26 +188,26 @@ def _shape(path: Path, parameters: float | None) -> ModelShape:
         with file.open("rb") as opened:
             text = opened.read(CONFIG_BYTES_MAX + 1)
     except OSError as err:
-        raise Failure(f"--config-json: {file} cannot be read: {err.strerror}", 2) from err
+        raise CommandError(f"--config-json: {file} cannot be read: {err.strerror}", 2) from err
     if len(text) > CONFIG_BYTES_MAX:
-        raise Failure(f"--config-json: {file} is too large to be a config.json", 2)
+        raise CommandError(f"--config-json: {file} is too large to be a config.json", 2)
     try:
         config = orjson.loads(text)
     except orjson.JSONDecodeError as err:
-        raise Failure(f"--config-json: {file} is not JSON: {err}", 2) from err
+        raise CommandError(f"--config-json: {file} is not JSON: {err}", 2) from err
     if not isinstance(config, dict):
-        raise Failure(f"--config-json: {file} must hold a JSON object", 2)
+        raise CommandError(f"--config-json: {file} must hold a JSON object", 2)
     try:
         return read_shape(config, parameters=None if parameters is None else int(parameters))
     except ShapeUnknown as err:
         hint = " (--parameters)" if "give their number" in str(err) else ""
-        raise Failure(f"--config-json: {file}: {err}{hint}", 2) from err
+        raise CommandError(f"--config-json: {file}: {err}{hint}", 2) from err
 
 
 def _gpu(name: str, memory_gb: float | None, bandwidth_gb_s: float | None, tflops: float | None) -> Gpu:
     own = (memory_gb, bandwidth_gb_s, tflops)
     if name not in GPUS and None in own:
-        raise Failure(
+        raise CommandError(
             f"--gpu: {name!r} is not one of {', '.join(GPUS)}; with --gpu-memory-gb, --gpu-bandwidth-gb-s and"
             " --gpu-tflops it may have any name",
             2,
@@ -217,7 +224,7 @@ def _gpu(name: str, memory_gb: float | None, bandwidth_gb_s: float | None, tflop
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise Failure(f"{option}: {value!r} is not one of {', '.join(known)}", 2)
+        raise CommandError(f"{option}: {value!r} is not one of {', '.join(known)}", 2)
     return value
 
 
@@ -225,7 +232,7 @@ def _deployment(**settings: Any) -> Deployment:
     try:
         return Deployment(**settings)
     except DoesNotFit as err:
-        raise Failure(f"plan: {err}") from err
+        raise CommandError(f"plan: {err}") from err
 
 
 def _write(file: Path, deployment: Deployment, demand: Demand, runs: dict[str, Any]) -> None:
@@ -244,4 +251,4 @@ def _write(file: Path, deployment: Deployment, demand: Demand, runs: dict[str, A
     try:
         file.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as err:
-        raise Failure(f"--json: {file} cannot be written: {err.strerror}", 2) from err
+        raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err

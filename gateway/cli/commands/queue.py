@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from gateway.cli.support.admin_access import AdminToken, AdminUrl, ask
-from gateway.cli.support.columns import columns
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
+from gateway.cli.support.columns import format_columns
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 
 LINES = 20
 TENANTS = ("tenant", "weight", "waiting", "units of late", "share", "due")
@@ -29,7 +29,9 @@ def queue(
     Work counts in cost units and fades, half of it in 30 seconds. A share is due to who has waited in the last
     minute; evenness is Jain's index of what those have received over their weights.
     """
-    found = ask(load(config, assignments=set_ or (), complete=False).settings, url, token, "queue")
+    found = call_admin_api(
+        load_settings(config, assignments=set_ or (), complete=False).settings, url, token, "queue"
+    )
     if as_json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -47,9 +49,9 @@ def _told(found: dict[str, Any], lines: int) -> Iterator[str]:
             f"{one['drain_units_per_second']:.0f} units/s, evenness {one['evenness']:.3f}"
         )
         if one["tenants"]:
-            yield from columns([TENANTS, *map(_tenant, one["tenants"])])
+            yield from format_columns([TENANTS, *map(_tenant, one["tenants"])])
         if one["requests"] and lines:
-            yield from columns([REQUESTS, *map(_request, one["requests"][:lines])])
+            yield from format_columns([REQUESTS, *map(_request, one["requests"][:lines])])
         if one["waiting"] > lines:
             yield f"and {one['waiting'] - lines} more"
 

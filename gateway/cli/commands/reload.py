@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from gateway.cli.support.failure import Failure
+from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.runtime.reload import SWAPPED, tell
-from gateway.settings.sources import load
+from gateway.runtime.reload import RELOADABLE_SETTINGS, notify_gateways
+from gateway.settings.sources import load_settings
 
 
 def reload(config: ConfigFile = None, set_: Assignments = None) -> None:
@@ -15,10 +15,10 @@ def reload(config: ConfigFile = None, set_: Assignments = None) -> None:
     what needs a restart stands in their logs.
     A file that is wrong is refused here, and changes nothing.
     """
-    settings = load(config, assignments=set_ or ()).settings
-    told = tell(Path(settings.state_directory))
-    if not told:
-        raise Failure(f"no gateway serves from the state directory {settings.state_directory}")
+    settings = load_settings(config, assignments=set_ or ()).settings
+    notified = notify_gateways(Path(settings.state_directory))
+    if not notified:
+        raise CommandError(f"no gateway serves from the state directory {settings.state_directory}")
     print(
-        f"told {', '.join(f'process {pid}' for pid in told)}: {', '.join(SWAPPED)} and certificates are swapped"
+        f"told {', '.join(f'process {pid}' for pid in notified)}: {', '.join(RELOADABLE_SETTINGS)} and certificates are swapped"
     )

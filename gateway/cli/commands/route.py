@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from gateway.cli.support.admin_access import AdminToken, AdminUrl, ask
-from gateway.cli.support.columns import columns
-from gateway.cli.support.failure import Failure
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
+from gateway.cli.support.columns import format_columns
+from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 
 PROMPT_BYTES_MAX = 200 * 1024
 
@@ -38,17 +38,17 @@ def route(
 
     Asks a running gateway's admin API; the request is not sent to any worker.
     """
-    settings = load(config, assignments=set_ or (), complete=False).settings
+    settings = load_settings(config, assignments=set_ or (), complete=False).settings
     body = _body(prompt, model)
     api = "completions" if "prompt" in body and "messages" not in body else "chat/completions"
     asked = {"body": body, "tenant": tenant, "api": api}
-    found = ask(settings, url, token, "route", asked)
+    found = call_admin_api(settings, url, token, "route", asked)
     if as_json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
         print("\n".join(_told(found, explain=explain)))
     if not any(worker["rank"] for worker in found["workers"]):
-        raise Failure(f"no worker can take a request for {found['model']}")
+        raise CommandError(f"no worker can take a request for {found['model']}")
 
 
 def _body(path: Path, model: str | None) -> dict[str, Any]:
@@ -56,9 +56,9 @@ def _body(path: Path, model: str | None) -> dict[str, Any]:
         with sys.stdin.buffer if str(path) == "-" else path.open("rb") as opened:
             text = opened.read(PROMPT_BYTES_MAX + 1)
     except OSError as err:
-        raise Failure(f"{path} cannot be read: {err.strerror}", 2) from err
+        raise CommandError(f"{path} cannot be read: {err.strerror}", 2) from err
     if len(text) > PROMPT_BYTES_MAX:
-        raise Failure(f"{path} is larger than {PROMPT_BYTES_MAX} bytes", 2)
+        raise CommandError(f"{path} is larger than {PROMPT_BYTES_MAX} bytes", 2)
     try:
         body = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -68,7 +68,7 @@ def _body(path: Path, model: str | None) -> dict[str, Any]:
     if model is not None:
         body["model"] = model
     if not isinstance(body.get("model"), str):
-        raise Failure("--model: the request names no model", 2)
+        raise CommandError("--model: the request names no model", 2)
     return body
 
 
@@ -100,7 +100,7 @@ def _told(found: dict[str, Any], *, explain: bool) -> list[str]:
         )
         for worker in workers
     ]
-    lines += columns([head, *rows])
+    lines += format_columns([head, *rows])
     if explain:
         for worker in workers:
             if worker["terms"]:

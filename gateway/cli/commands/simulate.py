@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.bench.simulated import CannotDraw, plot, policies_table, tenants_table
-from gateway.bench.trials import by_subject, cores, run_trials
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.progress_bar import bar
-from gateway.cli.support.results import writable
+from gateway.bench.parallel_trials import mean_by_subject, run_trials, usable_cores
+from gateway.bench.simulation_report import PlotError, plot_policies, policies_table, tenants_table
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.output_files import check_writable
+from gateway.cli.support.progress_bar import progress_bar
 from policies.registry import PolicyError
-from policies.routing.checked_policy import PromiseBroken
+from policies.routing.checked_policy import PolicyContractBroken
 from policies.simulation.contenders import contender_names
 from policies.simulation.scenario import Happening, Scenario
 from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
@@ -111,9 +111,9 @@ def simulate(
 ) -> None:
     """Compare routing policies on a trace, with simulated engines: hit ratio, TTFT, TPOT, goodput, imbalance."""
     if plot_file is not None and plot_file.suffix not in ENDINGS:
-        raise Failure(f"--plot: {plot_file} must end in {', '.join(ENDINGS)}", 2)
-    writable("--json", json_file)
-    writable("--plot", plot_file, drawn=True)
+        raise CommandError(f"--plot: {plot_file} must end in {', '.join(ENDINGS)}", 2)
+    check_writable("--json", json_file)
+    check_writable("--plot", plot_file, has_plots=True)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
@@ -132,7 +132,9 @@ def simulate(
                 policy_of(subject)
         first = source.trace(seed)
         if restart_every and first[-1].at / restart_every > RESTARTS_MAX:
-            raise Failure(f"--restart-every: {restart_every:g} s is more than {RESTARTS_MAX:,} restarts", 2)
+            raise CommandError(
+                f"--restart-every: {restart_every:g} s is more than {RESTARTS_MAX:,} restarts", 2
+            )
         scenario = Scenario(
             workers=workers,
             kv_tokens=kv_tokens,
@@ -151,12 +153,12 @@ def simulate(
             else (),
         )
         trials = _trials(subjects, source, scenario, gateways or [1], range(seed, seed + seeds))
-        results = _watched(console, trials, processes or cores(), len(first))
+        results = _watched(console, trials, processes or usable_cores(), len(first))
     except (PolicyError, TraceInvalid, CalibrationInvalid) as err:
-        raise Failure(f"simulate: {err}", 2) from err
-    except PromiseBroken as err:
-        raise Failure(f"simulate: {err}") from err
-    groups = by_subject(trials, results)
+        raise CommandError(f"simulate: {err}", 2) from err
+    except PolicyContractBroken as err:
+        raise CommandError(f"simulate: {err}") from err
+    groups = mean_by_subject(trials, results)
     for group, runs in groups.items():
         title = f"{len(first):,} requests on {workers:,} workers of {kv_tokens:,} tokens, {group}"
         console.print(policies_table(title, runs))
@@ -168,9 +170,9 @@ def simulate(
         console.print(f"written to {json_file}", soft_wrap=True)
     if plot_file is not None:
         try:
-            plot(plot_file, groups)
-        except CannotDraw as err:
-            raise Failure(f"--plot: {err}") from err
+            plot_policies(plot_file, groups)
+        except PlotError as err:
+            raise CommandError(f"--plot: {err}") from err
         console.print(f"drawn in {plot_file}", soft_wrap=True)
 
 
@@ -197,14 +199,14 @@ def _watched(
     console: Console, trials: Sequence[Trial], processes: int, requests: int
 ) -> list[dict[str, Any]]:
     """Runs them under a progress bar, which counts requests."""
-    with bar(console) as shown:
+    with progress_bar(console) as shown:
         task = shown.add_task("requests", total=len(trials) * requests)
         return run_trials(trials, processes=processes, progress=lambda more: shown.advance(task, more))
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise Failure(f"{option}: {value!r} is not one of {', '.join(known)}", 2)
+        raise CommandError(f"{option}: {value!r} is not one of {', '.join(known)}", 2)
     return value
 
 
@@ -249,4 +251,4 @@ def _write(
     try:
         file.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as err:
-        raise Failure(f"--json: {file} cannot be written: {err.strerror}", 2) from err
+        raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err

@@ -6,36 +6,36 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import typer
 
-from gateway.cli.support.columns import columns
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.cli.support.store_access import (
-    Addresses,
-    Allow,
-    AsJson,
-    CacheBlocksMax,
-    Classes,
-    Clear,
-    Concurrency,
-    ContextLengthMax,
-    ContextLengths,
-    Deny,
-    Disabled,
-    Limits,
-    Overflow,
-    Weight,
-    WithoutRedis,
-    checked,
-    context_lengths_of,
-    limits_of,
-    models_of,
-    networks_of,
-    opened_store,
-    run,
-    settings_of,
-    shown,
-    without,
+from gateway.cli.support.columns import format_columns
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.database_access import (
+    AddressOption,
+    AllowOption,
+    CacheBlocksMaxOption,
+    ClassOption,
+    ClearOption,
+    ConcurrencyOption,
+    ContextLengthMaxOption,
+    ContextLengthOption,
+    DenyOption,
+    DisabledOption,
+    JsonOption,
+    LimitOption,
+    OverflowOption,
+    WeightOption,
+    WithoutRedisOption,
+    clear_fields,
+    load_database_settings,
+    merge_model_access,
+    open_tenant_store,
+    parse_context_lengths,
+    parse_limits,
+    parse_networks,
+    run_async,
+    to_json,
+    validated,
 )
+from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import (
     IsolationSettings,
@@ -62,27 +62,27 @@ tenants = typer.Typer(help="Tenants: projects of organisations.", rich_markup_mo
 @organisations.command("set")
 def set_organisation(
     identity: Annotated[str, typer.Argument(metavar="ID")],
-    limit: Limits = None,
-    concurrency: Concurrency = None,
-    disabled: Disabled = None,
-    clear: Clear = None,
+    limit: LimitOption = None,
+    concurrency: ConcurrencyOption = None,
+    disabled: DisabledOption = None,
+    clear: ClearOption = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
     """Make an organisation, or change what is given."""
 
     async def work() -> None:
-        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
+        async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
             now = await change.organisation(identity) or OrganisationSettings(id=identity)
-            now = without(now, clear, kept=("id",))
+            now = clear_fields(now, clear, kept=("id",))
             changed = _changed(now, limits=limit, concurrency=concurrency, disabled=disabled)
             await change.put_organisation(changed)
 
-    run(work())
+    run_async(work())
 
 
 @organisations.command("list")
-def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """Show organisations."""
 
     found = _read(config, set_, TenantStore.all_organisations)
@@ -93,33 +93,33 @@ def list_organisations(config: ConfigFile = None, set_: Assignments = None, json
 @plans.command("set")
 def set_plan(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    limit: Limits = None,
-    concurrency: Concurrency = None,
-    weight: Weight = None,
-    class_: Classes = None,
-    allow: Allow = None,
-    deny: Deny = None,
-    context_length_max: ContextLengthMax = None,
-    context_length: ContextLengths = None,
-    cache_blocks_max: CacheBlocksMax = None,
-    without_redis: WithoutRedis = None,
-    overflow: Overflow = None,
-    clear: Clear = None,
+    limit: LimitOption = None,
+    concurrency: ConcurrencyOption = None,
+    weight: WeightOption = None,
+    class_: ClassOption = None,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
+    context_length_max: ContextLengthMaxOption = None,
+    context_length: ContextLengthOption = None,
+    cache_blocks_max: CacheBlocksMaxOption = None,
+    without_redis: WithoutRedisOption = None,
+    overflow: OverflowOption = None,
+    clear: ClearOption = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
     """Make a plan, or change what is given."""
 
     async def work() -> None:
-        async with opened_store(settings_of(config, set_)) as store, store.change() as change:
-            now = without(await change.plan(name) or PlanSettings(name=name), clear, kept=("name",))
+        async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
+            now = clear_fields(await change.plan(name) or PlanSettings(name=name), clear, kept=("name",))
             changed = _changed(
                 now,
                 limits=limit,
                 concurrency=concurrency,
                 weight=weight,
                 classes=class_,
-                models=models_of(now.models, allow, deny),
+                models=merge_model_access(now.models, allow, deny),
                 context_length_max=context_length_max,
                 context_lengths=context_length,
                 cache_blocks_max=cache_blocks_max,
@@ -128,11 +128,11 @@ def set_plan(
             )
             await change.put_plan(changed)
 
-    run(work())
+    run_async(work())
 
 
 @plans.command("list")
-def list_plans(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+def list_plans(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """Show plans."""
 
     found = _read(config, set_, TenantStore.all_plans)
@@ -163,35 +163,35 @@ def set_tenant(
         str | None,
         typer.Option(help="isolated, shared, or group:NAME.", show_default=False),
     ] = None,
-    allow: Allow = None,
-    deny: Deny = None,
-    address: Addresses = None,
-    disabled: Disabled = None,
-    limit: Limits = None,
-    concurrency: Concurrency = None,
-    context_length_max: ContextLengthMax = None,
-    context_length: ContextLengths = None,
-    cache_blocks_max: CacheBlocksMax = None,
-    without_redis: WithoutRedis = None,
-    overflow: Overflow = None,
-    clear: Clear = None,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
+    address: AddressOption = None,
+    disabled: DisabledOption = None,
+    limit: LimitOption = None,
+    concurrency: ConcurrencyOption = None,
+    context_length_max: ContextLengthMaxOption = None,
+    context_length: ContextLengthOption = None,
+    cache_blocks_max: CacheBlocksMaxOption = None,
+    without_redis: WithoutRedisOption = None,
+    overflow: OverflowOption = None,
+    clear: ClearOption = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
     """Make a tenant, or change what is given."""
 
     async def work() -> None:
-        settings = settings_of(config, set_)
+        settings = load_database_settings(config, set_)
         of_file = {plan.name for plan in settings.plans}
-        async with opened_store(settings) as store, store.change() as change:
+        async with open_tenant_store(settings) as store, store.change() as change:
             now = await change.tenant(identity) or TenantSettings(id=identity)
-            now = without(now, clear, kept=("id", "keys"))
+            now = clear_fields(now, clear, kept=("id", "keys"))
             changed = _changed(
                 now,
                 organisation=organisation,
                 plan=plan,
                 isolation=isolation,
-                models=models_of(now.models, allow, deny),
+                models=merge_model_access(now.models, allow, deny),
                 addresses=address,
                 disabled=disabled,
                 limits=limit,
@@ -203,16 +203,16 @@ def set_tenant(
                 overflow=overflow,
             )
             if changed.plan is not None and not await change.has_plan(changed.plan, of_file):
-                raise Failure(
+                raise CommandError(
                     f"there is no plan {changed.plan!r}, neither in the database nor in the settings file"
                 )
             await change.put_tenant(changed)
 
-    run(work())
+    run_async(work())
 
 
 @tenants.command("list")
-def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: AsJson = False) -> None:
+def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """Show tenants."""
 
     async def every(store: TenantStore) -> list[TenantSettings]:
@@ -237,32 +237,32 @@ def _read(
     config: ConfigFile, assignments: Assignments, read: Callable[[TenantStore], Awaitable[Value]]
 ) -> Value:
     async def work() -> Value:
-        async with opened_store(settings_of(config, assignments)) as store:
+        async with open_tenant_store(load_database_settings(config, assignments)) as store:
             return await read(store)
 
-    return run(work())
+    return run_async(work())
 
 
 def _changed(value: Value, **given: Any) -> Value:
-    """With what was given on the command line, read where it is text. Raises Failure."""
+    """With what was given on the command line, read where it is text. Raises CommandError."""
     read = {
         name: READERS[name](new) if name in READERS else new for name, new in given.items() if new is not None
     }
     changed: Value = msgspec.structs.replace(value, **read)  # type: ignore[type-var]
-    return checked(changed)
+    return validated(changed)
 
 
 def _isolation(text: str) -> IsolationSettings:
     mode, _, group = text.partition(":")
     if mode not in MODES or (mode == "group") != bool(group):
-        raise Failure(f"--isolation {text}: expected isolated, shared or group:NAME", 2)
+        raise CommandError(f"--isolation {text}: expected isolated, shared or group:NAME", 2)
     return IsolationSettings(mode=MODES[mode], group=group or None)
 
 
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    "limits": limits_of,
-    "context_lengths": context_lengths_of,
-    "addresses": networks_of,
+    "limits": parse_limits,
+    "context_lengths": parse_context_lengths,
+    "addresses": parse_networks,
     "classes": tuple,
     "isolation": _isolation,
 }
@@ -292,6 +292,6 @@ def _state(disabled: bool) -> str:
 
 def _print(found: Sequence[Any], head: Sequence[str], rows: Sequence[Sequence[Any]], json: bool) -> None:
     if json:
-        print("\n".join(shown(each) for each in found))
+        print("\n".join(to_json(each) for each in found))
     else:
-        print("\n".join(columns([head, *rows])))
+        print("\n".join(format_columns([head, *rows])))

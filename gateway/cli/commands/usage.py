@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.support.columns import columns
-from gateway.cli.support.failure import Failure
+from gateway.cli.support.columns import format_columns
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.database_access import load_database_settings, open_tenant_store, run_async, to_json
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.cli.support.store_access import opened_store, run, settings_of, shown
 from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
 from gateway.ledger import usage_query_text
 from gateway.ledger.export import FORMATS, ParquetMissing
@@ -86,17 +86,17 @@ def usage(
     try:
         asked = query_of([*given, *(("tag", text) for text in tag or ())])
     except QueryProblem as err:
-        raise Failure(f"--{err}", 2) from None
+        raise CommandError(f"--{err}", 2) from None
     if export is not None:
         _export(asked, export, output, config, set_)
         return
 
     async def work() -> list[dict[str, Any]]:
-        async with opened_store(settings_of(config, set_)) as store:
+        async with open_tenant_store(load_database_settings(config, set_)) as store:
             return await UsageReader(store.database).sums(asked)
 
-    found = [usage_query_text.shown(group) for group in run(work())]
-    print("\n".join(shown(group) for group in found) if json else _table(found, asked))
+    found = [usage_query_text.shown(group) for group in run_async(work())]
+    print("\n".join(to_json(group) for group in found) if json else _table(found, asked))
 
 
 def _table(found: list[dict[str, Any]], asked: UsageQuery) -> str:
@@ -108,7 +108,7 @@ def _table(found: list[dict[str, Any]], asked: UsageQuery) -> str:
         ]
         for group in found
     ]
-    return "\n".join(columns([head, *rows]))
+    return "\n".join(format_columns([head, *rows]))
 
 
 def _measures(group: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -128,25 +128,25 @@ def _export(
     asked: UsageQuery, form: str, output: Path | None, config: ConfigFile, assignments: Assignments
 ) -> None:
     if form not in FORMATS:
-        raise Failure(f"--export {form}: there are {', '.join(FORMATS)}", 2)
+        raise CommandError(f"--export {form}: there are {', '.join(FORMATS)}", 2)
     if form == "parquet" and output is None:
-        raise Failure("--export parquet needs a file: --output FILE", 2)
+        raise CommandError("--export parquet needs a file: --output FILE", 2)
 
     async def work() -> int:
         count = 0
-        async with opened_store(settings_of(config, assignments)) as store:
+        async with open_tenant_store(load_database_settings(config, assignments)) as store:
             with ExitStack() as stack:
                 try:
                     file = stack.enter_context(output.open("wb")) if output is not None else sys.stdout.buffer
                     export = FORMATS[form](file)
                 except ParquetMissing as err:
-                    raise Failure(str(err)) from err
+                    raise CommandError(str(err)) from err
                 async for page in UsageReader(store.database).rows(asked):
                     export.write(page)
                     count += len(page)
                 export.close()
         return count
 
-    count = run(work())
+    count = run_async(work())
     if output is not None:
         print(f"{count} request{'' if count == 1 else 's'} in {output}")

@@ -1,24 +1,27 @@
-"""`radixgate worker`: one embedded PyTorch worker, serving over HTTP as SGLang does; or a launched engine."""
+"""`radixgate worker`: runs one worker, which is the embedded PyTorch engine or a launched SGLang or vLLM."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.options import refuse
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.options import refuse_options
 
 ENGINE_MISSING = (
     "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
 )
 
+LAUNCHED_ONLY = ("python", "load_feed", "start_seconds", "silent_seconds", "drain_seconds")
+"""Options that apply only to an engine that is launched."""
 
-OF_LAUNCHED = ("python", "load_feed", "start_seconds", "silent_seconds", "drain_seconds")
-OF_BOTH = (
+LAUNCHED_TOO = (
     *("engine", "model", "host", "port", "served_model_name", "page_size", "kv_events", "kv_events_port"),
     *("disaggregation_mode", "disaggregation_bootstrap_port"),
     *("register", "register_id", "register_url", "register_prefix"),
 )
+"""Options that apply to the embedded engine and to one that is launched."""
+
 CONTEXT = {"allow_extra_args": True}
 
 
@@ -27,83 +30,114 @@ def worker(
     model: Annotated[
         str,
         typer.Option(
-            help="Checkpoint directory: config.json, safetensors, tokenizer.json; or what the engine takes."
+            help="Directory with config.json, safetensors and tokenizer.json; a launched engine may take other names."
         ),
     ],
     engine: Annotated[
         str,
         typer.Option(
-            help="embedded; or sglang or vllm, to be launched, watched and registered: its own flags go after --."
+            help="embedded, or sglang or vllm, which is then launched and restarted when it dies; its own flags go "
+            "after --."
         ),
     ] = "embedded",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 30000,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)
+    ] = 30000,
     served_model_name: Annotated[
-        str | None, typer.Option(help="Name in requests; by default the directory's.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Name of the model in requests; by default the name of its directory.", show_default=False
+        ),
     ] = None,
-    page_size: Annotated[int, typer.Option(help="Tokens per KV page; vllm's are 32 by default.", min=1)] = 16,
+    page_size: Annotated[
+        int, typer.Option(help="Tokens of a page of the KV cache; a launched vllm has 32 by default.", min=1)
+    ] = 16,
     kv_tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens that fit into the KV cache; by default as memory allows.", min=1),
+        typer.Option(help="Size of the KV cache in tokens; by default as much as memory allows.", min=1),
     ] = None,
-    max_running_requests: Annotated[int, typer.Option(help="Sequences in one batch.", min=1)] = 32,
-    waiting_max: Annotated[int, typer.Option(help="Requests that may wait.", min=1)] = 256,
-    chunk_tokens: Annotated[int, typer.Option(help="Token budget of one step.", min=1)] = 512,
-    batching: Annotated[str, typer.Option(help="continuous, or static: a baseline.")] = "continuous",
-    chunked_prefill: Annotated[bool, typer.Option(help="Cut long prompts to what a step has left.")] = True,
-    prefix_caching: Annotated[bool, typer.Option(help="Read blocks that others have computed.")] = True,
+    max_running_requests: Annotated[
+        int, typer.Option(help="Largest number of sequences in one batch.", min=1)
+    ] = 32,
+    waiting_max: Annotated[int, typer.Option(help="Largest number of requests that may wait.", min=1)] = 256,
+    chunk_tokens: Annotated[
+        int, typer.Option(help="Largest number of tokens computed in one step.", min=1)
+    ] = 512,
+    batching: Annotated[
+        str, typer.Option(help="continuous, or static (a baseline to compare with).")
+    ] = "continuous",
+    chunked_prefill: Annotated[
+        bool, typer.Option(help="Split long prompts into chunks that fit a step.")
+    ] = True,
+    prefix_caching: Annotated[
+        bool, typer.Option(help="Reuse KV blocks that earlier requests have computed.")
+    ] = True,
     kv_layout: Annotated[
-        str, typer.Option(help="paged; contiguous or none are baselines: see `radixgate ladder`.")
+        str, typer.Option(help="paged; contiguous or none are baselines for `radixgate ladder`.")
     ] = "paged",
     priority_first: Annotated[
-        str, typer.Option(help="Which `priority` goes first: lower or higher.")
+        str, typer.Option(help="Whether a lower or a higher `priority` value goes first: lower or higher.")
     ] = "lower",
     ageing_seconds: Annotated[
-        float, typer.Option(help="How long a wait makes up for one class of priority.")
+        float, typer.Option(help="Seconds of waiting that raise a request by one priority class.")
     ] = 60.0,
     context_length: Annotated[
-        int | None, typer.Option(help="Longest prompt and answer together.", min=1)
+        int | None, typer.Option(help="Largest number of tokens of prompt and answer together.", min=1)
     ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the weights: auto, float32, bfloat16 or float16.")
+    ] = "auto",
     kv_cache_dtype: Annotated[
-        str, typer.Option(help="auto, float32, bfloat16, float16, int8, int4 or k8v4.")
+        str,
+        typer.Option(
+            help="Type of the KV cache: auto, float32, bfloat16, float16, int8, int4 or k8v4 (8-bit keys, 4-bit "
+            "values)."
+        ),
     ] = "auto",
     disaggregation_mode: Annotated[
-        str, typer.Option(help="null; prefill or decode: one half of a pair.")
+        str, typer.Option(help="Role in disaggregated serving: null (none), prefill or decode.")
     ] = "null",
     disaggregation_transfer_backend: Annotated[
-        str, typer.Option(help="How a decode worker fetches KV: tcp, or shm on one machine.")
+        str, typer.Option(help="How a decode worker fetches KV blocks: tcp, or shm on one machine.")
     ] = "tcp",
     disaggregation_bootstrap_port: Annotated[
-        int, typer.Option(help="Port of a prefill worker for that; 0 takes a free one.", min=0, max=65535)
+        int,
+        typer.Option(
+            help="Port on which a prefill worker hands over KV blocks; 0 takes a free one.", min=0, max=65535
+        ),
     ] = 8998,
     quantization: Annotated[
-        str, typer.Option(help="Of linear weights as they are read: none, int8 or int4.")
+        str, typer.Option(help="Quantization of linear weights when they are loaded: none, int8 or int4.")
     ] = "none",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Threads of torch on CPU.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of requests that bring none.")] = None,
+    device: Annotated[str, typer.Option(help="Device of the engine: auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Number of CPU threads of PyTorch.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling seed for requests without a seed.")] = None,
     speculative_method: Annotated[
         str | None,
         typer.Option(
-            help="Guess tokens ahead: ngram, draft_model, early_exit or medusa.", show_default=False
+            help="Speculative decoding: ngram, draft_model, early_exit or medusa.", show_default=False
         ),
     ] = None,
-    speculative_num_tokens: Annotated[int, typer.Option(help="Tokens guessed at most in a step.")] = 4,
+    speculative_num_tokens: Annotated[
+        int, typer.Option(help="Largest number of draft tokens in a step.")
+    ] = 4,
     speculative_draft_model: Annotated[
         Path | None,
-        typer.Option(help="Checkpoint of the draft model, or of the Medusa heads.", show_default=False),
+        typer.Option(help="Directory of the draft model, or of the Medusa heads.", show_default=False),
     ] = None,
     speculative_exit_layer: Annotated[
-        int | None, typer.Option(help="early_exit: first layers that guess.", show_default=False)
+        int | None,
+        typer.Option(help="Number of first layers that draft tokens with early_exit.", show_default=False),
     ] = None,
     speculative_disable_by_batch_size: Annotated[
-        int, typer.Option(help="Guess nothing while more sequences than this decode.")
+        int, typer.Option(help="No draft tokens while more sequences than this decode.")
     ] = 32,
     tool_call_parser: Annotated[
         str,
         typer.Option(
-            help="How the model writes tool calls: hermes, llama3_json or mistral; auto reads the template."
+            help="Format in which the model writes tool calls: hermes, llama3_json or mistral; auto reads it from the "
+            "chat template."
         ),
     ] = "auto",
     register: Annotated[
@@ -111,62 +145,78 @@ def worker(
         typer.Option(
             metavar="REDIS_URL",
             envvar="RADIXGATE_REGISTER",
-            help="Register there, for gateways with `discovery: [{kind: redis}]`, and leave when it ends.",
+            help="Register the worker in this Redis while it runs, for gateways with `discovery: [{kind: redis}]`.",
             show_default=False,
         ),
     ] = None,
     register_id: Annotated[
-        str | None, typer.Option(help="Its id there.", show_default="the host's name and the port")
+        str | None, typer.Option(help="Id to register with.", show_default="host name and port")
     ] = None,
     register_url: Annotated[
-        str | None, typer.Option(help="Where gateways reach it.", show_default="where it listens")
+        str | None,
+        typer.Option(help="URL at which gateways reach the worker.", show_default="where it listens"),
     ] = None,
-    register_prefix: Annotated[str, typer.Option(help="As redis.prefix of the gateways.")] = "rg",
-    kv_events: Annotated[bool, typer.Option(help="Publish what the prefix cache holds, on ZMQ.")] = True,
+    register_prefix: Annotated[
+        str, typer.Option(help="Prefix of keys in Redis: the setting redis.prefix of the gateways.")
+    ] = "rg",
+    kv_events: Annotated[
+        bool, typer.Option(help="Publish changes of the prefix cache as KV events over ZMQ.")
+    ] = True,
     kv_events_port: Annotated[
         int,
-        typer.Option(help="Port for that, the next one for its replay; 0 takes free ones.", min=0, max=65533),
+        typer.Option(
+            help="Port for KV events, the next one for their replay; 0 takes free ports.", min=0, max=65533
+        ),
     ] = 0,
     kv_events_buffer_steps: Annotated[
-        int, typer.Option(help="Batches of events kept for replay, each of one step.", min=1)
+        int, typer.Option(help="Number of steps whose KV events are kept for replay.", min=1)
     ] = 10_000,
     python: Annotated[
         str | None,
         typer.Option(
-            help="Launched: the interpreter that has the engine; by default ours.", show_default=False
+            help="Launched engine: Python interpreter that has it; by default the one of this command.",
+            show_default=False,
         ),
     ] = None,
     load_feed: Annotated[
         bool | None,
         typer.Option(
             "--load-feed/--no-load-feed",
-            help="Launched, sglang: publish how busy it is, on all addresses, on the port after the replay's.",
-            show_default="where --host is no loopback address",
+            help="Launched sglang: publish its load over ZMQ, on all addresses, on the port after the replay port.",
+            show_default="if --host is not a loopback address",
         ),
     ] = None,
-    start_seconds: Annotated[float, typer.Option(help="Launched: until it has to answer.", min=1)] = 1800.0,
+    start_seconds: Annotated[
+        float, typer.Option(help="Launched engine: seconds within which it has to answer first.", min=1)
+    ] = 1800.0,
     silent_seconds: Annotated[
-        float, typer.Option(help="Launched: silence after which it is started anew.", min=1)
+        float,
+        typer.Option(help="Launched engine: seconds without an answer after which it is restarted.", min=1),
     ] = 30.0,
     drain_seconds: Annotated[
-        float, typer.Option(help="Launched: how long running requests may go on after SIGTERM.", min=0)
+        float,
+        typer.Option(help="Launched engine: seconds that running requests may take after SIGTERM.", min=0),
     ] = 120.0,
 ) -> int:
-    """Run one worker: embedded, a real engine on CPU or CUDA with paged KV and a prefix cache; or SGLang or vLLM
-    with the flags that a gateway makes use of, started again when it dies.
+    """Run one worker: the embedded engine, or SGLang or vLLM.
+
+    The embedded engine runs on CPU or CUDA and has a paged KV cache and a prefix cache. SGLang and vLLM are launched
+    with the flags that a gateway makes use of, and restarted when they die.
     """
-    registering = None
+    registration = None
     if register is not None:
-        from gateway.cli.support.registering import Registering
+        from gateway.cli.support.worker_registration import WorkerRegistration
 
-        registering = Registering(redis=register, id=register_id, url=register_url, prefix=register_prefix)
-        registering.check(host)
+        registration = WorkerRegistration(
+            redis=register, id=register_id, url=register_url, prefix=register_prefix
+        )
+        registration.check(host)
     if engine != "embedded":
-        from gateway.cli.support import worker_engine as launching
+        from gateway.cli.support.launch_engine import launch_engine
 
-        return launching.launched(
+        return launch_engine(
             context,
-            own=(*OF_BOTH, *OF_LAUNCHED),
+            launch_options=(*LAUNCHED_TOO, *LAUNCHED_ONLY),
             engine=engine,
             model=model,
             host=host,
@@ -178,23 +228,23 @@ def worker(
             role=disaggregation_mode,
             bootstrap_port=disaggregation_bootstrap_port,
             python=python,
-            registering=registering,
+            registration=registration,
             drain_seconds=drain_seconds,
             start_seconds=start_seconds,
             silent_seconds=silent_seconds,
         )
-    refuse(context, OF_LAUNCHED, "for engines that are launched: see --engine")
+    refuse_options(context, LAUNCHED_ONLY, "for launched engines only: see --engine")
     if context.args:
-        raise Failure(f"unexpected: {' '.join(context.args)}", 2)
+        raise CommandError(f"unexpected arguments: {' '.join(context.args)}", 2)
     checkpoint = Path(model)
     if not (checkpoint / "config.json").is_file():
-        raise Failure(f"--model: there is no config.json in {model!r}", 2)
+        raise CommandError(f"--model: there is no config.json in {model!r}", 2)
     try:
         from workers.engine.errors import ConfigInvalid
         from workers.engine_server import main
         from workers.engine_server.options import WorkerOptions
     except ImportError as err:
-        raise Failure(f"{ENGINE_MISSING} ({err})") from err
+        raise CommandError(f"{ENGINE_MISSING} ({err})") from err
     chosen: dict[str, Any] = {
         "model": checkpoint,
         "host": host,
@@ -234,5 +284,9 @@ def worker(
         options = WorkerOptions(**chosen)
         options.engine_config()
     except ConfigInvalid as err:
-        raise Failure(str(err), 2) from err
-    return main.run(options, beside=registering.beside) if registering is not None else main.run(options)
+        raise CommandError(str(err), 2) from err
+    return (
+        main.run(options, while_serving=registration.open_for_embedded)
+        if registration is not None
+        else main.run(options)
+    )

@@ -9,15 +9,15 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gateway.cli.support.columns import columns
-from gateway.cli.support.failure import Failure
-from gateway.cli.support.index_access import opened
+from gateway.cli.support.columns import format_columns
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.index_access import open_index
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.discovery import sleeping
-from gateway.discovery.file import worker_from
-from gateway.discovery.registry import WorkerRegistry
-from gateway.discovery.source import SourceAway
-from gateway.settings.sources import load
+from gateway.discovery import worker_sleep
+from gateway.discovery.file import parse_worker
+from gateway.discovery.source import SourceUnavailable
+from gateway.discovery.worker_registry import WorkerRegistry
+from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 from gateway.settings.urls import url_problem
 from gateway.settings.workers import WorkerSettings
@@ -55,7 +55,7 @@ def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
         (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
     ]
     rows += [(worker, "", "", "registered", f"not understood: {why}") for worker, why in refused.items()]
-    print("\n".join(columns([head, *rows])))
+    print("\n".join(format_columns([head, *rows])))
 
 
 @app.command()
@@ -73,19 +73,21 @@ def add(
     """Register a worker. Gateways with `discovery: [{kind: redis}]` take it up within a second or two."""
     settings = _settings(config, set_)
     if worker in {one.id for one in settings.workers}:
-        raise Failure(f"worker {worker} stands in the settings", 2)
+        raise CommandError(f"worker {worker} stands in the settings", 2)
     if kind not in adapters():
-        raise Failure(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
+        raise CommandError(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
     given: dict[str, Any] = {"id": worker, "kind": kind, "url": url, "models": model or []}
     try:
-        worker_from(given)
-    except SourceAway as err:
-        raise Failure(str(err), 2) from err
+        parse_worker(given)
+    except SourceUnavailable as err:
+        raise CommandError(str(err), 2) from err
     if problem := url_problem(url):
-        raise Failure(f"{url}: {problem}", 2)
+        raise CommandError(f"{url}: {problem}", 2)
     _with(settings, lambda registry: registry.put(given, lease_seconds=None))
     if not any(source.kind == "redis" for source in settings.discovery):
-        raise Failure(f"worker {worker} is registered, but nobody asks: discovery has no {{kind: redis}}")
+        raise CommandError(
+            f"worker {worker} is registered, but nobody asks: discovery has no {{kind: redis}}"
+        )
 
 
 @app.command()
@@ -96,7 +98,7 @@ def remove(
 ) -> None:
     """Take a registered worker out: its streams run to their end, and it gets no new ones."""
     if not _with(_settings(config, set_), lambda registry: registry.remove(worker)):
-        raise Failure(f"worker {worker} is not registered")
+        raise CommandError(f"worker {worker} is not registered")
 
 
 @app.command()
@@ -131,7 +133,7 @@ def sleep(
 
     async def do(registry: WorkerRegistry) -> None:
         async with _sleeper(settings, registry, worker) as engine:
-            await sleeping.put_to_sleep(registry, worker, engine)
+            await worker_sleep.put_to_sleep(registry, worker, engine)
 
     _with(settings, do)
 
@@ -147,37 +149,37 @@ def wake(
 
     async def do(registry: WorkerRegistry) -> None:
         async with _sleeper(settings, registry, worker) as engine:
-            await sleeping.wake(registry, worker, engine)
+            await worker_sleep.wake_up(registry, worker, engine)
 
     _with(settings, do)
 
 
 @asynccontextmanager
 async def _sleeper(settings: Settings, registry: WorkerRegistry, worker: str) -> AsyncIterator[Sleeps]:
-    """The engine of a worker. Raises Failure where there is none, or it does not do as it is told."""
+    """The engine of a worker. Raises CommandError where there is none, or it does not do as it is told."""
     known = {one.id: one for one in (*(await registry.workers())[0], *settings.workers)}
     if worker not in known:
-        raise Failure(f"there is no worker {worker} in the settings or in Redis")
+        raise CommandError(f"there is no worker {worker} in the settings or in Redis")
     adapter = worker_of(known[worker]).adapter
     try:
         if not isinstance(adapter, Sleeps):
-            raise Failure(f"worker {worker} is of a kind that does not sleep: {known[worker].kind}")
+            raise CommandError(f"worker {worker} is of a kind that does not sleep: {known[worker].kind}")
         yield adapter
     except WorkerUnreachable as err:
-        raise Failure(f"worker {worker}: {err}") from err
+        raise CommandError(f"worker {worker}: {err}") from err
     finally:
         adapter.close()
 
 
 def _settings(config: Path | None, set_: list[str] | None) -> Settings:
-    return load(config, assignments=set_ or (), complete=False).settings
+    return load_settings(config, assignments=set_ or (), complete=False).settings
 
 
 def _with(settings: Settings, do: Callable[[WorkerRegistry], Awaitable[T]]) -> T:
-    """Raises Failure when Redis does not answer."""
+    """Raises CommandError when Redis does not answer."""
 
     async def done() -> T:
-        async with opened(settings) as access:
+        async with open_index(settings) as access:
             return await do(WorkerRegistry(access.redis, settings.redis.prefix))
 
     return asyncio.run(done())

@@ -1,4 +1,4 @@
-"""A running gateway's admin API, as commands ask it."""
+"""Calls to the admin API of a running gateway, and the options that say where the API is."""
 
 import asyncio
 from typing import Annotated, Any
@@ -7,41 +7,55 @@ import aiohttp
 import orjson
 import typer
 
-from gateway.cli.support.failure import Failure
+from gateway.cli.support.command_error import CommandError
 from gateway.settings.tree import Settings
 
-TOKEN_VARIABLE = "RADIXGATE_ADMIN_TOKEN"  # noqa: S105  (a name)
+TOKEN_VARIABLE = "RADIXGATE_ADMIN_TOKEN"  # noqa: S105  (the name of a variable)
 ANSWER_SECONDS_MAX = 30.0
 
 AdminUrl = Annotated[
     str | None,
-    typer.Option("--url", help="Of the gateway's admin listener.", show_default="as the settings say"),
+    typer.Option("--url", help="URL of the gateway's admin listener.", show_default="from the settings"),
 ]
 AdminToken = Annotated[
     str | None,
     typer.Option(
-        "--token", envvar=TOKEN_VARIABLE, help="Of an operator; by default admin.token.", show_default=False
+        "--token",
+        envvar=TOKEN_VARIABLE,
+        help="Token of an operator; by default the setting admin.token.",
+        show_default=False,
     ),
 ]
 
 
-def ask(
+def call_admin_api(
     settings: Settings, url: str | None, token: str | None, path: str, body: Any = None
 ) -> dict[str, Any]:
-    """What is at a path below /admin/v1; with a body it is sent there. Raises Failure."""
-    return asyncio.run(_ask(url or _admin(settings), token or _token(settings), path, body))
+    """Call a path below /admin/v1 and return the JSON object of the answer: GET without a body, POST with one.
+
+    Args:
+        settings: give the address and the token where `url` and `token` are None.
+        url: address of the admin listener.
+        token: bearer token of an operator.
+        path: path below /admin/v1.
+        body: JSON body to send.
+
+    Raises:
+        CommandError: no gateway answers, or the gateway refuses the call.
+    """
+    return asyncio.run(_call(url or _admin_url(settings), token or _admin_token(settings), path, body))
 
 
-def _admin(settings: Settings) -> str:
+def _admin_url(settings: Settings) -> str:
     host = settings.admin.host
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.admin.port}"
 
 
-def _token(settings: Settings) -> str | None:
+def _admin_token(settings: Settings) -> str | None:
     return settings.admin.token.reveal() if settings.admin.token is not None else None
 
 
-async def _ask(url: str, token: str | None, path: str, body: Any) -> dict[str, Any]:
+async def _call(url: str, token: str | None, path: str, body: Any) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     data = None
     if body is not None:
@@ -51,9 +65,9 @@ async def _ask(url: str, token: str | None, path: str, body: Any) -> dict[str, A
             method = "GET" if body is None else "POST"
             address = f"{url.rstrip('/')}/admin/v1/{path}"
             async with http.request(method, address, data=data, headers=headers) as response:
-                found = orjson.loads(await response.read())
+                answer = orjson.loads(await response.read())
                 if response.status != 200:
-                    raise Failure(f"{url}: {found.get('detail', response.status)}")
-                return dict(found)
+                    raise CommandError(f"{url}: {answer.get('detail', response.status)}")
+                return dict(answer)
     except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as err:
-        raise Failure(f"no gateway answers at {url}: {type(err).__name__}") from err
+        raise CommandError(f"no gateway answers at {url}: {type(err).__name__}") from err

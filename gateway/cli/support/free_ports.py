@@ -1,17 +1,18 @@
-"""Ports for an engine that is launched, which it keeps when it is started again."""
+"""Finds TCP ports for an engine that is launched. A restarted engine keeps its ports."""
 
 import random
 import socket
 
-LOWEST, HIGHEST = 15_000, 32_000
-"""Systems give callers ports from 32768 on (Linux) or above: nobody gets these by chance while it is away."""
+PORT_MIN, PORT_MAX = 15_000, 32_000
+"""Below the ports that operating systems give to outgoing connections (from 32768 on Linux): no other process
+gets one of these by chance while the engine restarts."""
 
 
 def free_ports(host: str, count: int = 1) -> int:
-    """The first of so many ports in a row at which nobody listens."""
+    """Return the first of `count` consecutive ports on which no process listens."""
     while True:
-        first = random.randrange(LOWEST, HIGHEST - count)
-        if all(_is_free(host, first + at) for at in range(count)):
+        first = random.randrange(PORT_MIN, PORT_MAX - count)
+        if all(_is_free(host, first + offset) for offset in range(count)):
             return first
 
 

@@ -1,4 +1,4 @@
-"""A command's way into the prefix index: to the Redis of the settings, and to a read copy of its own."""
+"""Access of commands to the prefix index: the Redis that the settings name, and a local copy to read."""
 
 import asyncio
 import time
@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.cli.support.failure import Failure
-from gateway.process.embedded_valkey import ValkeyFailed, running_url
+from gateway.cli.support.command_error import CommandError
+from gateway.process.embedded_valkey import ValkeyFailed, running_valkey_url
 from gateway.settings.tree import Settings
 from gateway.tenants.register import isolation_group
 from radix_cache.namespace import Namespace
@@ -20,24 +20,31 @@ from radix_cache.shared.replica import TreeCopy
 from radix_cache.shared.store import TreeStore
 from radix_cache.shared.tree_dump import TreeReading
 
-WHOLE_SECONDS_MAX = 120.0
+COPY_SECONDS_MAX = 120.0
 UNREADABLE = "the index cannot be read: it is damaged, or of another version; see `radixgate index verify`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexAccess:
-    """Redis answers. `reading` looks, `store` changes."""
+    """An open connection to the Redis that holds the prefix index."""
 
     url: str
     keys: Keys
     redis: ScriptCaller
     store: TreeStore
+    """Changes the index."""
+
     reading: TreeReading
+    """Reads the index."""
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[IndexAccess]:
-    """Raises Failure, now and while it is open, when Redis does not answer."""
+async def open_index(settings: Settings) -> AsyncIterator[IndexAccess]:
+    """Connect to Redis for as long as the context is open.
+
+    Raises:
+        CommandError: Redis does not answer, when the context is entered or while it is open.
+    """
     url, keys = _url(settings), Keys(prefix=settings.redis.prefix)
     redis = ScriptCaller(url)
     try:
@@ -46,23 +53,23 @@ async def opened(settings: Settings) -> AsyncIterator[IndexAccess]:
             url=url, keys=keys, redis=redis, store=TreeStore(redis, keys), reading=TreeReading(redis, keys)
         )
     except RedisDown as err:
-        raise Failure(f"Redis (redis.url): {err}") from err
+        raise CommandError(f"Redis (redis.url): {err}") from err
     finally:
         await redis.close()
 
 
-async def copied(access: IndexAccess, settings: Settings) -> TreeCopy:
-    """The whole tree, as it is now. Raises Failure."""
+async def copy_index(access: IndexAccess, settings: Settings) -> TreeCopy:
+    """Return a copy of the whole index as it is now. Raises CommandError if it cannot be read."""
     copy = TreeCopy(time.monotonic, settings.index.predicted_seconds)
     reader = Reader(access.redis, access.keys, copy)
     following = asyncio.create_task(reader.follow())
     ready = asyncio.create_task(reader.ready.wait())
     try:
-        await asyncio.wait((following, ready), timeout=WHOLE_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((following, ready), timeout=COPY_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
         if following.done():
-            raise Failure(UNREADABLE) from following.exception()
+            raise CommandError(UNREADABLE) from following.exception()
         if not reader.up:
-            raise Failure("the index cannot be read: Redis does not answer, or not in time")
+            raise CommandError("the index cannot be read: Redis does not answer, or not in time")
         return copy
     finally:
         for task in (following, ready):
@@ -71,15 +78,22 @@ async def copied(access: IndexAccess, settings: Settings) -> TreeCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A choice of namespaces: None is any."""
+class NamespaceSelection:
+    """A choice of namespaces of the index, by model and by isolation group."""
 
     model: str | None = None
+    """None: any model."""
+
     group: str | None = None
+    """Full name of an isolation group, as `tenant:NAME` or `group:NAME`; None: any group."""
 
     @classmethod
-    def of(cls, settings: Settings, model: str | None, tenant: str | None) -> "Wanted":
-        """`tenant`: of the settings, by its group; else a group's full name (group:NAME); else tenant:NAME."""
+    def from_options(cls, settings: Settings, model: str | None, tenant: str | None) -> "NamespaceSelection":
+        """Return the choice that the options --model and --tenant describe.
+
+        A tenant of the settings stands for its isolation group. Any other text with a colon is the full name of a
+        group (`group:NAME`), the empty text is the shared group, and any other text is `tenant:NAME`.
+        """
         if tenant is None:
             return cls(model=model)
         for known in settings.tenants:
@@ -89,9 +103,11 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
+        """Whether all namespaces are chosen."""
         return self.model is None and self.group is None
 
-    def takes(self, space: Namespace) -> bool:
+    def includes(self, space: Namespace) -> bool:
+        """Return whether this namespace is chosen."""
         return self.model in (None, space.model) and self.group in (None, space.group)
 
 
@@ -99,6 +115,6 @@ def _url(settings: Settings) -> str:
     if settings.redis.url != "embedded":
         return settings.redis.url
     try:
-        return running_url(Path(settings.state_directory))
+        return running_valkey_url(Path(settings.state_directory))
     except ValkeyFailed as err:
-        raise Failure(str(err)) from err
+        raise CommandError(str(err)) from err

@@ -1,19 +1,19 @@
-"""`radixgate index stats`: the census of the index, as tables or as JSON."""
+"""What `radixgate index stats` prints: counts of the prefix index, as tables or as JSON."""
 
 import json as json_
 
-from gateway.cli.support.columns import Row, columns
-from gateway.cli.support.index_access import IndexAccess, copied, opened
+from gateway.cli.support.columns import Row, format_columns
+from gateway.cli.support.index_access import IndexAccess, copy_index, open_index
 from gateway.settings.tree import Settings
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.census import Census, Tally, census, spaces_of
 from radix_cache.shared.keys import NamespaceId
 
 
-async def counted(settings: Settings, json: bool) -> list[str]:
-    """The lines to print. Raises Failure."""
-    async with opened(settings) as access:
-        copy = await copied(access, settings)
+async def index_stats(settings: Settings, json: bool) -> list[str]:
+    """Return the lines to print. Raises CommandError if the index cannot be read."""
+    async with open_index(settings) as access:
+        copy = await copy_index(access, settings)
         foretold: dict[bytes, NamespaceId] = {}
         for shard in {shard for shard, _, _ in copy.foretold()}:
             foretold.update(await access.reading.foretold(shard))
@@ -23,17 +23,17 @@ async def counted(settings: Settings, json: bool) -> list[str]:
 
 
 async def _memory(access: IndexAccess) -> int | None:
-    """Bytes that all servers of Redis together say they use, for all that is in them; None if one does not say."""
+    """Return the memory in bytes that all Redis servers together use, for all keys; None if a server does not say."""
     used = 0
     try:
         async with access.redis.each() as lines:
             for line in lines:
                 reply = await line.reply(["INFO", "memory"])
                 text = reply.decode() if isinstance(reply, bytes) else ""
-                told = dict(part.partition(":")[::2] for part in text.splitlines())
-                if not told.get("used_memory", "").isdigit():
+                info = dict(part.partition(":")[::2] for part in text.splitlines())
+                if not info.get("used_memory", "").isdigit():
                     return None
-                used += int(told["used_memory"])
+                used += int(info["used_memory"])
     except RedisDown:
         return None
     return used
@@ -47,14 +47,14 @@ def _as_tables(found: Census, memory: int | None) -> list[str]:
     ]
     workers: list[Row] = [(worker, *_of_worker(tally).values()) for worker, tally in found.workers.items()]
     if found.remains.nodes or found.remains.predictions:
-        workers.append(("(over, to be swept)", *_of_worker(found.remains).values()))
-    told = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB"
+        workers.append(("(ended, to be removed)", *_of_worker(found.remains).values()))
+    used = "unknown" if memory is None else f"{memory / 2**20:.1f} MiB"
     return [
-        *columns([("model", "group", *head), *groups, ("total", "", *_figures(found.total).values())]),
+        *format_columns([("model", "group", *head), *groups, ("total", "", *_figures(found.total).values())]),
         "",
-        *columns([("worker", *head, "on GPU", "or in host"), *workers]),
+        *format_columns([("worker", *head, "on GPU", "GPU or host"), *workers]),
         "",
-        f"Redis uses {told}, for all that is in it.",
+        f"Redis uses {used} of memory, for all its keys.",
     ]
 
 
@@ -83,5 +83,8 @@ def _figures(tally: Tally) -> dict[str, int]:
 
 
 def _of_worker(tally: Tally) -> dict[str, int]:
-    """`gpu_blocks`: of its blocks those on the GPU. `host_blocks`: those there or in host memory."""
+    """Return the figures of one worker.
+
+    `gpu_blocks` are its blocks on the GPU, `host_blocks` its blocks on the GPU or in host memory.
+    """
     return {**_figures(tally), "gpu_blocks": tally.gpu_blocks, "host_blocks": tally.host_blocks}

@@ -1,14 +1,14 @@
 """`radixgate plan --explain`: the arithmetic of well-known figures, and of two published ones that are wrong.
 
-Every number in the text is computed by the functions that plan.
+Every number in the text is computed by the functions that `radixgate plan` uses.
 """
 
 from workers.planning.capacity import context_per_user, kv_bytes_per_token, seconds_per_token
 from workers.planning.gpus import GPUS
 
 
-def explanation() -> str:
-    """The text, a paragraph for each figure."""
+def explain_arithmetic() -> str:
+    """Return the text, with a paragraph for each figure."""
 
     def kv(layers: int, kv_heads: int, dtype: str = "fp16") -> int:
         return kv_bytes_per_token(layers=layers, kv_heads=kv_heads, head_dim=128, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What `radixgate plan` prints: figures with their units; a column for each type of keys and values."""
+"""What `radixgate plan` prints: a table of figures with a column for each KV cache type, and notes on them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,17 +16,28 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What is asked of a deployment, and what share of its ceilings an estimate counts on."""
+    """The load that a deployment has to serve, and the assumptions of its estimates."""
 
     users: int
+    """Sequences at the same time."""
+
     context: int
+    """Tokens of each sequence."""
+
     cached: int
+    """Tokens of each prompt that a prefix hit saves."""
+
     prefill_share: float
+    """Share of the GPU's dense FLOP/s that prefill reaches."""
+
     decode_share: float
+    """Share of the GPU's memory bandwidth that decode reaches."""
+
     link_bandwidth: float
+    """Bandwidth between prefill and decode pools, in bytes per second."""
 
     def estimate(self, deployment: Deployment) -> Deployment:
-        """The same deployment at the shares that real engines reach."""
+        """Return the same deployment at the shares of its ceilings that real engines reach."""
         return replace(deployment, flops_share=self.prefill_share, bandwidth_share=self.decode_share)
 
 
@@ -56,8 +67,8 @@ ROWS = (
 )
 
 
-def figures(deployment: Deployment, demand: Demand) -> dict[str, Any]:
-    """Everything that the table and the file have, by name with its unit."""
+def plan_figures(deployment: Deployment, demand: Demand) -> dict[str, Any]:
+    """Return all figures of the table and the result file, by names that end in their units."""
     estimate = demand.estimate(deployment)
     users_max = deployment.users_max(demand.context)
     served = max(1, min(demand.users, users_max))
@@ -90,11 +101,14 @@ def figures(deployment: Deployment, demand: Demand) -> dict[str, Any]:
 
 
 def report_table(deployment: Deployment, demand: Demand, runs: Mapping[str, Figures]) -> Table:
-    """Figures are rows, types of keys and values are columns; the first is the one that was asked for."""
-    of, asked = deployment, f"{demand.users:,} users of {demand.context:,} tokens"
+    """Return the table: figures are rows, KV cache types are columns, of which the first was requested."""
+    shape, load = deployment.shape, f"{demand.users:,} users of {demand.context:,} tokens"
+    hardware = (
+        f"{deployment.gpus} x {deployment.gpu.name} ({deployment.replicas} x {deployment.tensor_parallel})"
+    )
     drawn = Table(
-        title=f"{of.shape.name}, {of.shape.parameters / 1e9:,.2f} B parameters in {of.weight_dtype}, on {of.gpus} x"
-        f" {of.gpu.name} ({of.replicas} x {of.tensor_parallel}): {asked}",
+        title=f"{shape.name}, {shape.parameters / 1e9:,.2f} B parameters in {deployment.weight_dtype}, on"
+        f" {hardware}: {load}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -112,8 +126,8 @@ def report_table(deployment: Deployment, demand: Demand, runs: Mapping[str, Figu
     return drawn
 
 
-def notes(deployment: Deployment, demand: Demand, run: Figures) -> Iterator[str]:
-    """What the figures mean for the question that was asked."""
+def plan_notes(deployment: Deployment, demand: Demand, run: Figures) -> Iterator[str]:
+    """Yield sentences that say what the figures mean for this demand."""
     limit = deployment.shape.context_length
     if run["users_max"] >= demand.users:
         yield f"{demand.users:,} users of {demand.context:,} tokens fit."
@@ -123,26 +137,27 @@ def notes(deployment: Deployment, demand: Demand, run: Figures) -> Iterator[str]
             f" {run['context_max_tokens']:,} tokens each. Speeds are those of the users that fit."
         )
     if demand.context > limit:
-        yield f"The model was made for {limit:,} tokens: {demand.context:,} are more."
+        yield f"The model was made for contexts of {limit:,} tokens, fewer than {demand.context:,}."
     if deployment.tensor_parallel > deployment.shape.kv_heads:
         yield (
             f"{deployment.tensor_parallel} GPUs share {deployment.shape.kv_heads} key-value heads, so some hold"
-            " copies: more GPUs to a replica save no KV memory."
+            " copies: more GPUs per replica save no KV memory."
         )
     link, faster = demand.link_bandwidth / 1e9, "moving" if run["transfer_pays"] else "computing"
+    slower = "computing" if run["transfer_pays"] else "moving"
     yield (
-        f"Over a link of {link:,.1f} GB/s {faster} KV is the faster; they are equal at"
+        f"Over a link of {link:,.1f} GB/s, {faster} KV is faster than {slower} it; both take equally long at"
         f" {run['break_even_gb_per_second']:,.1f} GB/s."
     )
     yield (
-        f"Ceilings are the data sheet's ({deployment.gpu.source}); estimates count on {demand.prefill_share:.0%}"
+        f"Ceilings are from the data sheet ({deployment.gpu.source}); estimates assume {demand.prefill_share:.0%}"
         f" of its FLOP/s and {demand.decode_share:.0%} of its bandwidth. GB are 10^9 bytes; links inside a replica"
-        " cost nothing."
+        " are assumed to cost nothing."
     )
 
 
-def pool_lines(replica: Deployment, traffic: Traffic, pools: Pools) -> Iterator[str]:
-    """The sizes of both pools, and whether two are better than one."""
+def pool_notes(replica: Deployment, traffic: Traffic, pools: Pools) -> Iterator[str]:
+    """Yield sentences on the sizes of prefill and decode pools, and on whether two pools are better than one."""
     each = replica.tensor_parallel
     yield (
         f"For {traffic.requests_per_second:g} requests/s of {traffic.prompt:,} + {traffic.output:,} tokens:"
@@ -153,18 +168,18 @@ def pool_lines(replica: Deployment, traffic: Traffic, pools: Pools) -> Iterator[
     stall, target = pools.stall_seconds * 1e3, traffic.tpot_seconds * 1e3
     if pools.stall_seconds > traffic.tpot_seconds:
         yield (
-            f"Two pools pay: in one, a prompt would hold up running streams for {stall:,.0f} ms, and the TPOT"
+            f"Two pools are better: in one pool, a prompt would stall running streams for {stall:,.0f} ms, and the TPOT"
             f" target is {target:,.0f} ms; chunks spread that stall and do not remove it."
         )
     else:
         yield (
-            f"One pool will do: a prompt holds up running streams for {stall:,.0f} ms, within the TPOT target"
+            f"One pool is enough: a prompt stalls running streams for {stall:,.0f} ms, within the TPOT target"
             f" of {target:,.0f} ms."
         )
 
 
 def gpu_table() -> Table:
-    """The GPUs that are known, with where their figures stand."""
+    """Return the table of known GPUs, with the sources of their figures."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("GPU", no_wrap=True)
     for name in ("memory", "bandwidth", "dense bf16"):

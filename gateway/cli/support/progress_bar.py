@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
-def bar(console: Console) -> Progress:
-    """Gone at the end, and never there where the console is a file or a pipe."""
+def progress_bar(console: Console) -> Progress:
+    """Return a progress bar that vanishes at the end and is off where the console is a file or a pipe."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

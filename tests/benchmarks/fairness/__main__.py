@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.bench.machine import machine, versions
-from gateway.bench.trials import cores
+from gateway.bench.parallel_trials import usable_cores
 from tests.benchmarks.fairness import real, simulated
 from tests.benchmarks.fairness.mixes import MIXES
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each simulated mix")
     parser.add_argument("--only", choices=[*MIXES], help="one simulated mix")
     parser.add_argument("--real-seconds", type=float, default=REAL_SECONDS, help="of each real run; 0: none")
-    parser.add_argument("--processes", type=int, default=cores())
+    parser.add_argument("--processes", type=int, default=usable_cores())
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     console = Console(width=WIDTH)

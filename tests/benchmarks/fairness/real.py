@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from gateway.bench.client import ask
-from gateway.bench.results import Result
+from gateway.bench.client import stream_completion
+from gateway.bench.results import RequestResult
 from gateway.tenants.keys import new_key, pepper
 from policies.queueing.fairness_account import jain
 from tests.benchmarks.subjects import run_to_its_end
@@ -115,7 +115,7 @@ async def _deployed(
 
 async def _victim(
     http: aiohttp.ClientSession, urls: list[str], keys: dict[str, str], tenant: str, seconds: float
-) -> list[Result]:
+) -> list[RequestResult]:
     """Open loop: one request after another is sent, whatever became of those before."""
     chance, asked, end = random.Random(tenant), [], time.monotonic() + seconds
     while time.monotonic() < end:
@@ -128,7 +128,7 @@ async def _victim(
 
 async def _flooder(
     http: aiohttp.ClientSession, urls: list[str], keys: dict[str, str], seconds: float, at: int
-) -> list[Result]:
+) -> list[RequestResult]:
     chance, done, end = random.Random(f"flood {at}"), [], time.monotonic() + seconds
     while time.monotonic() < end:
         done.append(await _ask(http, chance.choice(urls), keys[FLOOD], FLOOD, chance, FLOOD_WORDS))
@@ -137,7 +137,7 @@ async def _flooder(
 
 async def _ask(
     http: aiohttp.ClientSession, url: str, key: str, tenant: str, chance: random.Random, words: int
-) -> Result:
+) -> RequestResult:
     text = " ".join(f"{chance.getrandbits(32):x}" for _ in range(words // 4))
     body = {
         "model": MODEL,
@@ -145,11 +145,11 @@ async def _ask(
         "max_tokens": 8,
         "ignore_eos": True,
     }
-    return await ask(http, url, key, tenant, body, seconds_max=300.0)
+    return await stream_completion(http, url, key, tenant, body, seconds_max=300.0)
 
 
-def _figures(results: list[Result], seconds: float) -> dict[str, Any]:
-    def of(chosen: list[Result]) -> dict[str, Any]:
+def _figures(results: list[RequestResult], seconds: float) -> dict[str, Any]:
+    def of(chosen: list[RequestResult]) -> dict[str, Any]:
         ttft = sorted(1000 * one.ttft for one in chosen if one.ttft is not None and one.error is None)
         cuts = quantiles(ttft, n=100, method="inclusive") if len(ttft) > 1 else []
         return {

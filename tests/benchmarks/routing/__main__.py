@@ -16,9 +16,9 @@ import orjson
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.bench.simulated import policies_table
-from gateway.bench.trials import by_subject, cores, run_trials
-from gateway.cli.support.progress_bar import bar
+from gateway.bench.parallel_trials import mean_by_subject, run_trials, usable_cores
+from gateway.bench.simulation_report import policies_table
+from gateway.cli.support.progress_bar import progress_bar
 from policies.simulation.trial import Source, Trial
 from tests.benchmarks.routing.settings import trials
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="tables whose title has this in it")
     parser.add_argument("--trace", type=Path, action="append", default=[], help="one more trace")
-    parser.add_argument("--processes", type=int, default=cores())
+    parser.add_argument("--processes", type=int, default=usable_cores())
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     console = Console(width=WIDTH)
@@ -42,10 +42,10 @@ def main() -> None:
             groups.setdefault(trial.group, []).append(trial)
     runs: dict[str, Any] = {}
     for number, (group, of) in enumerate(groups.items(), start=1):
-        with bar(console) as shown:
+        with progress_bar(console) as shown:
             task = shown.add_task(f"{number} of {len(groups)}: {group}", total=_requests(of))
             results = run_trials(of, processes=given.processes, progress=partial(shown.advance, task))
-        (figures,) = by_subject(of, results).values()
+        (figures,) = mean_by_subject(of, results).values()
         best_first = dict(sorted(figures.items(), key=lambda item: item[1]["all"]["ttft_ms_mean"]))
         console.print(policies_table(group, best_first))
         runs |= {f"{name} @ {group}": each for name, each in best_first.items()}

@@ -30,9 +30,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from gateway.bench.client import Endpoint
 from gateway.bench.machine import machine, versions
-from gateway.bench.prompts import COMMON, Prompts
-from gateway.bench.replay import Target, replay
+from gateway.bench.replay import BenchTarget, replay
 from gateway.bench.results import percentile, summary
+from gateway.bench.trace_prompts import COMMON, TracePrompts
 from gateway.bench.trace_tenants import Caller
 from gateway.process.children import ChildFailed
 from policies.simulation.outcome import figures
@@ -100,7 +100,7 @@ async def nvidia(source: Source, workers: int, kv_tokens: int, directory: Path) 
     return found
 
 
-class ShortPrompts(Prompts):
+class ShortPrompts(TracePrompts):
     """A word for every eight tokens, and 64 for every block."""
 
     def text(self, request: TraceRequest) -> str:
@@ -148,7 +148,7 @@ async def real(
         await gateway.start()
         async with aiohttp.ClientSession() as http:
             await gateway.all_up(http)
-        target = Target(
+        target = BenchTarget(
             url=f"http://{gateway.host}:{gateway.port}",
             model=MODEL,
             endpoint=Endpoint.COMPLETIONS,

@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.cli.support.command_error import Failure
+from gateway.cli.support.command_error import CommandError
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.conftest import MODEL
 
@@ -72,6 +72,6 @@ async def test_a_server_that_refuses_everything_is_a_failure_that_says_why():
 )
 def test_wrong_use_is_refused_before_anything_is_sent(arguments, says):
     refusal = CliRunner().invoke(app, ["bench", *arguments, "--model", "m"]).exception
-    assert isinstance(refusal, Failure)
+    assert isinstance(refusal, CommandError)
     assert refusal.exit_code == 2
     assert says in str(refusal)

@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.bench.client import Endpoint, ask
-from gateway.bench.replay import Target, replay
-from gateway.bench.trace_prompts import Prompts
+from gateway.bench.client import Endpoint, stream_completion
+from gateway.bench.replay import BenchTarget, replay
+from gateway.bench.trace_prompts import TracePrompts
 from gateway.bench.trace_tenants import Caller
 from policies.simulation.trial import Source
 from policies.simulation.workloads import Load
@@ -42,7 +42,7 @@ def server(body=b"", *, status=200, content_type="text/event-stream", headers=No
 
 async def asked(*arguments, **given):
     async with server(*arguments, **given) as at, aiohttp.ClientSession() as http:
-        return await ask(http, str(at.make_url("/v1")), "", "all", {})
+        return await stream_completion(http, str(at.make_url("/v1")), "", "all", {})
 
 
 async def test_an_answer_is_counted_as_its_server_says():
@@ -124,7 +124,7 @@ async def test_an_answer_may_take_as_long_as_is_said_and_no_shorter(monkeypatch)
     monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.05))
     body = said(content="a") + counted(prompt_tokens=1, completion_tokens=1) + DONE
     async with server(body, seconds=0.2) as at:
-        target = Target(
+        target = BenchTarget(
             url=str(at.make_url("")),
             model="m",
             endpoint=Endpoint.CHAT,
@@ -133,5 +133,5 @@ async def test_an_answer_may_take_as_long_as_is_said_and_no_shorter(monkeypatch)
             in_flight_max=10,
         )
         trace = Source(workload="chat", load=Load(requests=1), speed=1000).trace(0)
-        ran = await replay(trace, target, [Caller(name="all")], Prompts(), lambda: None)
+        ran = await replay(trace, target, [Caller(name="all")], TracePrompts(), lambda: None)
     assert [result.error for result in ran.results] == [None]

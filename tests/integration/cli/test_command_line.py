@@ -91,7 +91,7 @@ def test_wrong_use_is_one_line_and_exit_code_two(arguments, expected):
 def test_settings_are_checked_and_explained(settings_file):
     path = settings_file(deployment_secret="very secret")
     code, output, _ = radixgate("check-config", "--config", path)
-    assert (code, output) == (0, "The settings are right: 1 worker, 0 tenants, policy cost.\n")
+    assert (code, output) == (0, "The settings are valid: 1 worker, 0 tenants, policy cost.\n")
     code, output, _ = radixgate("explain-config", "--config", path, RADIXGATE__LISTEN__PORT="7")
     assert code == 0
     assert re.search(r"^\$\.listen\.port +7 +environment RADIXGATE__LISTEN__PORT$", output, re.M)
@@ -103,7 +103,7 @@ def test_what_is_odd_is_a_warning_and_no_refusal(settings_file):
     key = {"id": "k", "hash": "hmac-sha256:" + "0" * 64, "expires": "2020-01-31"}
     path = settings_file(tenants=[{"id": "acme", "keys": [key]}])
     code, output, errors = radixgate("check-config", "--config", path, RADIXGATE_LISTEN_PORT="7")
-    assert (code, output) == (0, "The settings are right: 1 worker, 1 tenant, policy cost.\n")
+    assert (code, output) == (0, "The settings are valid: 1 worker, 1 tenant, policy cost.\n")
     assert errors.splitlines() == [
         "radixgate: warning: environment RADIXGATE_LISTEN_PORT: not a setting; write RADIXGATE__LISTEN__PORT",
         "radixgate: warning: $.tenants[0].keys[0].expires: 2020-01-31 has passed; this key is refused",

@@ -190,7 +190,7 @@ def test_without_a_database_the_file_is_where_tenants_come_from(radixgate):
 def test_a_check_tells_whether_tables_are_up_to_date(radixgate):
     assert radixgate("database", "check")[:2] == (
         1,
-        f"The tables are of version none; this radixgate has {REVISION}.\n",
+        f"The tables have version none; this radixgate needs {REVISION}.\n",
     )
     assert radixgate("database", "upgrade")[0] == 0
     assert radixgate("database", "check")[0] == 0

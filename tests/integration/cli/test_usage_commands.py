@@ -133,12 +133,12 @@ def test_changes_by_command_stand_in_the_audit_log(radixgate):
     assert [line[3:] for line in lines] == [["create", "tenants", "acme"], ["create", "plans", "free"]]
     assert all(line[2].startswith("cli:") for line in lines)
     code, said, _ = radixgate("audit", "verify")
-    assert (code, said[:17]) == (0, "Whole: 2 entries.")
+    assert (code, said[:33]) == (0, "The chain is complete: 2 entries.")
     noted = said.split()[-1]
     assert radixgate("plans", "set", "free", "--concurrency", "3")[0] == 0
     assert radixgate("audit", "verify", "--expect", noted)[0] == 0
     code, said, _ = radixgate("audit", "verify", "--expect", f"9:{'0' * 64}")
-    assert (code, said) == (1, "9 is not there as it was: the log was cut off, or made anew.\n")
+    assert (code, said) == (1, "Entry 9 is not in the log as expected: the log was cut off or replaced.\n")
 
 
 def test_an_operators_token_is_shown_once_and_ends(radixgate):

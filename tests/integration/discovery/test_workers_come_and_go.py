@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gateway.discovery.registration import registered
+from gateway.discovery.registration import keep_registered
 from gateway.discovery.worker_registry import WorkerRegistry
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -206,7 +206,7 @@ async def test_a_worker_registers_again_when_redis_has_forgotten_it(gateway):
             settings = running.here.gateway.settings
             redis = ScriptCaller(settings.redis.url)
             registry = WorkerRegistry(redis, settings.redis.prefix)
-            async with registered(registry, {"id": "own", "kind": "sglang", "url": two.url}, 0.05):
+            async with keep_registered(registry, {"id": "own", "kind": "sglang", "url": two.url}, 0.05):
                 await running.until(lambda: up(running, "own"), 20)
                 await registry.remove("own")
                 await running.until(lambda: up(running, "own"), 20)

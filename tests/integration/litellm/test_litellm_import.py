@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gateway.cli.main import main
-from gateway.settings.sources import load
+from gateway.settings.sources import load_settings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import pepper
 from gateway.tenants.yaml_directory import yaml_directory
@@ -118,7 +118,7 @@ def directory(imported, tmp_path):
     file = tmp_path / "gateway.yaml"
     file.write_text(text)
     environment = {"VLLM_KEY": "x", "WORKER_KEY_10_0_0_4": "y"}
-    return yaml_directory(load(file, environment).settings, pepper(b"secret"))
+    return yaml_directory(load_settings(file, environment).settings, pepper(b"secret"))
 
 
 def test_a_key_goes_on_as_it_is(directory):

@@ -10,7 +10,7 @@ from gateway.bench.parallel_trials import mean_by_subject, run_trials
 from gateway.bench.simulation_report import PlotError
 from gateway.cli.main import app
 from gateway.cli.support.command_error import CommandError
-from policies.routing.checked_policy import PromiseBroken
+from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.round_robin import RoundRobin
 from policies.simulation.outcome import averaged, summary
 from policies.simulation.scenario import Scenario
@@ -151,7 +151,7 @@ def test_more_restarts_than_anybody_would_wait_for_are_refused():
 
 def test_a_policy_that_fails_is_named_in_one_line(monkeypatch):
     def broken(*_):
-        raise PromiseBroken("policy p failed: KeyError: 3 (p.py, line 7)")
+        raise PolicyContractBroken("policy p failed: KeyError: 3 (p.py, line 7)")
 
     monkeypatch.setattr(RoundRobin, "rank", broken)
     with pytest.raises(CommandError, match=r"simulate: policy p failed.*line 7") as caught:

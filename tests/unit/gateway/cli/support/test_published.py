@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from gateway.cli.support import published_ports as module
-from gateway.cli.support.published_ports import address_of, choose_ports, is_loopback
+from gateway.cli.support.published_ports import publishing_address, choose_ports, is_loopback
 from workers.probing.installed_engine import EngineAbilities, abilities_in, abilities_of
 
 ALL = EngineAbilities(binds=True, load_feed=True)
@@ -46,7 +46,7 @@ def test_the_address_is_the_one_of_the_host(host, address, monkeypatch):
             raise socket.gaierror("unknown")
 
         monkeypatch.setattr(module.socket, "getaddrinfo", unknown)
-    assert address_of(host) == address
+    assert publishing_address(host) == address
 
 
 def test_only_this_machine_itself_is_loopback():

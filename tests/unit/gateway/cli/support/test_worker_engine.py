@@ -9,7 +9,7 @@ from gateway.cli.command_registry import CommandGroup
 from gateway.cli.support import launch_engine
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.free_ports import free_ports
-from gateway.cli.support.launch_engine import IDLE_LOOKS, _idle
+from gateway.cli.support.launch_engine import IDLE_PROBES, _wait_until_idle
 from workers.adapter import WorkerUnreachable
 from workers.launching.launch import EngineLife
 from workers.probing.installed_engine import EngineAbilities
@@ -32,17 +32,17 @@ class Saying:
 
 async def looks(*streams, seconds_max=30.0, up=True):
     adapter, life = Saying(*streams), EngineLife(up=up)
-    await _idle(adapter, life, seconds_max, notice=0, look=0)
+    await _wait_until_idle(adapter, life, seconds_max, notice_seconds=0, probe_seconds=0)
     return adapter.looks
 
 
 @pytest.mark.parametrize(
     ("said", "count"),
     [
-        ((0,), IDLE_LOOKS),
+        ((0,), IDLE_PROBES),
         # The first answer may be of before: vLLM's load is not read with every probe.
-        ((0, 2, 1, 0), 3 + IDLE_LOOKS),
-        ((1, "unreachable", 0), 2 + IDLE_LOOKS),
+        ((0, 2, 1, 0), 3 + IDLE_PROBES),
+        ((1, "unreachable", 0), 2 + IDLE_PROBES),
         ((None,), 1),
     ],
     ids=["idle", "said-late", "busy", "does-not-say"],
@@ -52,7 +52,7 @@ async def test_an_engine_is_idle_once_it_has_said_so_several_times_in_a_row(said
 
 
 async def test_an_engine_that_is_never_idle_is_not_waited_for_for_ever():
-    assert await looks(1, seconds_max=0.05) > IDLE_LOOKS
+    assert await looks(1, seconds_max=0.05) > IDLE_PROBES
 
 
 async def test_an_engine_that_has_died_is_not_waited_for():

@@ -35,7 +35,7 @@ _LENGTHS = {"array": ("entry", "a list"), "object": ("entry", "a mapping")}
 _SIGNS = {"<=": ", at most", ">=": ", at least", "<": " below", ">": " above"}
 
 
-def explained(message: str, root: type, unbuilt: Mapping[str, str], at: str = "$") -> str:
+def explain_error(message: str, root: type, unbuilt: Mapping[str, str], at: str = "$") -> str:
     """msgspec's message about a tree of type `root`, as `PATH: REASON`. `at`: where the tree stands in the whole.
 
     `unbuilt`: names that are promised, and what for.
@@ -87,7 +87,7 @@ def _wrong(text: str, plain: str, root: type) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
-def not_text(value: object) -> str:
+def explain_not_text(value: object) -> str:
     """What is wrong with a value where text is wanted."""
     for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (list, "array"), (dict, "object")):
         if isinstance(value, kind):
@@ -120,12 +120,12 @@ def type_at(root: type, location: Sequence[str | int]) -> Any:
     return get_origin(kind) or kind
 
 
-def names(root: type) -> list[str]:
+def setting_paths(root: type) -> list[str]:
     """Every place that no list is on the way to, as `listen.port`."""
     found = []
     for name in _names_at(root, ""):
         annotation = _annotation_at(root, name)
-        inside = names(_single(annotation))
+        inside = setting_paths(_single(annotation))
         found += [f"{name}.{inner}" for inner in inside] or [name]
     return found
 

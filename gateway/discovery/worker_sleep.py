@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
-from gateway.discovery.registry import LOOK_SECONDS, WorkerRegistry
+from gateway.discovery.worker_registry import LOOK_SECONDS, WorkerRegistry
 from workers.adapter import Sleeps, WorkerUnreachable
 
 NOTICE_SECONDS = 2 * LOOK_SECONDS
 """Until every gateway has heard that a worker is drained."""
 
 
-class AtWork(Exception):
+class WorkerBusy(Exception):
     """So many requests are under way there."""
 
     def __init__(self, streams: int) -> None:
@@ -31,15 +31,15 @@ async def put_to_sleep(
         # Gateways send it requests until they have heard of it, and an engine is not to sleep under one.
         await asyncio.sleep(NOTICE_SECONDS)
         if count := streams():
-            raise AtWork(count)
+            raise WorkerBusy(count)
         await engine.sleep()
-    except (WorkerUnreachable, AtWork):
+    except (WorkerUnreachable, WorkerBusy):
         if not was_drained:
             await registry.resume([worker])
         raise
 
 
-async def wake(registry: WorkerRegistry, worker: str, engine: Sleeps) -> None:
+async def wake_up(registry: WorkerRegistry, worker: str, engine: Sleeps) -> None:
     """It gets requests again, once it can. Raises WorkerUnreachable."""
     await engine.wake()
     await registry.resume([worker])

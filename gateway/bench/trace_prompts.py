@@ -35,7 +35,7 @@ COMMON_TEXT = """
 COMMON = COMMON_TEXT.split()
 
 
-class Prompts:
+class TracePrompts:
     """`tokenizer`: a directory with tokenizer.json, or None. `seed`: of the texts. Raises ValueError."""
 
     def __init__(self, tokenizer: Path | None = None, *, seed: int = 0) -> None:

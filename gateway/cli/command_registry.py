@@ -1,6 +1,6 @@
-"""Which commands there are; each is imported when it is asked for, with all that it needs.
+"""The names of all commands. Each command is imported when it runs, with all that it needs.
 
-`radixgate check-config` needs no database and no server, and importing those takes longer than the check.
+`radixgate check-config` needs no database and no server, and importing those would take longer than the check.
 """
 
 from collections.abc import Callable
@@ -31,96 +31,98 @@ NAMES = (
 )
 
 
-class Commands(TyperGroup):
-    """All of them, by name; help lists them in the order of NAMES."""
+class CommandGroup(TyperGroup):
+    """The group of all commands; the help text lists them in the order of NAMES."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        # For what is said of a misspelt name; nobody takes a command from here.
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Only for the suggestions on a misspelt name: commands come from get_command.
         self.commands = dict.fromkeys(NAMES)  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
         return list(NAMES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import and return a command; None for an unknown name."""
         if cmd_name not in NAMES:
             return None
-        command = _command(cmd_name)
+        command = _load_command(cmd_name)
         command.name = cmd_name
         return command
 
 
-def _alone(function: Callable[..., Any], context: dict[str, Any] | None = None) -> Any:
+def _single_command(function: Callable[..., Any], context: dict[str, Any] | None = None) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(context_settings=context)(function)
     return get_command(app)
 
 
-def _command(name: str) -> Any:
-    """A command, or a group of them."""
+def _load_command(name: str) -> Any:
+    """Import a command, or a group of commands."""
     match name:
         case "serve":
             from gateway.cli.commands.serve import serve
 
-            return _alone(serve)
+            return _single_command(serve)
         case "reload":
             from gateway.cli.commands.reload import reload
 
-            return _alone(reload)
+            return _single_command(reload)
         case "worker":
-            from gateway.cli.commands.worker import CONTEXT as OTHERS_TOO
+            from gateway.cli.commands.worker import CONTEXT as WORKER_CONTEXT
             from gateway.cli.commands.worker import worker
 
-            return _alone(worker, OTHERS_TOO)
+            return _single_command(worker, WORKER_CONTEXT)
         case "demo":
             from gateway.cli.commands.demo import demo
 
-            return _alone(demo)
+            return _single_command(demo)
         case "doctor":
             from gateway.cli.commands.doctor import doctor
 
-            return _alone(doctor)
+            return _single_command(doctor)
         case "ladder":
             from gateway.cli.commands.ladder import CONTEXT, ladder
 
-            return _alone(ladder, CONTEXT)
+            return _single_command(ladder, CONTEXT)
         case "plan":
             from gateway.cli.commands.plan import plan
 
-            return _alone(plan)
+            return _single_command(plan)
         case "simulate":
             from gateway.cli.commands.simulate import simulate
 
-            return _alone(simulate)
+            return _single_command(simulate)
         case "bench":
             from gateway.cli.commands.bench import bench
 
-            return _alone(bench)
+            return _single_command(bench)
         case "check-config":
             from gateway.cli.commands.config import check_config
 
-            return _alone(check_config)
+            return _single_command(check_config)
         case "explain-config":
             from gateway.cli.commands.config import explain_config
 
-            return _alone(explain_config)
+            return _single_command(explain_config)
         case "route":
             from gateway.cli.commands.route import route
 
-            return _alone(route)
+            return _single_command(route)
         case "queue":
             from gateway.cli.commands.queue import queue
 
-            return _alone(queue)
+            return _single_command(queue)
         case "usage":
             from gateway.cli.commands.usage import usage
 
-            return _alone(usage)
+            return _single_command(usage)
         case _:
-            return get_group(_application(name))
+            return get_group(_load_group(name))
 
 
-def _application(name: str) -> typer.Typer:
+def _load_group(name: str) -> typer.Typer:
     match name:
         case "keys":
             from gateway.cli.commands.keys import app

@@ -32,7 +32,7 @@ PANELS = (
 TENANTS_SHOWN_MAX = 12
 
 
-class CannotDraw(Exception):
+class PlotError(Exception):
     """Why a plot was not made."""
 
 
@@ -54,19 +54,21 @@ def tenants_table(policy: str, figures: Mapping[str, Any]) -> Table:
     return policies_table(f"{policy}: the {len(shown)} busiest of {len(tenants)} tenants", shown, "tenant")
 
 
-def drawing() -> Any:
+def figure_class() -> Any:
     """What a figure is made with. Raises CannotDraw where it is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
-        raise CannotDraw("needs matplotlib; install the extra `plots`: pip install '.[plots]'") from err
+        raise PlotError("needs matplotlib; install the extra `plots`: pip install '.[plots]'") from err
     return Figure
 
 
-def plot(file: Path, groups: Mapping[str, Runs]) -> None:
+def plot_policies(file: Path, groups: Mapping[str, Runs]) -> None:
     """Bars: a panel for each figure, a bar for each policy, side by side for each group. Raises CannotDraw."""
     names = list(dict.fromkeys(name for runs in groups.values() for name in runs))
-    drawn = drawing()(figsize=(14, 3 + 0.28 * len(names) * max(1, len(groups) / 2)), layout="constrained")
+    drawn = figure_class()(
+        figsize=(14, 3 + 0.28 * len(names) * max(1, len(groups) / 2)), layout="constrained"
+    )
     thick = 0.8 / len(groups)
     for panel, (title, figure) in zip(drawn.subplots(2, 3).flat, PANELS, strict=True):
         for at, (group, runs) in enumerate(groups.items()):
@@ -81,7 +83,7 @@ def plot(file: Path, groups: Mapping[str, Runs]) -> None:
     try:
         drawn.savefig(file)
     except (OSError, ValueError) as err:
-        raise CannotDraw(f"{file} cannot be written: {err}") from err
+        raise PlotError(f"{file} cannot be written: {err}") from err
 
 
 def _cells(figures: Mapping[str, Any]) -> list[str]:

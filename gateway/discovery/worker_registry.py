@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from gateway.discovery.file import worker_from
-from gateway.discovery.source import SourceAway
+from gateway.discovery.file import parse_worker
+from gateway.discovery.source import SourceUnavailable
 from gateway.settings.workers import WorkerSettings
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
@@ -58,8 +58,8 @@ class WorkerRegistry:
         refused: dict[str, str] = {}
         for one in await self.registered():
             try:
-                found.append(worker_from(one))
-            except SourceAway as err:
+                found.append(parse_worker(one))
+            except SourceUnavailable as err:
                 refused[str(one.get("id"))[:100]] = str(err)
         return found, refused
 
@@ -100,7 +100,7 @@ class RedisSource:
         try:
             found, refused = await self._registry.workers()
         except RedisDown as err:
-            raise SourceAway(f"Redis does not answer: {err}") from err
+            raise SourceUnavailable(f"Redis does not answer: {err}") from err
         for worker, why in refused.items():
             if self._refused.get(worker) != why:
                 log.warning("worker %s is registered, but not understood: %s", worker, why)

@@ -18,7 +18,7 @@ _reports: "SimpleQueue[int] | None" = None
 """Of this process, if it is one of the pool."""
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -43,7 +43,7 @@ def run_trials(trials: Sequence[Trial], *, processes: int, progress: Callable[[i
     return results
 
 
-def by_subject(trials: Sequence[Trial], results: Sequence[Figures]) -> dict[str, dict[str, Figures]]:
+def mean_by_subject(trials: Sequence[Trial], results: Sequence[Figures]) -> dict[str, dict[str, Figures]]:
     """Of each group the mean figures of each subject over its seeds, in the order of the trials."""
     found: dict[str, dict[str, list[Figures]]] = {}
     for trial, result in zip(trials, results, strict=True):

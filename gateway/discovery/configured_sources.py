@@ -6,17 +6,17 @@ from pathlib import Path
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
 from gateway.discovery.kubernetes import KubernetesSource
-from gateway.discovery.registry import RedisSource, WorkerRegistry
-from gateway.discovery.source import Source
+from gateway.discovery.source import WorkerSource
+from gateway.discovery.worker_registry import RedisSource, WorkerRegistry
 from gateway.settings.workers import DiscoverySettings
 
 
-def sources_of(settings: Iterable[DiscoverySettings], registry: WorkerRegistry) -> list[Source]:
+def build_sources(settings: Iterable[DiscoverySettings], registry: WorkerRegistry) -> list[WorkerSource]:
     """In the order of the settings."""
     return [_source(one, registry) for one in settings]
 
 
-def _source(one: DiscoverySettings, registry: WorkerRegistry) -> Source:
+def _source(one: DiscoverySettings, registry: WorkerRegistry) -> WorkerSource:
     match one.kind:
         case "file":
             return FileSource(Path(one.name), one.every_seconds)
