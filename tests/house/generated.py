@@ -99,30 +99,27 @@ def _options_table(policies: Iterable[Any]) -> str:
     return "\n".join(rows)
 
 
-def metrics_table() -> str:
-    """Every metric with its labels and its meaning."""
+def metrics() -> list[tuple[str, str, str, str]]:
+    """Every metric: its name, its kind, its labels, and its HELP text."""
     registry = CollectorRegistry()
     RequestMetrics(registry)
     rows = []
     for collector in registry._collector_to_names:
         (family,) = collector.describe()
         labels = ", ".join(collector._labelnames)
-        rows.append(
-            (
-                family.name + ("_total" if family.type == "counter" else ""),
-                family.type,
-                labels,
-                family.documentation,
-            )
-        )
+        name = family.name + ("_total" if family.type == "counter" else "")
+        rows.append((name, family.type, labels, family.documentation))
     for gauge in gauges(*[None] * 9):  # type: ignore[arg-type]  only described, never read
         kind = "counter" if gauge.counter else "gauge"
         name = f"radixgate_{gauge.name}" + ("_total" if gauge.counter else "")
         rows.append((name, kind, ", ".join(gauge.labels), gauge.text))
-    head = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    return "\n".join(
-        head + [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in sorted(rows)]
-    )
+    return sorted(rows)
+
+
+def metrics_table() -> str:
+    """Every metric with its labels and its meaning."""
+    rows = [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in metrics()]
+    return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])
 
 
 def errors_table() -> str:

@@ -4,16 +4,11 @@ import ast
 import inspect
 import re
 import tomllib
-from pathlib import Path
-
-import pytest
+from collections import Counter
 
 from gateway.domain import errors
 from tests.house.generated import errors_table, with_generated_parts
-
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "policies", "radix_cache", "workers")
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+from tests.house.sources import PACKAGES, ROOT, SOURCES, module, tree
 
 ENTRIES = {
     "gateway.__main__",
@@ -30,10 +25,10 @@ MIGRATIONS = "gateway.database.migrations.versions."
 
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
-    "gateway/web/middleware/error_middleware.py": "the border for what is not inference: else aiohttp answers in its own shape",
+    "gateway/web/middleware/error_middleware.py": "the border for requests other than inference",
     "gateway/process/loop_supervisor.py": "the supervisor of loops",
     "gateway/fleet/fleet.py": "a probe may fail in any way, and the others are probed on",
-    "gateway/kv_index/feed.py": "whatever a publisher of KV events sends costs its own feed only",
+    "gateway/kv_index/worker_feeds.py": "whatever a publisher of KV events sends costs its own feed only",
     "gateway/queueing/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
     "gateway/queueing/shared/shared_queue.py": "so too, where the stream or the fleet has it ranked anew",
     "gateway/tokenization/encoder_child.py": "tokenizers raises nothing more precise",
@@ -43,13 +38,10 @@ MAY_CATCH_EVERYTHING = {
 }
 
 
-def module(path: Path) -> str:
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return name.removesuffix(".__init__")
+CATCH_ALL = {"utils", "common", "helpers", "manager", "misc"}
 
-
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+SEVERAL_MODULES: set[str] = set()
+"""Unit tests of a behaviour that several modules have together, named after that behaviour."""
 
 
 def test_the_readme_says_what_the_code_says():
@@ -69,15 +61,32 @@ def test_every_error_stands_in_the_table():
     assert inspect.getsource(errors).count("self.code =") == 1
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if p.name == "__init__.py"], ids=module)
-def test_front_doors_hold_a_docstring_and_nothing_else(path):
-    assert [type(node) for node in tree(path).body] == [ast.Expr]
-    assert ast.get_docstring(tree(path))
+def test_init_files_hold_a_docstring_and_nothing_else():
+    inits = [path for path in SOURCES if path.name == "__init__.py"]
+    assert [module(path) for path in inits if [type(node) for node in tree(path).body] != [ast.Expr]] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module)
-def test_every_module_says_what_it_is_for(path):
-    assert ast.get_docstring(tree(path))
+def test_every_module_has_a_docstring():
+    assert [module(path) for path in SOURCES if not ast.get_docstring(tree(path))] == []
+
+
+def test_no_folder_but_those_of_like_files_holds_more_than_25_modules():
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in SOURCES if path.name != "__init__.py")
+    assert {folder: count for folder, count in counts.items() if count > 25} == {}
+
+
+def test_a_unit_test_lies_where_its_module_lies():
+    """The test of gateway/dispatch/placement.py is tests/unit/gateway/dispatch/test_placement.py."""
+    units = ROOT / "tests" / "unit"
+    modules = {path.relative_to(ROOT) for path in SOURCES}
+    found = [path for package in PACKAGES for path in (units / package).rglob("test_*.py")]
+    lost = {
+        str(test.relative_to(units))
+        for test in found
+        if test.relative_to(units).with_name(test.name.removeprefix("test_")) not in modules
+    }
+    assert sorted(lost - SEVERAL_MODULES) == []
+    assert sorted(SEVERAL_MODULES - lost) == []
 
 
 def test_no_module_is_dead():
@@ -117,6 +126,5 @@ def test_every_dependency_has_its_reason_and_its_bounds():
         assert "==" in requirement or (">=" in requirement and "<" in requirement), requirement
 
 
-def test_no_catch_all_names():
-    for path in SOURCES:
-        assert path.stem not in ("utils", "common", "helpers", "manager", "misc")
+def test_no_module_has_a_catch_all_name():
+    assert [module(path) for path in SOURCES if path.stem in CATCH_ALL] == []
