@@ -26,7 +26,7 @@ from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.namespace_resolver import Salts, Spaces
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.media.media_fetch import MediaFetcher
-from gateway.media.media_policy import MediaRules
+from gateway.media.media_policy import MediaPolicy
 from gateway.models.catalogue import Catalogue
 from gateway.models.model_selection import Choices
 from gateway.models.service_classes import ServiceClasses
@@ -47,8 +47,8 @@ from gateway.telemetry.tracing import Tracing, batch_processor
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
-from gateway.tokenization.prompt_hasher import Prefixes
-from gateway.tokenization.worker_tokens import TokensOfWorkers
+from gateway.tokenization.prompt_hasher import PromptHasher
+from gateway.tokenization.worker_tokens import FleetTokenizer
 from gateway.wiring.dispatch import reservations_of, worker_of
 from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, tokens
@@ -139,7 +139,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             executor,
             random.getrandbits(64),
             int(time.time()),
-            TokensOfWorkers(lambda model: reservations.fleet.serving(model)),
+            FleetTokenizer(lambda model: reservations.fleet.serving(model)),
             processes,
         )
         index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
@@ -156,9 +156,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         stack.push_async_callback(loads.close)
         reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, loads, scripts)
         stack.callback(reservations.fleet.close)
-        prefixes = Prefixes(secret)
+        prompt_hasher = PromptHasher(secret)
         salts = Salts(records.tenants.groups, lambda group: cache_salt(group, secret))
-        spaces = Spaces(lambda worker: reservations.fleet[worker].models, catalogue, prefixes, salts)
+        spaces = Spaces(lambda worker: reservations.fleet[worker].models, catalogue, prompt_hasher, salts)
 
         overview = Overview(time.monotonic)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
@@ -172,7 +172,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             catalogue=catalogue,
             choices=Choices(catalogue, reservations.fleet),
             media=_media(settings, stack),
-            prefixes=prefixes,
+            prompt_hasher=prompt_hasher,
             reservations=reservations,
             tracing=tracing,
             usage=records.ledger.reader if records.ledger is not None else None,
@@ -320,12 +320,12 @@ def _access_log(settings: Settings, stack: AsyncExitStack) -> AccessLog | None:
     return access_log
 
 
-def _media(settings: Settings, stack: AsyncExitStack) -> MediaRules:
+def _media(settings: Settings, stack: AsyncExitStack) -> MediaPolicy:
     if not settings.requests.media_hosts:
-        return MediaRules()
+        return MediaPolicy()
     fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
     stack.push_async_callback(fetcher.close)
-    return MediaRules(fetcher)
+    return MediaPolicy(fetcher)
 
 
 def _tracing(settings: Settings) -> Tracing:

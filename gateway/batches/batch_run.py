@@ -213,7 +213,7 @@ class BatchRun:
             seconds = retry_schedule.wait_seconds(error, failures[for_all])
             if seconds is None:
                 break
-            self._at.counts.again += 1
+            self._at.counts.retried += 1
             if for_all:
                 self._careful = True
                 self._paused_until = asyncio.get_running_loop().time() + seconds

@@ -9,9 +9,8 @@ from gateway.batches.services import LINE_BYTES_MAX, ROWS_BYTES_MAX, BatchParts,
 from gateway.domain.request import Surface
 from gateway.pipeline import serve
 from gateway.settings.tree import Settings
-from gateway.web import dialect_factory
 from gateway.web.anthropic.batch_body import ENDPOINT
-from gateway.web.dialect_factory import NewDialect
+from gateway.web.dialect_factory import DialectFactory, dialect_factory
 from gateway.web.openai.batches import SURFACES
 
 
@@ -21,9 +20,9 @@ def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
     if records.batches is None or records.tenant_files is None:
         return None
 
-    def dialect(endpoint: str) -> NewDialect:
+    def dialect(endpoint: str) -> DialectFactory:
         surface = Surface.MESSAGES if endpoint == ENDPOINT else SURFACES[endpoint]
-        return dialect_factory.of(surface, records.responses)
+        return dialect_factory(surface, records.responses)
 
     parts = BatchParts(
         store=records.batches,

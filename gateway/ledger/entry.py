@@ -72,7 +72,7 @@ decode: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
 
 def entry_of(record: RequestRecord) -> UsageEntry:
     """As a record tells it: what it costs is what quotas charge."""
-    used = record.used
+    used = record.charged
     ttft = record.ttft_seconds
     tags: Mapping[str, str] = record.tags
     return UsageEntry(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gateway.ledger.entry import Entry
 from gateway.ledger.segment import SUFFIX, Segment, line_of
-from gateway.process.file_locks import locked, locked_from_the_start
+from gateway.process.file_locks import create_locked, lock_file
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Journal:
             if path.name in ours:
                 continue
             try:
-                held = locked(path)
+                held = lock_file(path)
             except BlockingIOError:
                 continue  # Its process lives.
             if os.fstat(held.fileno()).st_nlink == 0:
@@ -117,7 +117,7 @@ class Journal:
 
     def _open(self) -> None:
         name = f"{round(self._wall() * 1000):014d}-{secrets.token_hex(8)}{SUFFIX}"
-        segment = Segment(self._directory / name, locked_from_the_start(self._directory / name), 0)
+        segment = Segment(self._directory / name, create_locked(self._directory / name), 0)
         segment.is_open = True
         self.segments.append(segment)
 

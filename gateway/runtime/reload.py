@@ -141,7 +141,7 @@ class Reloader:
         for certificate in self._certificates:
             certificate.renew()
         if taken.telemetry.log_level != before.telemetry.log_level:
-            logs.set_up(taken.telemetry.log_level)
+            logs.configure_logging(taken.telemetry.log_level)
         if taken.models != before.models:
             services.catalogue.restate(prepared.models)
             for worker in gateway.fleet:

@@ -67,7 +67,7 @@ class ServingGateway:
     runner: web.AppRunner  # of the listener for tenants
     certificates: tuple[ServerTls, ...] = ()  # of both listeners
     batch_claimer: BatchClaimer | None  # None without a database
-    runs: BackgroundResponses | None  # background responses; None without a database
+    background_responses: BackgroundResponses | None  # None without a database
 
 
 async def run(
@@ -116,17 +116,17 @@ async def run(
 
 @asynccontextmanager
 async def serving(settings: Settings, process: GatewayProcess | None = None) -> AsyncIterator[ServingGateway]:
-    """BackgroundResponse a gateway with its listeners open; `process` says which of several gateway processes this one is."""
+    """Run a gateway with its listeners open; `process` says which of several gateway processes this one is."""
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running(settings))
         bounds, records, batch_claimer = settings.requests, gateway.records, batch_claimer_of(gateway)
         if batch_claimer is not None:
             stack.push_async_callback(batch_claimer.close)
             gateway.supervisor.start("batches", batch_claimer.run)
-        runs = None
+        background_responses = None
         if records.responses is not None and records.background is not None:
-            runs = BackgroundResponses(records.responses, records.background)
-            stack.push_async_callback(runs.close)
+            background_responses = BackgroundResponses(records.responses, records.background)
+            stack.push_async_callback(background_responses.close)
         listen, directory = settings.listen, gateway.services.authentication.directory
         tenants = _runner(
             tenant_app(
@@ -136,14 +136,14 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
                 body_seconds_max=bounds.body_seconds_max,
                 # A unix socket is out of a browser's reach, and its clients name hosts as they like.
                 local_names_only=lambda: listen.unix_socket is None and not directory.asks_for_keys,
-                browsers=(
+                cors=(
                     CrossOriginPolicy(listen.origins, lambda: directory.asks_for_keys) if listen.origins else None
                 ),
                 access_log=gateway.access_log,
                 find_address=finder(listen.trusted_proxies),
-                kept=ObjectStores(
+                stores=ObjectStores(
                     responses=records.responses,
-                    runs=runs,
+                    background_responses=background_responses,
                     tenant_files=records.tenant_files,
                     batches=records.batches,
                     unfinished_max=settings.batches.tenant_unfinished_max,
@@ -176,7 +176,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
             runner=tenants,
             certificates=tuple(certificates.values()),
             batch_claimer=batch_claimer,
-            runs=runs,
+            background_responses=background_responses,
         )
 
 
@@ -217,7 +217,7 @@ async def _wait_for_work(here: ServingGateway) -> None:
     seconds = here.gateway.settings.drain.seconds
     async with asyncio.TaskGroup() as drains:
         drains.create_task(here.runner.cleanup())
-        for background in (here.batch_claimer, here.runs):
+        for background in (here.batch_claimer, here.background_responses):
             if background is not None:
                 drains.create_task(background.drain(seconds))
 

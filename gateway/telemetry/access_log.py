@@ -4,8 +4,8 @@
                   |
                   +-- full, or the file cannot be written: counted in `dropped`
 
-What clients say of themselves does not get here: no body, no header, no query, no path but that of the handler.
-A file that was moved away (logrotate) is made anew.
+What clients say of themselves is not logged: no body, no header, no query, and no path but that of the handler. If
+the file was moved away (logrotate), a new one is made.
 """
 
 import logging
@@ -26,26 +26,26 @@ STANDARD_OUTPUT = "-"
 
 
 class AccessLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request that has ended. `seconds`: when it came, since 1970. `route`: the handler's path, with its
-    variables by name. `status`: 499 if the client left. `bytes`: of the answer, its head included. Empty where
-    nobody knows."""
+    """One request that has ended; a text that is not known is empty."""
 
-    seconds: float
+    seconds: float  # when the request came, since 1970
     tenant: str
     key_id: str
     method: str
-    route: str
-    status: int
-    bytes: int
+    route: str  # the handler's path, with the names of its variables
+    status: int  # 499 if the client left
+    bytes: int  # of the answer, headers included
     ms: float
     request_id: str
 
 
 class AccessLog:
-    """`target`: a path, or STANDARD_OUTPUT. `dropped`: lines that were not written."""
+    """Writes access lines to `target`, which is a path or STANDARD_OUTPUT, in a thread of its own."""
 
     def __init__(self, target: str, lines_waiting_max: int = LINES_WAITING_MAX) -> None:
         self.dropped = 0
+        """Lines that were not written."""
+
         self._target = target
         self._lines_waiting_max = lines_waiting_max
         self._waiting: SimpleQueue[AccessLine | None] = SimpleQueue()
@@ -54,17 +54,21 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
 
     def start(self) -> None:
+        """Start the thread that writes."""
         self._thread.start()
 
     def put(self, line: AccessLine) -> None:
-        """Returns at once. Only the event loop puts lines, so the bound is kept."""
+        """Queue a line and return at once, or drop it if the queue is full.
+
+        Only the event loop queues lines, so the bound is exact.
+        """
         if self._waiting.qsize() >= self._lines_waiting_max:
             self.dropped += 1
         else:
             self._waiting.put(line)
 
     def close(self) -> None:
-        """Writes what waits. Blocks, at most CLOSE_SECONDS_MAX."""
+        """Write the queued lines and stop the thread; block at most CLOSE_SECONDS_MAX."""
         self._waiting.put(None)
         self._thread.join(CLOSE_SECONDS_MAX)
 
@@ -97,7 +101,7 @@ class AccessLog:
             self._failing = False
 
     def _opened(self) -> int:
-        """The file as it is called now: whoever rotates it moves the one that is open away."""
+        """Return the open file, and open a new one if the old one was moved away."""
         if self._target == STANDARD_OUTPUT:
             return sys.stdout.fileno()
         if self._descriptor is not None:

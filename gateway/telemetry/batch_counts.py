@@ -1,14 +1,23 @@
-"""What this gateway does for batches, in numbers that metrics read."""
+"""Counts of batches and their rows on this gateway, which gauges read."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class BatchCounts:
-    """`batches`, `rows`: under way. `done`: rows with a result, `failed` of these. `again`: tried once more."""
+    """How many batches and rows this gateway works on, and what came of the rows so far."""
 
     batches: int = 0
+    """Batches that are running now."""
+
     rows: int = 0
+    """Rows that are running now."""
+
     done: int = 0
+    """Rows that have a result."""
+
     failed: int = 0
-    again: int = 0
+    """Rows with a result that is an error."""
+
+    retried: int = 0
+    """Rows that were refused or failed, and were tried again."""

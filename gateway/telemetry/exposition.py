@@ -1,8 +1,8 @@
-"""All metrics as text, in turns with everybody else.
+"""All metrics as text, written in slices so that streams go on between them.
 
-Hundreds of tenants have tens of thousands of lines. Written in one go they hold up every stream for as long as
-that takes, at each scrape: a third of a second for 200 tenants with two models each. As one text they take five
-megabytes, twice, and leave holes of that size between what is there to stay.
+Hundreds of tenants have tens of thousands of lines. Written in one go they hold up every stream at each scrape: for
+a third of a second with 200 tenants of two models each. As one text they take five megabytes, twice, and fragment
+the memory by that size.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -14,11 +14,11 @@ from radix_cache.loop_yield import Turns
 
 SAMPLES_PER_SLICE = 256
 EOF = b"# EOF\n"
-"""What OpenMetrics ends with."""
+"""The line that ends a page in OpenMetrics format."""
 
 
-class _Only(Collector):
-    """A registry of one family."""
+class _SingleFamily(Collector):
+    """A collector of one metric family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -27,15 +27,18 @@ class _Only(Collector):
         yield self._family
 
 
-async def exposition(
+async def expose_in_slices(
     registry: CollectorRegistry, encode: Callable[[Collector], bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """What `encode(registry)` gives, in slices. Without times of creation, which would stand between them."""
+    """Yield the text that `encode(registry)` would return, in slices.
+
+    Times of creation are left out, since they would stand between the slices of a family.
+    """
     turns, ends = Turns(), False
     for family in registry.collect():
         await turns.give()
         for at, part in enumerate(_slices(family)):
-            text = encode(_Only(part))
+            text = encode(_SingleFamily(part))
             ends = ends or text.endswith(EOF)
             text = text.removesuffix(EOF)
             yield _without_head(text) if at else text
@@ -52,7 +55,7 @@ def _slices(family: Metric) -> Iterator[Metric]:
 
 
 def _without_head(text: bytes) -> bytes:
-    """Its help and type stand above the first slice."""
+    """Remove the HELP and TYPE lines, which stand above the first slice."""
     while text.startswith(b"# "):
         text = text[text.index(b"\n") + 1 :]
     return text

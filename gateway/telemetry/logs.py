@@ -1,4 +1,7 @@
-"""Logs: one line an event on stderr. Prompts never get here; what looks like a key is blotted out at the sink."""
+"""Logging: one line for each event on stderr, without prompts and with secrets blotted out.
+
+Prompts are never logged. Texts that look like keys or credentials are blotted out in the last formatter.
+"""
 
 import logging
 import re
@@ -8,24 +11,25 @@ import sys
 _SECRETS = re.compile(r"(rg-[A-Za-z0-9._-]{1,64}-)[0-9A-Za-z]{16,}|(?i:(bearer\s+))[^\s\"',]+|(://)[^/@\s]+@")
 
 
-class Redacting(logging.Formatter):
-    """The last formatter before the sink: also exceptions and other libraries' messages pass here."""
+class RedactingFormatter(logging.Formatter):
+    """The last log formatter, which blots out secrets, also in exceptions and in messages of other libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Format the log record without its secrets."""
         return redacted(super().format(record))
 
 
 def redacted(text: str) -> str:
-    """The text without secrets."""
+    """Return the text without secrets."""
     return _SECRETS.sub(
         lambda found: f"{found[1] or found[2] or found[3]}****" + ("@" if found[3] else ""), text
     )
 
 
-def set_up(level: str) -> None:
-    """Everything from `level` on goes to stderr; libraries only when they warn."""
+def configure_logging(level: str) -> None:
+    """Log everything from `level` on to stderr; of libraries, only warnings and errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

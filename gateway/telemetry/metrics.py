@@ -1,12 +1,13 @@
-"""Prometheus metrics of what happened, observed from each RequestRecord; of what is, see gauges.py.
+"""Prometheus metrics of finished requests, observed from each RequestRecord.
 
-The README's list and the dashboard are checked against both. Labels are bounded: models and workers come from the
-settings or the catalogue, codes from errors.py, and of tenants the first ones are told apart.
+Gauges of the present state are in gateway/wiring/gauges.py. The README's list and the dashboard are checked against
+both. Labels are bounded: models and workers come from the settings or the catalogue, codes from
+gateway/domain/errors.py, and tenants are labelled by name until there are PAIRS_MAX pairs of tenant and model.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gateway.telemetry.record import CLIENT_CLOSED, OK, OTHERS, RequestRecord
+from gateway.telemetry.record import CLIENT_CLOSED, OK, OTHER_TENANTS, RequestRecord
 
 TTFT_BUCKETS = (
     0.001,
@@ -62,23 +63,30 @@ DISPATCH_BUCKETS = (
     60.0,
 )
 
-NOBODY = "-"
-"""Label of what is not known: the tenant of a bad key, the model of a bad request."""
+UNKNOWN_LABEL = "-"
+"""Label value of what is not known: the tenant of a bad key, the model of a bad request."""
 
 PAIRS_MAX = 4096
-"""Of tenant and model. Each takes 25 kB, and some 80 lines of every scrape; later ones count together."""
+"""How many pairs of tenant and model have series of their own.
+
+Each pair takes 25 kB, and some 80 lines of every scrape; later tenants are counted together.
+"""
 
 
-TURNED_AWAY = frozenset(
+TURNED_AWAY_CODES = frozenset(
     {"admission_timeout", "deadline_exceeded", "overloaded", "target_missed", "too_many_waiting"}
 )
-"""Codes of those whom the queue has let go."""
+"""Error codes of requests that the queue has turned away."""
 
 POLICY, SHADOW = "policy", "shadow"
 
 
 class RequestMetrics:
-    """What happened. An observer of records; bound children are kept, since looking them up costs more."""
+    """An observer that counts finished requests.
+
+    Metric children with their labels bound are kept in dictionaries, since looking them up in prometheus_client
+    costs more.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -88,109 +96,127 @@ class RequestMetrics:
             return Histogram(name, text, labels, namespace="radixgate", registry=registry, buckets=buckets)
 
         self.requests = counter(
-            "requests", "Requests that have ended, by outcome.", "tenant", "model", "code"
+            "requests", "Finished requests, by error code (`ok` if none).", "tenant", "model", "code"
         )
         self.prompt_tokens = counter(
             "prompt_tokens", "Prompt tokens of answered requests.", "tenant", "model"
         )
         self.cached_tokens = counter(
-            "cached_tokens", "Prompt tokens that workers report as cached.", "tenant", "model"
+            "cached_tokens", "Prompt tokens that workers reported as cached.", "tenant", "model"
         )
         self.predicted_tokens = counter(
             "predicted_cached_tokens",
-            "Cached tokens that routing expected, of answers that report theirs.",
+            "Cached prompt tokens that routing predicted, in answers that report cached tokens.",
             "tenant",
             "model",
         )
         self.cached_error = counter(
             "cached_tokens_error",
-            "Differences between expected and reported cached tokens, each without its sign.",
+            "Absolute differences between predicted and reported cached tokens, summed over answers.",
             "tenant",
             "model",
         )
-        self.output_tokens = counter("output_tokens", "Output tokens.", "tenant", "model")
-        self.worker_requests = counter("worker_requests", "Requests that a worker answered.", "worker")
-        self.worker_prefills = counter(
-            "worker_prefills", "Prompts that a worker computed for another one's answer.", "worker"
+        self.output_tokens = counter(
+            "output_tokens", "Output tokens of requests that were sent to a worker.", "tenant", "model"
         )
-        self.worker_prompt_tokens = counter("worker_prompt_tokens", "Prompt tokens by worker.", "worker")
+        self.worker_requests = counter("worker_requests", "Requests answered by the worker.", "worker")
+        self.worker_prefills = counter(
+            "worker_prefills",
+            "Prompts that the worker computed as the prefill half of a pair, for an answer by another worker.",
+            "worker",
+        )
+        self.worker_prompt_tokens = counter(
+            "worker_prompt_tokens", "Prompt tokens of answered requests, by worker.", "worker"
+        )
         self.worker_cached_tokens = counter(
-            "worker_cached_tokens", "Reported cached tokens by worker.", "worker"
+            "worker_cached_tokens", "Prompt tokens that the worker reported as cached.", "worker"
         )
         self.worker_predicted_tokens = counter(
             "worker_predicted_cached_tokens",
-            "Cached tokens that routing expected, of answers that report theirs, by worker.",
+            "Cached prompt tokens that routing predicted on the worker, in answers that report cached tokens.",
             "worker",
         )
         self.worker_cached_error = counter(
             "worker_cached_tokens_error",
-            "Differences between expected and reported cached tokens, each without its sign, by worker.",
+            "Absolute differences between predicted and reported cached tokens, summed over the worker's answers.",
             "worker",
         )
         self.worker_ttft = counter(
-            "worker_ttft_seconds", "From dispatch to a worker's first token, summed; streams.", "worker"
+            "worker_ttft_seconds",
+            "Seconds from dispatch to the worker's first token, summed over streams.",
+            "worker",
         )
         self.worker_predicted_ttft = counter(
-            "worker_predicted_ttft_seconds", "What the latency model expected of that, summed.", "worker"
+            "worker_predicted_ttft_seconds",
+            "Seconds that the latency model predicted from dispatch to the first token, summed over streams.",
+            "worker",
         )
         self.worker_ttft_error = counter(
             "worker_ttft_error_seconds",
-            "Differences between expected and measured time to the first token, each without its sign.",
+            "Absolute differences in seconds between predicted and measured time to first token, summed.",
             "worker",
         )
         self.duration = histogram(
-            "request_duration_seconds", "From received to last byte.", DURATION_BUCKETS, "tenant", "model"
+            "request_duration_seconds",
+            "Seconds from a request's arrival to its end, for requests that were sent to a worker.",
+            DURATION_BUCKETS,
+            "tenant",
+            "model",
         )
         self.ttft = histogram(
             "time_to_first_token_seconds",
-            "From received to the first output byte handed to the client's socket; streams.",
+            "Seconds from a request's arrival to the first output byte handed to the client's socket, of streams.",
             TTFT_BUCKETS,
             "tenant",
             "model",
         )
         self.tpot = histogram(
             "time_per_output_token_seconds",
-            "(last - first output byte) / (output tokens - 1); streams.",
+            "Seconds between output tokens, of streams: (last - first output byte) / (output tokens - 1).",
             TPOT_BUCKETS,
             "tenant",
             "model",
         )
         self.queue = histogram(
             "queue_duration_seconds",
-            "Time in the waiting room, of those that waited.",
+            "Seconds in the waiting room, of requests that waited.",
             DURATION_BUCKETS,
             "tenant",
             "model",
         )
         self.dispatch = histogram(
             "dispatch_duration_seconds",
-            "From received to dispatched, less time in the waiting room: the gateway's own work.",
+            "Seconds from arrival to dispatch without those in the waiting room: the gateway's own work.",
             DISPATCH_BUCKETS,
             "model",
         )
         self.decided = counter(
-            "routing_requests", "Streams that were answered, by who chose the worker.", "by"
+            "routing_requests",
+            "Answered streams, by the policy that chose the worker (`policy` or `shadow`).",
+            "by",
         )
         self.decided_ttft = counter(
             "routing_ttft_seconds",
-            "From dispatch to a worker's first token, summed, by who chose the worker.",
+            "Seconds from dispatch to the first token, summed over streams, by the policy that chose the worker.",
             "by",
         )
         self.decided_uncached = counter(
             "routing_uncached_tokens",
-            "Prompt tokens that workers report to have computed, of streams, by who chose the worker.",
+            "Uncached prompt tokens that workers reported for streams, by the policy that chose the worker.",
             "by",
         )
         self.class_requests = counter(
             "class_requests",
-            "Requests by service class: `met` or `missed` its target for a first token, `turned_away` while they "
-            "waited, `left` by their client before it, `failed`, or `unknown` where a worker sends no stream.",
+            "Finished requests by service class and outcome: target for the first token `met` or `missed`, "
+            "`turned_away` by the queue, `left` by the client before the first token, `failed`, or `unknown` if "
+            "the answer was not streamed.",
             "class",
             "outcome",
         )
         self.class_ttft = histogram(
             "class_time_to_first_token_seconds",
-            "From received to a worker's first token, by service class; also of answers put together here.",
+            "Seconds from arrival to a worker's first token, by service class; also of answers that the gateway "
+            "assembled from a stream.",
             TTFT_BUCKETS,
             "class",
         )
@@ -202,8 +228,9 @@ class RequestMetrics:
         self._pairs: set[tuple[str, str]] = set()
 
     def observe(self, record: RequestRecord) -> None:
-        model = record.model or NOBODY
-        tenant = self._told_apart(record.tenant or NOBODY, model)
+        """Count one finished request."""
+        model = record.model or UNKNOWN_LABEL
+        tenant = self._tenant_label(record.tenant or UNKNOWN_LABEL, model)
         outcome = self._outcomes.get((tenant, model, record.code))
         if outcome is None:
             outcome = self.requests.labels(tenant, model, record.code)
@@ -232,7 +259,7 @@ class RequestMetrics:
         if record.answered:
             child.prompt_tokens.inc(record.prompt_tokens)
             self._worker(record.worker).requests.inc()
-            # What is said of a prompt is said of the worker that computed it.
+            # Figures of a prompt are counted for the worker that computed the prompt.
             worker = self._worker(record.prefill_worker or record.worker)
             if record.prefill_worker is not None:
                 worker.prefills.inc()
@@ -248,7 +275,7 @@ class RequestMetrics:
                 if record.cached_tokens is not None:
                     uncached.inc(record.prompt_tokens - record.cached_tokens)
             if record.cached_tokens is not None:
-                # Unknown is not zero.
+                # Not reported is not zero.
                 error = abs(record.predicted_tokens - record.cached_tokens)
                 for of in (child, worker):
                     of.cached_tokens.inc(record.cached_tokens)
@@ -275,20 +302,20 @@ class RequestMetrics:
             worker = self._workers[name] = _Worker(self, name)
         return worker
 
-    def _told_apart(self, tenant: str, model: str) -> str:
+    def _tenant_label(self, tenant: str, model: str) -> str:
         if (tenant, model) not in self._pairs:
             if len(self._pairs) >= PAIRS_MAX:
-                return OTHERS
+                return OTHER_TENANTS
             self._pairs.add((tenant, model))
         return tenant
 
 
 def class_outcome(record: RequestRecord) -> str:
-    """What came of a service class's target."""
+    """Return the outcome of a request for the target of its service class, as a label value."""
     first, target = record.first_token_seconds, record.ttft_target_seconds
     if first is not None and target is not None:
         return "met" if first <= target else "missed"
-    if record.code in TURNED_AWAY:
+    if record.code in TURNED_AWAY_CODES:
         return "turned_away"
     if record.code == CLIENT_CLOSED:
         return "left"
@@ -296,7 +323,7 @@ def class_outcome(record: RequestRecord) -> str:
 
 
 class _TenantModel:
-    """Bound children of one tenant and model."""
+    """The metric children of one tenant and model."""
 
     def __init__(self, of: RequestMetrics, tenant: str, model: str) -> None:
         self.duration = of.duration.labels(tenant, model)
@@ -312,7 +339,7 @@ class _TenantModel:
 
 
 class _Worker:
-    """Bound children of one worker."""
+    """The metric children of one worker."""
 
     def __init__(self, of: RequestMetrics, worker: str) -> None:
         self.requests = of.worker_requests.labels(worker)

@@ -1,6 +1,7 @@
-"""What the operator page shows: totals since the start and over the last minute, by tenant and by worker.
+"""Totals for the operator page: since the start and over the last minute, by tenant and by worker.
 
-An observer of records. The last minute is kept in one-second buckets, so that memory does not grow with load.
+`Overview` is an observer of request records. The last minute is kept in buckets of one second, so that memory does
+not grow with load.
 """
 
 from collections import defaultdict, deque
@@ -8,27 +9,28 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from gateway.telemetry.record import OK, OTHERS, RequestRecord
+from gateway.telemetry.record import OK, OTHER_TENANTS, RequestRecord
 
 MINUTE_SECONDS = 60
 TENANTS_MAX = 4096
 TTFT_REMEMBERED = 128
-"""Of each tenant and worker, for a median: four kilobytes."""
+"""How many values are kept for each tenant and worker to take a median of: four kilobytes."""
 
 
 @dataclass(slots=True)
-class Totals:
-    """Sums over requests. `refused`: ended by the gateway or the client before a worker had begun to answer."""
+class RequestTotals:
+    """Sums over requests; tokens are those of answered requests."""
 
     requests: int = 0
     errors: int = 0
-    refused: int = 0
+    refused: int = 0  # ended by the gateway or the client before a worker had begun to answer
     prompt_tokens: int = 0
-    cached_tokens: int = 0
-    predicted_tokens: int = 0
+    cached_tokens: int = 0  # as workers reported
+    predicted_tokens: int = 0  # cached tokens that routing expected
     output_tokens: int = 0
 
     def add(self, record: RequestRecord) -> None:
+        """Add one request."""
         self.requests += 1
         self.errors += record.code != OK
         self.refused += not record.answered
@@ -38,29 +40,31 @@ class Totals:
             self.predicted_tokens += record.predicted_tokens
             self.output_tokens += record.output_tokens
 
-    def plus(self, other: "Totals") -> "Totals":
-        return Totals(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
+    def plus(self, other: "RequestTotals") -> "RequestTotals":
+        """Return the sums of both."""
+        return RequestTotals(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
 
     def shown(self) -> dict[str, float | int | None]:
-        """With the hit ratio by tokens; None where no prompt was answered."""
+        """Return the sums as JSON fields, with the hit ratio by tokens (None where no prompt was answered)."""
         ratio = self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
         return {**asdict(self), "hit_ratio": ratio}
 
 
-class Tally:
-    """One tenant or worker: all of it, and its last minute."""
+class Activity:
+    """The requests of one tenant or worker: all of them, and those of the last minute."""
 
     def __init__(self) -> None:
-        self.total = Totals()
-        self._seconds: deque[tuple[int, Totals]] = deque()
+        self.total = RequestTotals()
+        self._seconds: deque[tuple[int, RequestTotals]] = deque()
         self._ttft: deque[float] = deque(maxlen=TTFT_REMEMBERED)
         self._ttft_errors: deque[float] = deque(maxlen=TTFT_REMEMBERED)
 
     def add(self, record: RequestRecord, second: int) -> None:
+        """Add one request that ended in this second."""
         self.total.add(record)
         self._forget(second)
         if not self._seconds or self._seconds[-1][0] != second:
-            self._seconds.append((second, Totals()))
+            self._seconds.append((second, RequestTotals()))
         self._seconds[-1][1].add(record)
         if record.ttft_seconds is not None:
             self._ttft.append(record.ttft_seconds)
@@ -69,8 +73,9 @@ class Tally:
             self._ttft_errors.append(abs(expected - measured) / measured)
 
     def shown(self, second: int) -> dict[str, object]:
+        """Return the totals and medians as JSON fields, as of this second."""
         self._forget(second)
-        minute = Totals()
+        minute = RequestTotals()
         for _, totals in self._seconds:
             minute = minute.plus(totals)
         return {
@@ -86,23 +91,25 @@ class Tally:
 
 
 class Overview:
-    """`clock`: seconds, never backwards."""
+    """The activity of all requests, of each tenant and of each worker; `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.all = Tally()
-        self.tenants: defaultdict[str, Tally] = defaultdict(Tally)
-        self.workers: defaultdict[str, Tally] = defaultdict(Tally)
+        self.all = Activity()
+        self.tenants: defaultdict[str, Activity] = defaultdict(Activity)
+        self.workers: defaultdict[str, Activity] = defaultdict(Activity)
 
     def observe(self, record: RequestRecord) -> None:
+        """Add one request that has ended."""
         second = int(self._clock())
         self.all.add(record, second)
         # Requests without a valid key have no tenant; they count in all, not in a row of their own.
         if record.tenant:
             known = record.tenant in self.tenants or len(self.tenants) < TENANTS_MAX
-            self.tenants[record.tenant if known else OTHERS].add(record, second)
+            self.tenants[record.tenant if known else OTHER_TENANTS].add(record, second)
         if record.worker is not None:
             self.workers[record.worker].add(record, second)
 
-    def shown(self, tally: Tally) -> dict[str, object]:
-        return tally.shown(int(self._clock()))
+    def shown(self, activity: Activity) -> dict[str, object]:
+        """Return the totals and medians of one activity as JSON fields, as of now."""
+        return activity.shown(int(self._clock()))

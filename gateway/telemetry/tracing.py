@@ -1,13 +1,13 @@
-"""One OpenTelemetry trace per sampled request: a server span, a span per step, a client span for the worker.
+"""One OpenTelemetry trace per sampled request: a server span, a span per step, and a client span for the worker.
 
     chat llama-3.1-8b                                    SERVER, child of the caller's span if it sent one
       +- authenticate   +- receive   +- tokenise   +- reserve   +- route | queue
       +- worker                                          CLIENT; its id went out in `traceparent`
            +- first_byte   +- relay
 
-Ids are drawn when the request begins, so that the worker can join the trace; spans are made from the record when it
-has ended. A request that nobody traces costs nothing. Names follow OpenTelemetry's GenAI conventions
-(repository open-telemetry/semantic-conventions-genai, all "Development"); they stand in one place, here.
+Ids are drawn when the request begins, so that the worker can join the trace; spans are made from the record when
+the request has ended. A request without a trace costs nothing. Names follow OpenTelemetry's GenAI conventions
+(repository open-telemetry/semantic-conventions-genai, all "Development"); all of them stand in this file.
 """
 
 import re
@@ -36,7 +36,10 @@ _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]
 
 
 class Tracing:
-    """`processor` gets finished spans; None: nothing is sampled here, but traces still pass through."""
+    """Makes spans of finished requests and hands them to `processor`.
+
+    With None nothing is sampled here, but traces of callers pass through to workers.
+    """
 
     def __init__(
         self, *, processor: SpanProcessor | None, sample_ratio: float, random: Random, version: str
@@ -48,7 +51,7 @@ class Tracing:
         self._scope = InstrumentationScope("radixgate", version)
 
     def begin(self, traceparent: str | None) -> Trace | None:
-        """Joins the caller's trace, whose sampling decision holds, or starts one; None where nobody traces."""
+        """Join the caller's trace and follow its sampling decision, or start a trace; None if there is neither."""
         if traceparent is None and not self._sample_ratio:
             return None
         found = _TRACEPARENT.match(traceparent) if traceparent is not None else None
@@ -68,7 +71,7 @@ class Tracing:
         )
 
     def observe(self, record: RequestRecord) -> None:
-        """Turns a finished request into spans."""
+        """Turn a finished request into spans."""
         trace = record.trace
         if trace is None or not trace.sampled or self._processor is None:
             return
@@ -95,7 +98,7 @@ class Tracing:
             self._processor.on_end(span)
 
     def close(self) -> None:
-        """Sends what is left. Blocks for as long as the exporter takes, at most its own timeout."""
+        """Export the remaining spans; block for as long as the exporter takes, at most its own timeout."""
         if self._processor is not None:
             self._processor.shutdown()
 
@@ -125,8 +128,8 @@ class Tracing:
         )
 
 
-def batching(exporter: SpanExporter) -> BatchSpanProcessor:
-    """Exports spans in the background; beyond the queue's bound they are dropped."""
+def batch_processor(exporter: SpanExporter) -> BatchSpanProcessor:
+    """Return a processor that exports spans in the background, and drops spans when its queue is full."""
     return BatchSpanProcessor(exporter, max_queue_size=SPANS_QUEUED_MAX)
 
 

@@ -24,7 +24,7 @@ from gateway.database.database import DatabaseDown
 from gateway.domain.errors import GatewayError
 from gateway.fleet.worker import Worker
 from gateway.process.multiprocess import GatewayProcess
-from gateway.telemetry.exposition import exposition
+from gateway.telemetry.exposition import expose_in_slices
 from gateway.web.metrics_merge import merged, texts_of_others
 from gateway.web.middleware.error_middleware import Handler, boundary
 from gateway.web.openai import inference_requests
@@ -62,7 +62,7 @@ def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Applic
         accept = http.headers.get("Accept", "")
         encode, content_type = choose_encoder(accept)
         asking = asyncio.create_task(texts_of_others(one, accept))
-        own = b"".join([text async for text in exposition(gateway.registry, encode)])
+        own = b"".join([text async for text in expose_in_slices(gateway.registry, encode)])
         texts = {one.number: own, **await asking}
         text = await asyncio.to_thread(merged, texts)
         return web.Response(body=text, headers={"content-type": content_type})
@@ -72,7 +72,7 @@ def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Applic
         response, whole = web.StreamResponse(headers={"content-type": content_type}), False
         await response.prepare(http)
         try:
-            async with aclosing(exposition(gateway.registry, encode)) as slices:
+            async with aclosing(expose_in_slices(gateway.registry, encode)) as slices:
                 async for text in slices:
                     await response.write(text)
             whole = True

@@ -12,9 +12,9 @@ from gateway.dispatch.placement import Placed
 from gateway.dispatch.reservations import Reservations
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
-from gateway.kv_index.feed import Feed
 from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.worker_feeds import Feed
 from gateway.ledger.ledger import Ledger
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.quotas.escrow import Escrow
@@ -111,49 +111,63 @@ def gauges(
 
     return (
         Gauge(
-            name="worker_health", text="1 for the worker's state.", labels=("worker", "state"), read=health
+            name="worker_health",
+            text="Health of the worker: 1 for its present state, 0 for the other states.",
+            labels=("worker", "state"),
+            read=health,
         ),
-        worker("worker_streams", "Requests under way, from this gateway.", lambda w: w.load.streams),
+        worker(
+            "worker_streams", "Requests of this gateway that the worker is serving.", lambda w: w.load.streams
+        ),
         worker(
             "worker_queued_tokens",
-            "Estimated uncached prompt tokens that were sent and have not brought a first token.",
+            "Estimated uncached prompt tokens of requests that the worker has not sent a first token for.",
             lambda w: w.load.tokens_queued,
         ),
-        worker("worker_kv_tokens", "Tokens of requests under way.", lambda w: w.load.kv_tokens),
+        worker(
+            "worker_kv_tokens",
+            "Tokens in KV memory of the requests that the worker is serving, by estimate.",
+            lambda w: w.load.kv_tokens,
+        ),
         worker(
             "worker_load_heard",
-            "1: its load feed says how busy it is; 0: it is asked, or does not tell.",
+            "Source of the worker's load: 1 if its load feed is heard, 0 if it is probed or not known.",
             lambda w: w.load.is_heard,
         ),
-        worker("worker_failures", "Requests that it did not answer.", lambda w: w.failures, counter=True),
+        worker(
+            "worker_failures",
+            "Requests that the worker failed to answer.",
+            lambda w: w.failures,
+            counter=True,
+        ),
         worker(
             "worker_circuit_open",
-            "1: it gets no requests, as too many of them failed, though its probes are fine.",
+            "Circuit of the worker: 1 if it is open (too many requests failed, though probes succeed), else 0.",
             lambda w: w.health.open,
         ),
         single(
             "retries",
-            "Requests that were sent to one more worker, as another had brought no first byte.",
+            "Retries of requests on another worker, after an attempt without a first byte.",
             lambda: reservations.retries.spent,
             counter=True,
         ),
         single(
             "retries_refused",
-            "Requests that were not, as too many had been of late (`requests.retries`).",
+            "Retries refused by the retry budget (`requests.retries`).",
             lambda: reservations.retries.refused,
             counter=True,
         ),
         Gauge(
             name="hedges",
-            text="Requests sent to a second worker for want of a first byte: it `won`, `lost`, or `failed`, or the "
-            "client `left`.",
+            text="Hedged requests (sent to a second worker as the first was late), by outcome of the second: "
+            "`won`, `lost`, `failed`, or `left` by the client.",
             labels=("outcome",),
             read=lambda: [((name,), float(reservations.hedging.outcomes[name])) for name in OUTCOMES],
             counter=True,
         ),
         Gauge(
             name="provider_resting",
-            text="1: it is asked for nothing, since it said that it is full (429).",
+            text="Backoff of the provider: 1 while it gets no requests after it answered 429, else 0.",
             labels=("worker",),
             read=lambda: [
                 ((w.id,), float(w.rests_until > fleet.now())) for w in fleet if w.provider is not None
@@ -161,7 +175,7 @@ def gauges(
         ),
         Gauge(
             name="provider_limited",
-            text="Requests that did not go there for one of its limits.",
+            text="Requests not sent to the provider because one of its limits was reached.",
             labels=("worker",),
             read=lambda: [
                 ((w.id,), float(reservations.allowances.refused[w.id]))
@@ -170,215 +184,274 @@ def gauges(
             ],
             counter=True,
         ),
-        worker("worker_circuit_openings", "How often that happened.", lambda w: w.openings, counter=True),
+        worker(
+            "worker_circuit_openings",
+            "Openings of the worker's circuit.",
+            lambda w: w.openings,
+            counter=True,
+        ),
         worker(
             "worker_step_seconds",
-            "Learnt gap between the tokens of a stream.",
+            "Learnt seconds between the tokens of a stream on the worker.",
             lambda w: w.speed.step_ms / 1000,
         ),
         worker(
             "worker_prefill_seconds_per_token",
-            "Learnt prefill time of an uncached token.",
+            "Learnt seconds of prefill per uncached prompt token on the worker.",
             lambda w: w.speed.ms_per_token / 1000,
         ),
-        shadow("shadow_compared", "Requests that the shadow policy ranked too.", lambda s: s.compared),
-        shadow("shadow_differed", "Of these, where it chose another worker.", lambda s: s.differed),
-        shadow("shadow_failures", "Rankings that the shadow policy failed at.", lambda s: s.failures),
+        shadow("shadow_compared", "Requests that the shadow policy ranked.", lambda s: s.compared),
+        shadow(
+            "shadow_differed",
+            "Requests for which the shadow policy chose another worker than the policy.",
+            lambda s: s.differed,
+        ),
+        shadow("shadow_failures", "Rankings at which the shadow policy failed.", lambda s: s.failures),
         shadow(
             "shadow_regret_seconds",
-            "What its choices would have cost more, in predicted time to the first token.",
+            "Seconds of predicted time to first token that the shadow policy's choices would have added.",
             lambda s: s.regret_seconds,
         ),
         shadow(
             "shadow_gain_seconds",
-            "What its choices would have cost less, in predicted time to the first token.",
+            "Seconds of predicted time to first token that the shadow policy's choices would have saved.",
             lambda s: s.gain_seconds,
         ),
         Gauge(
             name="waiting_requests",
-            text="Requests in the waiting room.",
+            text="Requests in the waiting room, by model and service class.",
             labels=("model", "class"),
             read=waiting,
         ),
         queue("waiting_tokens", "Uncached prompt tokens in the waiting room.", lambda room: room.tokens),
         queue(
             "queue_drain_units_per_second",
-            "Cost units that got their turn, over the last half minute.",
+            "Cost units per second that left the waiting room for a worker, over the last half minute.",
             lambda room: room.drained_per_second(),
         ),
         queue(
             "queue_evenness",
-            "Jain's index of what tenants that wait have received over their weights; 1 is even.",
+            "Jain's fairness index of service per weight among waiting tenants; 1 is perfectly fair.",
             lambda room: room.evenness(),
         ),
         single(
             "preemptions",
-            "Batch requests that gave up their place before a first token.",
+            "Batch requests that gave up their placement before a first token, for a request of another class.",
             lambda: reservations.preemptible.count,
             counter=True,
         ),
         single(
             "queue_shared",
-            "1: all gateways give turns together, in Redis; 0: this one alone.",
+            "Mode of the queue: 1 if all gateways share one order in Redis, 0 if this gateway orders alone.",
             lambda: reservations.queue.shared,
         ),
-        single(
-            "queue_gateways", "Gateways that live, this one included.", lambda: reservations.queue.gateways
+        single("queue_gateways", "Live gateways, this one included.", lambda: reservations.queue.gateways),
+        feed(
+            "worker_events",
+            "Batches of KV events received from the worker.",
+            lambda f: f.batches,
+            counter=True,
         ),
-        feed("worker_events", "Batches of KV events heard.", lambda f: f.batches, counter=True),
-        feed("worker_events_lag_seconds", "Age of the last batch when it came.", lambda f: f.lag_seconds),
-        feed("worker_events_gaps", "Batches missed at first.", lambda f: f.subscriber.gaps, counter=True),
+        feed(
+            "worker_events_lag_seconds",
+            "Age in seconds of the worker's last batch of KV events on arrival.",
+            lambda f: f.lag_seconds,
+        ),
+        feed(
+            "worker_events_gaps",
+            "Gaps in the worker's KV events for which a replay was asked.",
+            lambda f: f.subscriber.gaps,
+            counter=True,
+        ),
         worker(
             "worker_events_uncertain",
-            "1: some of its events were missed, or were before anybody listened; as the writer says.",
+            "Completeness of the worker's KV events: 1 if some were missed or preceded the subscription, else 0.",
             lambda w: bool(feeds.known(w.id) & Known.UNCERTAIN),
         ),
         worker(
             "worker_events_role",
-            "2: this gateway writes what the worker publishes; 1: it follows, and would write next; 0: neither.",
+            "Role of this gateway for the worker's KV events: 2 if it writes them, 1 if it follows as "
+            "the next writer, 0 if neither.",
             lambda w: feeds.role(w.id),
         ),
         worker(
             "worker_credit_ratio",
-            "Share of the blocks known of it that routing counts on; below 1 where that is in doubt.",
+            "Share of the worker's indexed blocks that routing counts on; below 1 after contradicting reports.",
             lambda w: feeds.credits.of(w.id),
         ),
         feed(
-            "worker_events_lost", "Gaps in its events that nobody can fill.", lambda f: f.losses, counter=True
+            "worker_events_lost",
+            "Gaps in the worker's KV events that no replay could fill.",
+            lambda f: f.losses,
+            counter=True,
         ),
-        feed("worker_pages", "Pages that the worker says it holds.", lambda f: len(f.follower)),
+        feed("worker_pages", "KV pages that the worker reports to hold.", lambda f: len(f.follower)),
         single("leases", "Quota leases held by this gateway.", lambda: len(reservations.leases)),
-        single("tasks", "Tasks of the event loop.", lambda: len(asyncio.all_tasks())),
-        single("redis_up", "1: quotas are shared; 0: this gateway decides alone.", lambda: not quotas.away),
-        single("quota_local_decisions", "Made without Redis.", lambda: quotas.local_decisions, counter=True),
+        single("tasks", "Tasks on the event loop of this gateway.", lambda: len(asyncio.all_tasks())),
+        single(
+            "redis_up",
+            "Redis for quotas: 1 if it answers and quotas are shared, 0 if this gateway decides alone.",
+            lambda: not quotas.away,
+        ),
+        single(
+            "quota_local_decisions",
+            "Quota decisions that this gateway made without Redis.",
+            lambda: quotas.local_decisions,
+            counter=True,
+        ),
         single(
             "quota_escrow",
-            "Requests whose quota was there when they came.",
+            "Requests charged to quota that this gateway had reserved in advance.",
             lambda: escrow.taken,
             counter=True,
         ),
         Gauge(
             name="quota_alerts",
-            text="Limits of which as much was used as they ask to be told of, by the gateway that told it.",
+            text="Alerts sent by this gateway for limits whose usage reached an alert threshold.",
             labels=("scope", "limit"),
             read=of_limits(lambda: quotas.events.alerts),
             counter=True,
         ),
         Gauge(
             name="quota_shadow_refusals",
-            text="Requests that a limit in mode `shadow` would have refused.",
+            text="Requests that a limit in `shadow` mode would have refused.",
             labels=("scope", "limit"),
             read=of_limits(lambda: quotas.events.shadows),
             counter=True,
         ),
         single(
-            "database_up", "1: tenants follow the database, or there is none; 0: it is away.", database_up
+            "database_up",
+            "Database of tenants: 1 if it answers or there is none, 0 if it does not answer.",
+            database_up,
         ),
         Gauge(
             name="token_issuer_up",
-            text="1: the keys of an issuer of tokens are known as they are; 0: they could not be read of late.",
+            text="Token issuer: 1 if its keys could be read at the last attempt, else 0.",
             labels=("issuer",),
             read=of_issuers(lambda issuer: issuer.state == "known"),
         ),
         Gauge(
             name="token_issuer_fresh",
-            text="1: its tokens can be checked; 0: its keys are not known, or not of late, and they get a 503.",
+            text="Keys of the token issuer: 1 if fresh enough to verify its tokens, 0 if its tokens get a 503.",
             labels=("issuer",),
             read=of_issuers(lambda issuer: issuer.fresh),
         ),
         single(
             "keys",
-            "API keys in memory, where there is a database.",
+            "API keys of the database in this gateway's memory.",
             lambda: database.keys if database is not None else 0,
         ),
         single(
             "usage_journal_bytes",
-            "What the usage journal holds that is not in the database.",
+            "Bytes of the usage journal that are not in the database yet.",
             lambda: ledger.journal.bytes if ledger is not None else 0,
         ),
         single(
             "usage_shipped",
-            "Requests that the database has from this gateway's journal.",
+            "Requests shipped from this gateway's usage journal to the database.",
             lambda: ledger.shipper.shipped if ledger is not None else 0,
             counter=True,
         ),
         single(
             "usage_dropped",
-            "Requests that the full journal had no room for: they are not accounted for.",
+            "Requests missing from the accounts because the usage journal was full.",
             lambda: ledger.journal.dropped if ledger is not None else 0,
             counter=True,
         ),
         single(
             "webhooks_delivered",
-            "Events that webhooks have taken.",
+            "Events that webhooks accepted.",
             lambda: ledger.webhooks.delivered if ledger is not None else 0,
             counter=True,
         ),
         single(
             "webhooks_failed",
-            "Attempts that they have not; each event is tried again.",
+            "Failed attempts to deliver an event to a webhook; the event is tried again.",
             lambda: ledger.webhooks.failed if ledger is not None else 0,
             counter=True,
         ),
         single(
             "access_log_dropped",
-            "Lines of the access log that were not written: too many waited, or the file could not be written.",
+            "Lines missing from the access log because too many waited or the file could not be written.",
             lambda: access_log.dropped if access_log is not None else 0,
             counter=True,
         ),
-        single("batches_running", "Batches that this gateway works on.", lambda: batches.batches),
-        single("batch_rows_running", "Requests of batches under way.", lambda: batches.rows),
-        single("batch_rows", "Requests of batches that have a result.", lambda: batches.done, counter=True),
-        single("batch_rows_failed", "Of these, those that failed.", lambda: batches.failed, counter=True),
+        single("batches_running", "Batches that this gateway is running.", lambda: batches.batches),
+        single("batch_rows_running", "Rows of batches that this gateway is running.", lambda: batches.rows),
+        single(
+            "batch_rows",
+            "Rows of batches that ended on this gateway, with an answer or an error.",
+            lambda: batches.done,
+            counter=True,
+        ),
+        single(
+            "batch_rows_failed",
+            "Rows of batches that ended on this gateway with an error.",
+            lambda: batches.failed,
+            counter=True,
+        ),
         single(
             "batch_rows_tried_again",
-            "Requests of batches that were refused or failed, and came back.",
-            lambda: batches.again,
+            "Retries of batch rows after a refusal or a failure.",
+            lambda: batches.retried,
             counter=True,
         ),
         single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),
         single(
             "index_memory_bytes",
-            "Memory that this process's copy of the index takes, about.",
+            "Approximate bytes of memory that this process's copy of the prefix index takes.",
             lambda: index.memory_bytes,
         ),
         Gauge(
             name="index_group_blocks",
-            text="Blocks in the prefix index by isolation group, of the thousand that have most.",
+            text="Blocks in the prefix index by isolation group, for the thousand largest groups.",
             labels=("group",),
             read=group_blocks,
         ),
         single(
             "index_unrecorded",
-            "Paths that were not recorded: their tenant has its `cache_blocks_max`.",
+            "Prompts not recorded in the prefix index because their tenant had reached `cache_blocks_max`.",
             lambda: reservations.shares.unrecorded,
             counter=True,
         ),
         single("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.copy.nodes)),
         single(
             "index_predictions",
-            "Predictions under way, of all gateways.",
+            "Predictions in the prefix index of what workers are about to cache, of all gateways.",
             lambda: index.index.copy.predictions,
         ),
         single(
-            "index_up", "1: the copy of the index follows Redis; 0: it stands still.", lambda: index.reader.up
+            "index_up",
+            "Copy of the prefix index: 1 if it follows Redis, 0 if it stands still.",
+            lambda: index.reader.up,
         ),
         single(
-            "index_keeper", "1: this gateway keeps the index within its bounds.", lambda: index.keeper.keeping
+            "index_keeper",
+            "Maintenance of the prefix index: 1 if this gateway keeps it within its bounds, else 0.",
+            lambda: index.keeper.keeping,
         ),
         single(
-            "index_gaps", "Changes that were missed and read again.", lambda: index.reader.gaps, counter=True
+            "index_gaps",
+            "Gaps in the changes of the prefix index, whose shard was read again.",
+            lambda: index.reader.gaps,
+            counter=True,
         ),
         single(
-            "index_snapshots", "Shards that were read whole.", lambda: index.reader.snapshots, counter=True
+            "index_snapshots",
+            "Shards of the prefix index that were read completely.",
+            lambda: index.reader.snapshots,
+            counter=True,
         ),
         single(
             "index_corrections",
-            "Answers whose worker had cached less than the index knew; it was cut back.",
+            "Corrections of the prefix index after a worker reported fewer cached tokens than indexed.",
             lambda: index.index.corrections,
             counter=True,
         ),
         single(
-            "index_refused", "Changes that Redis did not take.", lambda: index.index.refused, counter=True
+            "index_refused",
+            "Changes of the prefix index that Redis refused.",
+            lambda: index.index.refused,
+            counter=True,
         ),
     )

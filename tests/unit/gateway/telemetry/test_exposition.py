@@ -7,9 +7,10 @@ import pytest
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
-from gateway.telemetry.exposition import exposition
+from gateway.telemetry.exposition import expose_in_slices
 from gateway.telemetry.metrics import RequestMetrics
-from gateway.telemetry.record import Progress, PromptDetails, Usage
+from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.telemetry.record import Progress
 from tests.fakes.clock import FakeClock
 
 
@@ -27,10 +28,10 @@ def progress(clock, **state):
 
 
 def sent(made, reason, predicted_tokens):
-    made.sent_to(
+    made.assign_worker(
         "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
     )
-    made.goes_out()
+    made.mark_dispatched()
 
 
 def answered(clock):
@@ -43,11 +44,11 @@ def answered(clock):
     clock.advance(0.4)
     made.mark("first_byte")
     made.answered = True
-    made.output(1)
+    made.output_sent(1)
     clock.advance(0.5)
-    made.output(5)
+    made.output_sent(5)
     made.mark("relay")
-    made.usage = Usage(
+    made.usage = TokenUsage(
         prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
     )
     return made
@@ -70,7 +71,7 @@ async def test_a_scrape_of_many_tenants_lets_others_have_their_turns(clock, acce
     waiting = asyncio.create_task(others())
     await asyncio.sleep(0)
     encode, _ = choose_encoder(accepts)
-    slices = [text async for text in exposition(registry, encode)]
+    slices = [text async for text in expose_in_slices(registry, encode)]
     text = b"".join(slices)
     waiting.cancel()
     assert text == encode(registry)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from gateway.telemetry.logs import Redacting, redacted
+from gateway.telemetry.logs import RedactingFormatter, redacted
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_secrets_in_tracebacks_are_blotted_out_too():
         record = logging.LogRecord(
             "x", logging.ERROR, "", 1, "failed", (), (type(err), err, err.__traceback__)
         )
-    assert "A" * 20 not in Redacting("%(message)s").format(record)
+    assert "A" * 20 not in RedactingFormatter("%(message)s").format(record)

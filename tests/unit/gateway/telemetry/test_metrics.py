@@ -8,7 +8,8 @@ from gateway.telemetry import metrics as telemetry_metrics
 from gateway.telemetry import overview as telemetry_overview
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.record import Progress, PromptDetails, Usage
+from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.telemetry.record import Progress
 from tests.fakes.clock import FakeClock
 
 
@@ -26,10 +27,10 @@ def progress(clock, **state):
 
 
 def sent(made, reason, predicted_tokens):
-    made.sent_to(
+    made.assign_worker(
         "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
     )
-    made.goes_out()
+    made.mark_dispatched()
 
 
 def answered(clock):
@@ -42,11 +43,11 @@ def answered(clock):
     clock.advance(0.4)
     made.mark("first_byte")
     made.answered = True
-    made.output(1)
+    made.output_sent(1)
     clock.advance(0.5)
-    made.output(5)
+    made.output_sent(5)
     made.mark("relay")
-    made.usage = Usage(
+    made.usage = TokenUsage(
         prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
     )
     return made
@@ -76,7 +77,7 @@ def test_metrics_count_what_happened(clock):
     assert b"radixgate_time_per_output_token_seconds_bucket" in generate_latest(registry)
     # An answer that does not report them is no answer without any.
     silent = answered(clock)
-    silent.usage = Usage(prompt_tokens=64, completion_tokens=1)
+    silent.usage = TokenUsage(prompt_tokens=64, completion_tokens=1)
     metrics.observe(silent.record())
     assert value("prompt_tokens_total", tenant="acme", model="m") == 128
     assert value("worker_predicted_cached_tokens_total", worker="w0") == 48

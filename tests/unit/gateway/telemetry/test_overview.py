@@ -5,7 +5,8 @@ import json
 import pytest
 
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.record import Progress, PromptDetails, Usage
+from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.telemetry.record import Progress
 from tests.fakes.clock import FakeClock
 
 
@@ -23,10 +24,10 @@ def progress(clock, **state):
 
 
 def sent(made, reason, predicted_tokens):
-    made.sent_to(
+    made.assign_worker(
         "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
     )
-    made.goes_out()
+    made.mark_dispatched()
 
 
 def answered(clock):
@@ -39,11 +40,11 @@ def answered(clock):
     clock.advance(0.4)
     made.mark("first_byte")
     made.answered = True
-    made.output(1)
+    made.output_sent(1)
     clock.advance(0.5)
-    made.output(5)
+    made.output_sent(5)
     made.mark("relay")
-    made.usage = Usage(
+    made.usage = TokenUsage(
         prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
     )
     return made

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.telemetry.record import CLIENT_CLOSED, Progress, PromptDetails, Usage
+from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.telemetry.record import CLIENT_CLOSED, Progress
 from tests.fakes.clock import FakeClock
 
 
@@ -22,10 +23,10 @@ def progress(clock, **state):
 
 
 def sent(made, reason, predicted_tokens):
-    made.sent_to(
+    made.assign_worker(
         "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
     )
-    made.goes_out()
+    made.mark_dispatched()
 
 
 def answered(clock):
@@ -38,11 +39,11 @@ def answered(clock):
     clock.advance(0.4)
     made.mark("first_byte")
     made.answered = True
-    made.output(1)
+    made.output_sent(1)
     clock.advance(0.5)
-    made.output(5)
+    made.output_sent(5)
     made.mark("relay")
-    made.usage = Usage(
+    made.usage = TokenUsage(
         prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
     )
     return made
@@ -75,8 +76,8 @@ def test_time_in_the_queue_is_no_work_of_the_gateway(clock):
 
 def test_a_cut_stream_counts_its_frames_and_unknown_is_not_zero(clock):
     made = progress(clock, prompt_tokens=60, answered=True)
-    made.output(3)
-    made.ended(CLIENT_CLOSED, 499)
+    made.output_sent(3)
+    made.fail(CLIENT_CLOSED, 499)
     record = made.record()
     assert (record.output_tokens, record.prompt_tokens, record.cached_tokens) == (3, 60, None)
     assert (record.code, record.status) == ("client_closed", 499)

@@ -7,7 +7,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.telemetry.record import Progress, PromptDetails, Usage
+from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.telemetry.record import Progress
 from gateway.telemetry.tracing import Tracing
 from tests.fakes.clock import FakeClock
 
@@ -28,10 +29,10 @@ def progress(clock, **state):
 
 
 def sent(made, reason, predicted_tokens):
-    made.sent_to(
+    made.assign_worker(
         "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
     )
-    made.goes_out()
+    made.mark_dispatched()
 
 
 def answered(clock):
@@ -44,11 +45,11 @@ def answered(clock):
     clock.advance(0.4)
     made.mark("first_byte")
     made.answered = True
-    made.output(1)
+    made.output_sent(1)
     clock.advance(0.5)
-    made.output(5)
+    made.output_sent(5)
     made.mark("relay")
-    made.usage = Usage(
+    made.usage = TokenUsage(
         prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
     )
     return made
@@ -113,6 +114,6 @@ def test_without_an_exporter_traces_still_pass_through():
 
 def test_a_failed_request_is_an_error_span_with_its_code(clock):
     made = progress(clock)
-    made.ended("no_worker", 503)
+    made.fail("no_worker", 503)
     _, spans = spans_of(made, None)
     assert (spans[0].status.status_code, spans[0].attributes["error.type"]) == (StatusCode.ERROR, "no_worker")
