@@ -1,4 +1,5 @@
-"""Floor 2: decisions only. Pure, synchronous, no clock, no I/O.
+"""Decisions of the gateway as pure, synchronous code: no clock, no I/O, no randomness of its own.
 
-Read in this order: routing/protocol, routing/cost, queueing/protocol, admission, windows, registry.
+Read in this order: routing/protocol, routing/cost, queueing/protocol, admission/dispatch_window,
+admission/limit_windows, registry.
 """

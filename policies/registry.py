@@ -1,8 +1,8 @@
-"""Names to policies: the built-in ones, and those that other packages bring by entry point.
+"""The registry of policies by name: the built-in ones, and those that other packages bring by entry point.
 
-A package adds a policy with an entry point in the group `radixgate.routing_policies`,
-`radixgate.queue_policies` (across tenants) or `radixgate.queue_orders` (inside one) that names its class. Nothing
-registers by being imported.
+A package adds a policy with an entry point that names its class, in the group `radixgate.routing_policies`,
+`radixgate.queue_policies` (the order across tenants) or `radixgate.queue_orders` (the order inside one tenant).
+No policy registers itself by being imported.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ from policies.queueing.tenant_order.fcfs import Fcfs
 from policies.queueing.tenant_order.hrrn import Hrrn
 from policies.queueing.tenant_order.longest_prefix import LongestPrefix
 from policies.queueing.vtc import Vtc
-from policies.routing.checked_policy import held
+from policies.routing.checked_policy import checked
 from policies.routing.chwbl import Chwbl
-from policies.routing.cost import Cost
+from policies.routing.cost import CostPolicy
 from policies.routing.least_work import LeastWork
-from policies.routing.lmetric import Product
+from policies.routing.lmetric import LmetricPolicy
 from policies.routing.p2c import PowerOfTwo
 from policies.routing.protocol import PolicyOptions, RoutingPolicy
 from policies.routing.round_robin import RoundRobin
-from policies.routing.session import Session
+from policies.routing.session import SessionPolicy
 
 ROUTING_GROUP = "radixgate.routing_policies"
 QUEUE_GROUP = "radixgate.queue_policies"
@@ -41,9 +41,9 @@ BUILT_IN_ROUTING: tuple[type[Any], ...] = (
     LeastWork,
     PowerOfTwo,
     Chwbl,
-    Product,
-    Cost,
-    Session,
+    LmetricPolicy,
+    CostPolicy,
+    SessionPolicy,
 )
 BUILT_IN_QUEUEING: tuple[type[Any], ...] = (Fifo, Priority, Sfq, Vtc, Dlpm)
 BUILT_IN_ORDERS: tuple[type[Any], ...] = (Fcfs, Edf, Hrrn, LongestPrefix)
@@ -54,11 +54,14 @@ Options = TypeVar("Options", PolicyOptions, QueueOptions)
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be had: unknown, registered twice, not to be loaded, or given wrong options."""
+    """A policy cannot be used: its name is unknown or registered twice, or its class or its options are invalid."""
 
 
 class OptionsInvalid(PolicyError):
-    """Options that the policy does not take: `message` is msgspec's, about a tree of `options_type`."""
+    """A policy does not take these options.
+
+    `message` is msgspec's, with the path of what is wrong in a tree of `options_type`.
+    """
 
     def __init__(self, name: str, message: str, options_type: type[msgspec.Struct]) -> None:
         super().__init__(f"options of {name}: {message}")
@@ -67,35 +70,42 @@ class OptionsInvalid(PolicyError):
 
 
 def routing_policy(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
-    """The routing policy of that name, with its options checked; numbers may come as text.
+    """Return the routing policy of that name, with its options checked; numbers may come as text.
 
-    One of another package is held to its promise: it raises PromiseBroken, and nothing else.
+    A policy of another package comes wrapped in CheckedPolicy, and raises nothing but PolicyContractBroken. Raises
+    PolicyError.
     """
     found = _named(name, BUILT_IN_ROUTING, ROUTING_GROUP, "options_type", "rank")
     policy: RoutingPolicy = _made(name, found, options)
-    return policy if found in BUILT_IN_ROUTING else held(policy)
+    return policy if found in BUILT_IN_ROUTING else checked(policy)
 
 
 def queue_policy(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> QueuePolicy:
-    """The queue policy across tenants of that name, with its options checked."""
+    """Return the queue policy (the order across tenants) of that name, with its options checked.
+
+    Raises PolicyError.
+    """
     found = _named(name, BUILT_IN_QUEUEING, QUEUE_GROUP, "options_type", "next")
     return cast(QueuePolicy, _made(name, found, options))
 
 
 def tenant_order(name: str) -> TenantOrder:
-    """The order inside a tenant of that name."""
+    """Return the tenant order (the order inside one tenant) of that name. Raises PolicyError."""
     return cast(TenantOrder, _named(name, BUILT_IN_ORDERS, ORDER_GROUP, "first")())
 
 
 def routing_names() -> list[str]:
+    """Return the names of all routing policies, sorted."""
     return sorted(_all(BUILT_IN_ROUTING, ROUTING_GROUP))
 
 
 def queue_names() -> list[str]:
+    """Return the names of all queue policies, sorted."""
     return sorted(_all(BUILT_IN_QUEUEING, QUEUE_GROUP))
 
 
 def order_names() -> list[str]:
+    """Return the names of all tenant orders, sorted."""
     return sorted(_all(BUILT_IN_ORDERS, ORDER_GROUP))
 
 
@@ -115,7 +125,7 @@ def _typed(name: str, options: Mapping[str, Any], kind: type[Options]) -> Option
 
 
 def _named(name: str, built_in: tuple[type[Any], ...], group: str, *has: str) -> type[Any]:
-    """`has`: what makes a class a policy of this group, beside its name."""
+    """Return the class of that name. `has` are the attributes that a class of this group needs beside its name."""
     known = _all(built_in, group)
     if name not in known:
         raise PolicyError(f"there is no policy {name!r}; there are {', '.join(sorted(known))}")
@@ -124,7 +134,10 @@ def _named(name: str, built_in: tuple[type[Any], ...], group: str, *has: str) ->
 
 
 def _all(built_in: tuple[type[Any], ...], group: str) -> dict[str, type[Any] | EntryPoint]:
-    """Nothing is loaded: a package that is broken is a matter of those who ask for its policy."""
+    """Return what is registered in a group by name.
+
+    Entry points are not loaded here: a broken package is an error only where its own policy is asked for.
+    """
     known: dict[str, type[Any] | EntryPoint] = {policy.name: policy for policy in built_in}
     for point in entry_points(group=group):
         if point.name in known:
@@ -134,13 +147,13 @@ def _all(built_in: tuple[type[Any], ...], group: str) -> dict[str, type[Any] | E
 
 
 def _loaded(point: EntryPoint, has: tuple[str, ...]) -> type[Any]:
-    told = f"policy {point.name!r} ({point.value})"
+    policy = f"policy {point.name!r} ({point.value})"
     try:
         found = point.load()
     except Exception as err:
-        raise PolicyError(f"{told} cannot be loaded: {type(err).__name__}: {err}") from err
+        raise PolicyError(f"{policy} cannot be loaded: {type(err).__name__}: {err}") from err
     if not isinstance(found, type):
-        raise PolicyError(f"{told} is not a class")
+        raise PolicyError(f"{policy} is not a class")
     if lacking := [name for name in ("name", *has) if not hasattr(found, name)]:
-        raise PolicyError(f"{told} has no {', '.join(lacking)}")
+        raise PolicyError(f"{policy} has no {', '.join(lacking)}")
     return found

@@ -1,11 +1,14 @@
-"""Service classes: how soon a first token is wanted, and what becomes of a request that cannot have it.
+"""Service classes of requests: the target for the first token, and what happens when it cannot be kept.
 
-    voice    150 ms   somebody is speaking          code     200 ms   somebody is typing
-    chat     500 ms   somebody is reading           batch   2000 ms   nobody waits for it
+    class    TTFT target    for
+    voice         150 ms    a person in a conversation
+    code          200 ms    a person who is typing (completion in an editor)
+    chat          500 ms    a person who is reading
+    batch        2000 ms    work that no person waits for
 
-A class is of a request, its plan says which ones a tenant may have. Inside a tenant the more urgent class goes
-first; across tenants it changes nothing (policy `priority` apart), for everybody would call himself urgent. Batch
-work is the exception: it gets what the others leave.
+Each request has a class; the tenant's plan says which classes it may ask for. Inside a tenant the more urgent class
+goes first. Across tenants the class changes nothing (policy `priority` apart), for otherwise every tenant would
+call its requests urgent. Batch work is the exception: it gets what the other classes leave.
 """
 
 from typing import Literal
@@ -13,25 +16,30 @@ from typing import Literal
 import msgspec
 
 Late = Literal["wait", "next", "demote", "reject"]
+"""What happens to a request whose first token cannot be expected within its target.
+
+wait    it waits its turn all the same
+next    it goes to the first candidate that can keep the target, if any can; else it waits
+demote  it becomes a batch request, if no candidate can keep the target
+reject  it is turned away, if no candidate can keep the target
+"""
 
 
 class ServiceClass(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One class. `level`: 0 is the most urgent. `background`: it goes when nobody else waits.
-
-    `late`, where no first token can be expected within `ttft_seconds`:
-      wait     it waits its turn all the same
-      next     it goes to the first choice that can keep the target, if any can; else it waits
-      demote   it becomes a batch request, if no choice can keep it
-      reject   it is turned away, if no choice can keep it
-    `sheds`: its waiting is kept short while a queue stands; see shed_after_seconds.
-    """
+    """One service class."""
 
     name: str
     level: int
+    """Urgency; 0 is the most urgent."""
     ttft_seconds: float
+    """Target for the time to the first token."""
     late: Late = "wait"
+    """What happens when the target cannot be kept."""
     sheds: bool = False
+    """Whether requests that wait too long in a standing queue are turned away; see
+    policies.admission.waiting_room.shed_after_seconds."""
     background: bool = False
+    """Whether requests of this class go only when no request of another class waits."""
 
 
 VOICE = ServiceClass(name="voice", level=0, ttft_seconds=0.15, late="reject", sheds=True)

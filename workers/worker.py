@@ -1,4 +1,4 @@
-"""A worker as the rest of the house sees it: its health, its load, and what it can do, at one moment."""
+"""A worker as routing and dispatch see it at one moment: its health, its load, its speed, and what it can do."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from radix_cache.match import WorkerId
 
 
 class Health(StrEnum):
-    """States of a worker; health.py has the table of moves between them."""
+    """The health state of a worker; workers/probing/health.py has the table of transitions."""
 
     UP = "up"
     SUSPECT = "suspect"
@@ -17,57 +17,56 @@ class Health(StrEnum):
 
 
 class Role(StrEnum):
-    """What a worker does of a request: all of it, or its prompt or its answer alone."""
+    """What a worker does of a request: all of it, or only the prompt (prefill) or only the answer (decode)."""
 
     BOTH = "both"
     PREFILL = "prefill"
     DECODE = "decode"
 
 
-class Half(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker that is one half of a pair. Halves of one `kind` can hand over to each other.
-
-    `alone`: a decode worker can compute a prompt itself. `several`: also a request of several answers, or one that
-    is answered with something of the prompt, can be split.
-    """
+class DisaggregationProfile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a worker takes part in disaggregated serving, as the prefill or the decode half of a pair."""
 
     role: Role
+    """PREFILL or DECODE."""
     kind: str
-    alone: bool
-    several: bool
+    """Kind of the worker; a prefill worker can hand over to decode workers of the same kind."""
+    serves_alone: bool
+    """Whether a decode worker of this kind can compute a prompt itself."""
+    splits_multiple: bool
+    """Whether a request of several answers, or one whose answer includes something of the prompt, can be split."""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How fast a worker computes, as measured from its answers.
-
-    `ms_per_token`: prefill time of one uncached token. `fixed_ms`: what every request costs besides.
-    `step_ms`: the gap between tokens of a running stream.
-    """
+    """How fast a worker computes, as measured from its answers."""
 
     ms_per_token: float = 0.1
+    """Prefill time of one uncached token."""
     fixed_ms: float = 20.0
+    """What every request costs besides its tokens."""
     step_ms: float = 20.0
+    """Time between two tokens of a running stream."""
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One worker at one moment.
-
-    `tokens_queued`: estimated uncached prompt tokens that were sent and have not brought a first token.
-    `tokens_computed`: how many of them it has computed by now, as far as one can tell from the time that has
-    passed. `streams`: requests under way. `kv_tokens`: prompt and expected output tokens of all of them.
-    `kv_tokens_max`: room for KV, None where it does not tell. `chunk_tokens`: its prefill budget a step.
-    `age_seconds`: since it joined, came back or started anew; None: so long ago that it does not matter. `half`:
-    None where it serves whole requests.
-    """
+    """The state of one worker at one moment, as a routing policy sees it."""
 
     id: WorkerId
     health: Health = Health.UP
     tokens_queued: int = 0
+    """Estimated uncached prompt tokens that were sent and have not brought a first token."""
     tokens_computed: int = 0
+    """How many of the queued tokens are computed by now, estimated from the time that has passed."""
     streams: int = 0
+    """Requests under way."""
     kv_tokens: int = 0
+    """Prompt and expected output tokens of all requests under way."""
     kv_tokens_max: int | None = None
+    """Tokens that fit into the KV cache; None if the worker does not say."""
     chunk_tokens: int = 8192
+    """Prefill tokens that the worker computes in one step (its chunk budget)."""
     speed: Speed = Speed()
-    half: Half | None = None
+    disaggregation: DisaggregationProfile | None = None
+    """Its half of a prefill/decode pair; None for a worker that serves whole requests."""
     age_seconds: float | None = None
+    """Time since the worker joined, came back or restarted; None: so long ago that it does not matter."""

@@ -77,9 +77,9 @@ class Legs:
     def told(self, leg: Leg) -> None:
         """The account of the request names the worker that answers, or is to."""
         placed = leg.placed
-        self._progress.sent_to(
+        self._progress.assign_worker(
             placed.worker.id,
-            at=placed.since,
+            dispatched_at=placed.since,
             by_shadow=self._by_shadow and not placed.outside,
             reason=placed.route.reason,
             predicted_tokens=placed.route.matched_tokens,

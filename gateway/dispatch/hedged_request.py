@@ -140,13 +140,13 @@ class Second:
     async def _leg(self, first: Leg, opening: Opening) -> Leg | None:
         """A place for the same request, sent once more; None if there is none, or too many are sent again."""
         by = self._by
-        placed = await self._turn.besides(first.placed) if by.retries.left(by.clock()) else None
+        placed = await self._turn.besides(first.placed) if by.retries.remaining(by.clock()) else None
         if placed is None:
             return None
         if opening.task.done():
             by.leave(placed, 0.0)  # The first was just in time.
             return None
-        by.retries.spend(by.clock())
+        by.retries.try_spend(by.clock())
         self._progress.mark("hedge")
         self._sent = True
         return self._legs.sent(placed)

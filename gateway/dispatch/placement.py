@@ -1,84 +1,171 @@
-"""A place that was given, and what bounds the giving."""
+"""A placement: the worker chosen for one request, and what was reserved on it."""
 
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import msgspec
 
-from gateway.dispatch.pairs import Through
+from gateway.dispatch.pairs import PairLoadShare, pair
+from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
-from gateway.fleet.loads import Place
-from gateway.fleet.ranks import RankPlace
+from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.loads import LoadShare
+from gateway.fleet.ranks import RankPlace, Ranks
 from gateway.fleet.worker import Worker
+from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.store import SharedTicket
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
-from gateway.telemetry.record import PromptDetails, Usage
-from policies.queueing.cost_weights import CostWeights
+from gateway.domain.token_usage import PromptDetails, TokenUsage
 from policies.routing.protocol import Route
-from policies.service_class import BATCH, ServiceClass
 from radix_cache.match import WorkerId
+from workers.adapter import WorkerAnswer, WorkerCall
 from workers.adapters.disaggregation import Pair
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A place that was given: where, why, and since when. `shared`: its name among all gateways' places.
+class Upstream(Protocol):
+    """What a request is sent to: a worker's adapter, or a prefill/decode pair of workers."""
 
-    `worker`: who answers; `computes`: who computes the prompt, mostly the same, and else `answering` is the name of
-    the answer's own place there. `through`: whom to call. `rank`: whose cache it is to find, among several at who
-    computes. `allowance`: what is held of a provider's own limits.
-    """
+    def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
+        """Send the call; see WorkerAdapter.stream."""
+        ...
 
-    worker: Worker
-    computes: Worker
-    through: Through
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker chosen for one request, and what was reserved on it."""
+
     route: Route
-    place: Place
-    shared: SharedTicket
-    answering: SharedTicket | None = None
+    """The routing decision, with its reason and the prompt tokens that it expects to be cached."""
+    worker: Worker
+    """The worker that answers."""
+    prefill_worker: Worker
+    """The worker that computes the prompt; the same one unless the request is split between a pair."""
+    upstream: Upstream
+    load_share: LoadShare
+    ticket: SharedTicket
+    """The placement's name among all gateways."""
+    decode_ticket: SharedTicket | None = None
+    """Of a pair, the name of what is reserved on the decode worker."""
     rank: RankPlace | None = None
-    allowance: Lease | None = None
+    """The data-parallel rank that computes the prompt, where the prefill worker has several."""
+    provider_lease: Lease | None = None
+    """What is reserved of the limits of an outside provider."""
     tokens_ahead: int
-    since: float
+    """Uncached prompt tokens to compute until the first token: those already queued, and its own."""
+    placed_at: float
+    """Seconds on the monotonic clock."""
 
     @property
-    def outside(self) -> bool:
-        """Is it a provider that has the request?"""
+    def at_provider(self) -> bool:
+        """Whether the request went to an outside provider."""
         return self.worker.provider is not None
 
     @property
     def holders(self) -> tuple[WorkerId, ...]:
-        """Who has the prompt's KV in a prefix cache once it is computed."""
-        if self.computes is self.worker:
+        """The workers that hold the prompt's KV in a prefix cache once it is computed."""
+        if self.prefill_worker is self.worker:
             return (self.worker.id,)
         half = self.worker.half
         keeps = half is not None and half.alone
-        return (self.computes.id, self.worker.id) if keeps else (self.computes.id,)
+        return (self.prefill_worker.id, self.worker.id) if keeps else (self.prefill_worker.id,)
 
     def prices(self, model: Model) -> Prices | None:
-        """Of who answers."""
+        """Return the prices that the answering worker charges for the model; None where it costs nothing."""
         provider = self.worker.provider
         return provider.prices_of(model) if provider is not None else model.prices
 
-    def cached(self, usage: Usage | None) -> Usage | None:
-        """What the worker that answers reports, less the tokens that it only was handed over."""
-        if usage is None or not isinstance(self.through, Pair):
+    def usage_of_pair(self, usage: TokenUsage | None) -> TokenUsage | None:
+        """Return the usage that the worker reports; of a pair, without the tokens that were handed over to it."""
+        if usage is None or self.prefill_worker is self.worker or not isinstance(self.upstream, Pair):
             return usage
-        details = PromptDetails(self.through.cached(usage.cached_tokens))
+        details = PromptDetails(self.upstream.cached(usage.cached_tokens))
         return msgspec.structs.replace(usage, prompt_tokens_details=details)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """`release_window_tokens`: see policies/admission. `attempts_max`: workers tried before the first byte.
+class Placements:
+    """Makes placements, and ends them: reserves and frees load on workers, ranks and in the shared queue."""
 
-    `batch`: what others are demoted to. `background`: batch work has queues of its own, behind all others; a policy
-    that knows classes itself needs none. `preempts`, `hold`: see settings.
-    """
+    def __init__(self, fleet: Fleet, queue: SharedQueue, ranks: Ranks) -> None:
+        self._fleet = fleet
+        self._queue = queue
+        self._ranks = ranks
 
-    release_window_tokens: int
-    costs: CostWeights
-    attempts_max: int
-    batch: ServiceClass = BATCH
-    background: bool = True
-    preempts: bool = False
-    hold: float | None = None
+    def place(
+        self,
+        ctx: RequestContext,
+        prompt: PromptBlocks,
+        route: Route,
+        *,
+        uncached_tokens: int,
+        ticket: SharedTicket,
+        session: int | None,
+        now: float,
+        provider_lease: Lease | None = None,
+    ) -> Placement:
+        """Reserve what the request takes on the route's workers; `uncached_tokens` of its prompt are computed there.
+
+        `session`: equal for the requests of one conversation. `now`: seconds on the monotonic clock.
+        """
+        worker = prefill_worker = self._fleet[route.worker]
+        if route.prefill_worker is not None:
+            prefill_worker = self._fleet[route.prefill_worker]
+        load = prefill_worker.load
+        tokens_ahead = uncached_tokens
+        if queued := load.tokens_queued + load.others.tokens_queued:
+            tokens_ahead += queued - load.computed(prefill_worker.learnt.speed)
+        rank = None
+        if prefill_worker.report.ranks > 1:
+            rank = self._ranks.enter(prefill_worker.id, prefill_worker.ranks, prompt, session)
+        decode_ticket, upstream, share = None, worker.adapter, None
+        if prefill_worker is not worker:
+            decode_ticket = self._queue.second_ticket(ticket)
+            self._queue.hold(decode_ticket, worker.id, 0)
+            upstream = pair(prefill_worker, worker, ctx, rank.number if rank is not None else session)
+            share = PairLoadShare(
+                load,
+                worker.load,
+                uncached_tokens=uncached_tokens,
+                prompt_tokens=prompt.prompt_tokens,
+                kv_tokens=ticket.kv_tokens,
+            )
+        return Placement(
+            route=route,
+            worker=worker,
+            prefill_worker=prefill_worker,
+            upstream=upstream,
+            load_share=share or LoadShare(load, uncached_tokens=uncached_tokens, kv_tokens=ticket.kv_tokens),
+            ticket=ticket,
+            decode_ticket=decode_ticket,
+            rank=rank,
+            provider_lease=provider_lease,
+            tokens_ahead=tokens_ahead,
+            placed_at=now,
+        )
+
+    def first_token(self, placement: Placement) -> None:
+        """Free the prompt's share of the worker's prefill queue: the prompt is computed."""
+        placement.load_share.first_token()
+        if placement.rank is not None:
+            placement.rank.first_token()
+        self._queue.first_token(placement.ticket)
+
+    def end(self, placement: Placement, cost_change: float) -> bool:
+        """Free everything that was reserved; see SharedQueue.leave for the result."""
+        placement.load_share.end()
+        if placement.rank is not None:
+            placement.rank.leave()
+        known_elsewhere = self._queue.leave(placement.ticket, cost_change)
+        if placement.decode_ticket is not None:
+            self._queue.leave(placement.decode_ticket, 0.0)
+        return known_elsewhere
+
+
+def prefill_worker_of(route: Route) -> WorkerId:
+    """Return the worker whose window the prompt takes on this route."""
+    return route.prefill_worker or route.worker
+
+
+def in_fleet(fleet: Fleet, route: Route) -> bool:
+    """Return whether the workers of the route are still in the fleet."""
+    return route.worker in fleet and prefill_worker_of(route) in fleet

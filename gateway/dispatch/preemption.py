@@ -1,99 +1,95 @@
-"""Batch requests that may have to give up their place, as long as nothing has come from there.
+"""Batch requests that may have to give up their placement while they wait for their first byte.
 
-A worker that is hung up on stops; the batch request waits for another turn, and its charge is taken back. Of a pair
-the room is the prefill worker's, and both are hung up on. Whoever needs the room may wait at another gateway; see
-gateway/queueing/shared/preemption_requests.py.
+The gateway hangs up on the worker, which stops; the batch request waits for another turn, and its charge is taken
+back. Of a prefill/decode pair the room is the prefill worker's, and both workers are hung up on. The request that
+needs the room may wait at another gateway; see gateway/queueing/shared/preemption_requests.py.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
-from gateway.dispatch.placement import Placed
+from gateway.dispatch.placement import Placement
 from gateway.queueing.shared.preemption_requests import Need
 from policies.admission.dispatch_window import fits_window
 
-TIMES_MAX = 3
-"""Of one request: then it keeps its place."""
+PREEMPTIONS_MAX = 3
+"""Preemptions of one request: then it keeps its placement."""
+
+Answer = TypeVar("Answer")
 
 
 class Preempted(Exception):
-    """Somebody else needs its place more; nothing has come from there yet."""
+    """Another request needs the placement more, and no byte of an answer has come yet."""
 
 
-class Attempt:
-    """One request on its way to a first byte. `times`: so often it has given way already."""
+class PreemptibleAttempt:
+    """A batch request that waits for the first byte of its worker's answer, and can be cut off until then."""
 
-    def __init__(self) -> None:
-        self.times = 0
-        self._limit: asyncio.Timeout | None = None
+    __slots__ = ("_timeout", "placement")
 
-    @asynccontextmanager
-    async def until_first_byte(self, placed: Placed, among: "Preemptible") -> AsyncIterator[None]:
-        """Raises Preempted."""
-        self._limit = limit = asyncio.timeout(None)
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self._timeout = asyncio.timeout(None)
+
+    async def first_byte(self, opening: Awaitable[Answer]) -> Answer:
+        """Return what `opening` brings. Raises Preempted if the attempt is cut off before."""
         try:
-            async with limit:
-                among.put(self, placed)
-                yield
+            async with self._timeout as timeout:
+                answer = await opening
+                if not timeout.expired():
+                    timeout.reschedule(None)  # It was to be cut off in this very moment: the room is there now.
+                return answer
         except TimeoutError:
-            if not limit.expired():
+            if not self._timeout.expired():
                 raise
-            self.times += 1
-            among.count += 1
             raise Preempted from None
-        finally:
-            among.drop(self)
-            self._limit = None
 
-    def give_way(self) -> None:
-        assert self._limit is not None
-        self._limit.reschedule(asyncio.get_running_loop().time())
-
-    def stay(self) -> None:
-        """Its first byte has come, perhaps in the moment in which it was to give way: the room is there then."""
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(None)
+    def cut_off(self) -> None:
+        """Hang up on the worker."""
+        self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
-class Preemptible:
-    """All of them, in the order in which they were sent. `count`: how many have given way."""
+class Preemption:
+    """The batch requests that wait for a first byte, in the order in which they were sent."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._placed: dict[Attempt, Placed] = {}
+        """How many requests have been preempted."""
+        self._attempts: dict[PreemptibleAttempt, None] = {}
 
-    def put(self, attempt: Attempt, placed: Placed) -> None:
-        self._placed[attempt] = placed
+    def add(self, attempt: PreemptibleAttempt) -> None:
+        """Let this attempt be cut off from now on."""
+        self._attempts[attempt] = None
 
-    def drop(self, attempt: Attempt) -> bool:
-        """Was it there?"""
-        return self._placed.pop(attempt, None) is not None
+    def remove(self, attempt: PreemptibleAttempt) -> None:
+        """Do not cut this attempt off any more. Removing it twice has no effect."""
+        self._attempts.pop(attempt, None)
 
     def can_make_room(self, needs: Sequence[Need], window_tokens: int) -> bool:
-        """Would that be enough for one of these?"""
-        return bool(self._enough_for(needs, window_tokens))
+        """Return whether cutting attempts off would make enough room for one of these needs."""
+        return bool(self._enough_for_any(needs, window_tokens))
 
     def make_room(self, needs: Sequence[Need], window_tokens: int) -> bool:
-        """Takes places back, the last ones first, so that a request fits at its best worker, if that is enough."""
-        given = self._enough_for(needs, window_tokens)
-        for attempt in given:
-            self.drop(attempt)
-            attempt.give_way()
-        return bool(given)
+        """Cut attempts off, the last ones first, so that the first need that can be met is met; False if none can."""
+        attempts = self._enough_for_any(needs, window_tokens)
+        for attempt in attempts:
+            self.remove(attempt)
+            attempt.cut_off()
+        return bool(attempts)
 
-    def _enough_for(self, needs: Sequence[Need], window_tokens: int) -> list[Attempt]:
-        return next((given for need in needs if (given := self._enough(need, window_tokens))), [])
+    def _enough_for_any(self, needs: Sequence[Need], window_tokens: int) -> list[PreemptibleAttempt]:
+        return next((found for need in needs if (found := self._enough_for(need, window_tokens))), [])
 
-    def _enough(self, need: Need, window_tokens: int) -> list[Attempt]:
-        there = [item for item in self._placed.items() if item[1].computes.id == need.worker]
-        given: list[Attempt] = []
+    def _enough_for(self, need: Need, window_tokens: int) -> list[PreemptibleAttempt]:
+        there = [each for each in self._attempts if each.placement.prefill_worker.id == need.worker]
+        found: list[PreemptibleAttempt] = []
         if not there:
-            return given
-        queued = max(need.queued, there[0][1].computes.load.all_tokens_queued)
-        for attempt, placed in reversed(there):
+            return found
+        queued = max(need.queued, there[0].placement.prefill_worker.load.all_tokens_queued)
+        for attempt in reversed(there):
             if fits_window(queued, need.tokens, window_tokens):
                 break
-            given.append(attempt)
-            queued -= placed.place.tokens_computing
-        return given if fits_window(queued, need.tokens, window_tokens) else []
+            found.append(attempt)
+            queued -= attempt.placement.load_share.tokens_computing
+        return found if fits_window(queued, need.tokens, window_tokens) else []

@@ -1,19 +1,19 @@
-"""Where a request goes that no worker here takes: to a provider, if its tenant consents.
+"""Where a request goes that no worker of ours takes: to an outside provider, if its tenant consents.
 
-    waits for a worker of ours  --too long, refused, nobody up-->  the cheapest provider that is up
-    our workers failed at it, before the first byte  ----------->  the same
-    the provider says that it is full (429, Retry-After)  ------>  it rests; the next one, or a turn here
-    at a limit of the provider's  ------------------------------>  the next one, or a turn here; asked again later
+    waits for a worker  --too long, refused, no worker up------>  the cheapest provider that is up
+    workers failed at it before the first byte  ------------->  the same
+    the provider says that it is full (429, Retry-After)  --->  it rests; the next provider, or a turn here
+    at a limit of the provider's  --------------------------->  the next provider, or a turn here; asked again later
 
-A provider is never ranked beside our own workers: nothing of it is in the index, and no policy could say what it
-costs in milliseconds. Batch work, which can wait, goes there only where nobody here serves its model.
+A provider is never ranked beside our own workers: nothing of its cache is in the index, and no policy could say what
+it costs in milliseconds. Batch work can wait, and goes there only where no worker serves its model.
 """
 
 from collections.abc import Collection
 from math import inf
 
-from gateway.dispatch.provider_quota import Allowances
-from gateway.domain.context import RequestContext
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, TargetMissed, TenantQueueFull
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
@@ -22,106 +22,100 @@ from policies.routing.protocol import Route
 from radix_cache.match import WorkerId
 
 AT_LIMIT_SECONDS = 1.0
+"""The shortest time after which a provider that was at a limit is asked again."""
 
 REFUSALS = (NoWorker, Overloaded, TenantQueueFull, AdmissionTimeout, TargetMissed)
-"""What a request would be told for want of room here."""
+"""What a request is refused with for want of room here."""
 
 
-class GoesOver(Exception):
-    """It has waited long enough for a worker of ours."""
-
-    code = "waited"
+class OverflowDue(Exception):
+    """The request has waited long enough for a worker of ours, and goes to a provider."""
 
 
-class Overflow:
-    """Of one request. `allowances`: what providers' limits leave."""
+class ProviderOverflow:
+    """Chooses an outside provider for a request that no worker of ours takes."""
 
-    def __init__(
-        self,
-        ctx: RequestContext,
-        fleet: Fleet,
-        allowances: Allowances,
-        *,
-        prompt_tokens: int,
-        output_tokens: int,
-    ) -> None:
-        self._ctx = ctx
+    def __init__(self, fleet: Fleet, quota: ProviderQuota) -> None:
         self._fleet = fleet
-        self._allowances = allowances
-        self._full_until: dict[WorkerId, float] = {}
-        self._prompt_tokens = prompt_tokens
-        self._output_tokens = output_tokens
+        self._quota = quota
 
-    def routes(self, why: str, without: Collection[WorkerId] = ()) -> list[Route]:
-        """Providers that may get it now, the cheapest first; none where its tenant has not consented."""
-        return [_route(worker, why) for worker in self._cheapest_first(without)]
+    def routes(self, request: PendingRequest, why: str, without: Collection[WorkerId] = ()) -> list[Route]:
+        """Return the providers that may get the request now, cheapest first; none without the tenant's consent."""
+        return [_route(worker, why) for worker in self._cheapest_first(request, without)]
 
-    async def taken(self, why: str, without: Collection[WorkerId] = ()) -> tuple[Route, Lease] | None:
-        """The first of these that has room within its limits, and what is held of them."""
-        for worker in self._cheapest_first(without):
-            if worker not in self._able():
+    async def take(
+        self, request: PendingRequest, why: str, without: Collection[WorkerId] = ()
+    ) -> tuple[Route, Lease] | None:
+        """Reserve at the first of these providers that has room within its limits."""
+        for worker in self._cheapest_first(request, without):
+            if worker not in self._able(request):
                 continue
-            decision = await self._allowances.take(self._ctx, worker, self._prompt_tokens)
+            decision = await self._quota.reserve(request.ctx, worker, request.prompt.prompt_tokens)
             if isinstance(decision, Refusal):
-                self._full_until[worker.id] = self._again_at(decision.retry_after_seconds)
+                full_until = self._ask_again_at(request, decision.retry_after_seconds)
+                request.provider_full_until[worker.id] = full_until
                 continue
-            if worker in self._able():
+            if worker in self._able(request):
                 return _route(worker, why), decision
-            self._allowances.give_back(decision)  # It has left, or rests, since Redis was asked.
+            self._quota.release(decision)  # The provider left, or rests, since Redis was asked.
         return None
 
-    def after_seconds(self, ttft_seconds: float) -> float | None:
-        """How long it waits for a worker of ours, where its class wants a first token so soon; None: for good."""
-        return min((_after(worker, ttft_seconds) for worker in self._able()), default=None)
-
-    def goes_over_at(
-        self, arrived_at: float, ttft_seconds: float, without: Collection[WorkerId] = ()
+    def overflows_at(
+        self, request: PendingRequest, arrived_at: float, without: Collection[WorkerId] = ()
     ) -> float | None:
-        """When one that came then has waited long enough, and a provider may have room; None: it waits for good."""
+        """Return when the request has waited long enough for a worker, and a provider may have room; None: never."""
+        ttft_seconds = request.service_class.ttft_seconds
         moments = (
-            max(arrived_at + _after(worker, ttft_seconds), self._back_at(worker))
-            for worker in self._able(resting=True)
+            max(arrived_at + _after_seconds(worker, ttft_seconds), self._back_at(request, worker))
+            for worker in self._able(request, resting=True)
             if worker.id not in without
         )
         return min(moments, default=None)
 
-    def back_in_seconds(self, without: Collection[WorkerId] = ()) -> float | None:
-        """Until the first of those that rest, or are at a limit, may be asked again; None where none is."""
-        away = (self._back_at(w) - self._fleet.now() for w in self._able(resting=True) if w.id not in without)
+    def back_in_seconds(self, request: PendingRequest, without: Collection[WorkerId] = ()) -> float | None:
+        """Return the seconds until a provider that rests or is at a limit may be asked again; None if none is."""
+        away = (
+            self._back_at(request, worker) - self._fleet.now()
+            for worker in self._able(request, resting=True)
+            if worker.id not in without
+        )
         return min((seconds for seconds in away if 0 < seconds < inf), default=None)
 
-    def _cheapest_first(self, without: Collection[WorkerId]) -> list[Worker]:
-        able = [worker for worker in self._able() if worker.id not in without]
-        return sorted(able, key=lambda worker: (self._spend(worker), worker.load.streams))
+    def _cheapest_first(self, request: PendingRequest, without: Collection[WorkerId]) -> list[Worker]:
+        able = [worker for worker in self._able(request) if worker.id not in without]
+        return sorted(able, key=lambda worker: (_spend_max(request, worker), worker.load.streams))
 
-    def _back_at(self, worker: Worker) -> float:
-        return max(worker.rests_until, self._full_until.get(worker.id, -inf))
+    def _back_at(self, request: PendingRequest, worker: Worker) -> float:
+        return max(worker.rests_until, request.provider_full_until.get(worker.id, -inf))
 
-    def _again_at(self, retry_after_seconds: float | None) -> float:
-        """When to ask a provider again that is at a limit: seldom, as each time costs a call to Redis."""
+    def _ask_again_at(self, request: PendingRequest, retry_after_seconds: float | None) -> float:
+        """Return when to ask a provider at a limit again: seldom, as each time costs a call to Redis."""
         if retry_after_seconds is None:
             return inf
         now = self._fleet.now()
-        return now + max(AT_LIMIT_SECONDS, retry_after_seconds, now - self._ctx.received_at)
+        return now + max(AT_LIMIT_SECONDS, retry_after_seconds, now - request.ctx.received_at)
 
-    def _able(self, *, resting: bool = False) -> list[Worker]:
-        request = self._ctx.request
-        if not self._ctx.tenant.overflows or not (request.generates or request.form is not None):
+    def _able(self, request: PendingRequest, *, resting: bool = False) -> list[Worker]:
+        asked = request.ctx.request
+        if not request.ctx.tenant.overflows or not (asked.generates or asked.form is not None):
             return []
-        return self._fleet.providers(self._ctx.model.name, resting=resting)
+        return self._fleet.providers(request.ctx.model.name, resting=resting)
 
-    def _spend(self, worker: Worker) -> int:
-        """What it costs there at most."""
-        prices = worker.provider.prices_of(self._ctx.model) if worker.provider is not None else None
-        if prices is None:
-            return 0
-        return prices.cost_at_most(prompt_tokens=self._prompt_tokens, output_tokens=self._output_tokens)
+
+def _spend_max(request: PendingRequest, worker: Worker) -> int:
+    """Return the most that the request can cost at the provider, in millionths of the currency."""
+    prices = worker.provider.prices_of(request.ctx.model) if worker.provider is not None else None
+    if prices is None:
+        return 0
+    return prices.cost_at_most(
+        prompt_tokens=request.prompt.prompt_tokens, output_tokens=request.output_tokens
+    )
 
 
 def _route(worker: Worker, why: str) -> Route:
     return Route(worker=worker.id, cost_ms=0.0, matched_tokens=0, reason=f"overflow to a provider: {why}")
 
 
-def _after(worker: Worker, ttft_seconds: float) -> float:
+def _after_seconds(worker: Worker, ttft_seconds: float) -> float:
     assert worker.provider is not None
     return ttft_seconds if worker.provider.after_seconds is None else worker.provider.after_seconds

@@ -115,7 +115,7 @@ class Reservations:
         Raises QuotaExceeded, BudgetExhausted, RequestExceedsLimit, QuotasUnavailable, RepeatRunning, RepeatRefused;
         WorkerError if it was sent to workers of another model before, and may not be sent again.
         """
-        if progress.attempts and not self.retries.spend(self.clock()):
+        if progress.attempts and not self.retries.try_spend(self.clock()):
             raise WorkerError
         lease = await self._reserve(ctx, prompt)
         progress.mark("reserve")
@@ -125,7 +125,7 @@ class Reservations:
         finally:
             held.close()
             cost = costs.used(progress, held.prices)
-            progress.charge(*costs.not_yet_settled(progress.used(), cost, lease.settled))
+            progress.charge(*costs.not_yet_settled(progress.tokens_to_charge(), cost, lease.settled))
             self.leases.end(lease, cost)
             if progress.usage is not None:
                 self.estimates.learn(ctx, progress.output_tokens_used())

@@ -1,9 +1,9 @@
-"""When a request's first token should be there, what can keep that, and what becomes of it if nothing can."""
+"""The time to first token that a request's service class wants: which routes meet it, and what happens if none does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.domain.context import RequestContext
+from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, TargetMissed
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.waiting_room import Patience, WaitingRoom
@@ -13,79 +13,74 @@ from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 
 SAMPLES_MIN = 8
-"""First tokens of a worker before anybody is turned away for what is expected of it."""
-
-
-def uncached_tokens(prompt_tokens: int, route: Route) -> int:
-    """What a prompt would have to have computed on a route; never nothing."""
-    return max(1, prompt_tokens - route.matched_tokens)
+"""First tokens of a worker before a prediction of its TTFT refuses a request."""
 
 
 class Demoted(Exception):
-    """It goes on as a batch request."""
+    """The request goes on as a batch request."""
 
 
-class Target:
-    """`kind`: its service class; demotion changes it."""
+def uncached_tokens(prompt_tokens: int, route: Route) -> int:
+    """Return the prompt tokens that the route's worker has to compute, at least 1."""
+    return max(1, prompt_tokens - route.matched_tokens)
 
-    def __init__(
-        self,
-        ctx: RequestContext,
-        fleet: Fleet,
-        prompt_tokens: int,
-        clock: Callable[[], float],
-    ) -> None:
-        self.kind = ctx.service_class
-        self._ctx = ctx
+
+class TtftTargets:
+    """Holds requests to the TTFT of their service class. `clock`: seconds on the monotonic clock."""
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
         self._fleet = fleet
-        self._prompt_tokens = prompt_tokens
         self._clock = clock
 
-    @property
-    def at(self) -> float:
-        """When the first token should be there."""
-        return self._ctx.received_at + self.kind.ttft_seconds
+    def routes_in_time(self, request: PendingRequest, routes: Ranking) -> Sequence[Route]:
+        """Return the routes that can meet the request's target."""
+        due_at = target_at(request)
+        return [route for route in routes if self._meets(request, route, due_at)]
 
-    def kept_by(self, routes: Ranking) -> list[Route]:
-        """The routes that can keep it."""
-        return [route for route in routes if self._by_then(route, self.at)]
-
-    def check(self, routes: Ranking, room: WaitingRoom[Any], *, demotes: bool = True) -> None:
-        """Raises DeadlinePassed, TargetMissed, Demoted where no route leads to a first token in time."""
-        expires, kind = self._ctx.expires_at, self.kind
+    def check(
+        self, request: PendingRequest, routes: Ranking, room: WaitingRoom[Any], *, demotes: bool = True
+    ) -> None:
+        """Raise DeadlinePassed, TargetMissed or Demoted if no route leads to a first token in time."""
+        service_class, expires_at = request.service_class, request.ctx.expires_at
         if not routes:
             return
-        if expires is not None and not any(self._by_then(route, expires) for route in routes):
+        if expires_at is not None and not any(self._meets(request, route, expires_at) for route in routes):
             raise DeadlinePassed
-        if kind.late not in ("reject", "demote") or (kind.late == "demote" and not demotes):
+        if service_class.late not in ("reject", "demote") or (service_class.late == "demote" and not demotes):
             return
-        if self.kept_by(routes):
+        if self.routes_in_time(request, routes):
             return
-        if kind.late == "demote":
+        if service_class.late == "demote":
             raise Demoted
-        raise TargetMissed(kind.name, room.retry_after(self._ctx.tenant.id))
+        raise TargetMissed(service_class.name, room.retry_after(request.ctx.tenant.id))
 
-    def patience(self, room: WaitingRoom[Any], ticket: Ticket) -> Patience | None:
-        """What ends its waiting, besides the room's own bound."""
-        kind, ends = self.kind, list[Patience]()
-        if self._ctx.expires_at is not None:
-            ends.append(Patience(self._ctx.expires_at, lambda _: DeadlinePassed()))
-        if kind.late == "reject":
-            ends.append(Patience(self.at, lambda retry: TargetMissed(kind.name, retry)))
-        if kind.late == "demote":
-            ends.append(Patience(self.at, lambda _: Demoted()))
-        if kind.sheds:
+    def patience(self, request: PendingRequest, room: WaitingRoom[Any], ticket: Ticket) -> Patience | None:
+        """Return what ends the request's wait besides the bound of its waiting room."""
+        service_class, expires_at = request.service_class, request.ctx.expires_at
+        ends = list[Patience]()
+        if expires_at is not None:
+            ends.append(Patience(expires_at, lambda _: DeadlinePassed()))
+        if service_class.late == "reject":
+            ends.append(Patience(target_at(request), lambda retry: TargetMissed(service_class.name, retry)))
+        if service_class.late == "demote":
+            ends.append(Patience(target_at(request), lambda _: Demoted()))
+        if service_class.sheds:
             since = room.standing_since
-            stands = self._clock() - since if since is not None else 0.0
-            seconds = shed_after_seconds(kind.ttft_seconds, stands)
+            standing = self._clock() - since if since is not None else 0.0
+            seconds = shed_after_seconds(service_class.ttft_seconds, standing)
             ends.append(Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
         return min(ends, key=lambda end: end.until, default=None)
 
-    def _by_then(self, route: Route, moment: float) -> bool:
-        """Can a first token be expected from there by then? Of a worker that is not known yet it can."""
+    def _meets(self, request: PendingRequest, route: Route, due_at: float) -> bool:
+        """Return whether a first token is expected by then; assume it of a worker with few samples."""
         worker = self._fleet[route.prefill_worker or route.worker]
         if worker.learnt.fit.samples < SAMPLES_MIN:
             return True
         ahead = worker.load.all_tokens_queued - worker.load.computed(worker.speed)
-        tokens = ahead + uncached_tokens(self._prompt_tokens, route)
-        return self._clock() + predicted_ttft_ms(worker.speed, tokens) / 1000 <= moment
+        tokens = ahead + uncached_tokens(request.prompt.prompt_tokens, route)
+        return self._clock() + predicted_ttft_ms(worker.speed, tokens) / 1000 <= due_at
+
+
+def target_at(request: PendingRequest) -> float:
+    """Return when the request's first token is due, on the monotonic clock."""
+    return request.ctx.received_at + request.service_class.ttft_seconds

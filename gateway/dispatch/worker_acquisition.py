@@ -1,341 +1,360 @@
-"""One request's way to a place on a worker: ranked, in its turn, wherever turns are given.
+"""How a request gets its placement on a worker: ranked, in its turn, at this gateway or at all of them together.
 
-    alone    rank --- room, and nobody waits ---> place        waiting room: ranked again in its turn
-    shared   rank --- Redis says who and where --> place        ranked again when its turn has come
+    alone    rank --- room, and no request waits ---> placement    waiting room: ranked again in its turn
+    shared   rank --- Redis says when and where ----> placement    ranked again when its turn has come
 
-Where turns are given may change while it waits (gateway/queueing/shared/membership.py): it asks anew, and keeps its number.
-Its service class and its client's own timeout say when it is too late: it is then let go before it costs a prefill.
+Where turns are given may change while a request waits (gateway/queueing/shared/membership.py): it then asks anew,
+and keeps its ticket's number. Its service class and its client's own timeout say when it is too late: the request is
+then let go before it costs a prefill.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
 
-from gateway.dispatch.placement import Placed
-from gateway.dispatch.provider_overflow import REFUSALS, GoesOver, Overflow
-from gateway.dispatch.seats import Parts, computes_at, is_there, seated
-from gateway.dispatch.ttft_target import Demoted, Target, uncached_tokens
-from gateway.domain.context import RequestContext
+from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
+from gateway.dispatch.provider_overflow import REFUSALS, OverflowDue, ProviderOverflow
+from gateway.dispatch.ttft_target import Demoted, TtftTargets, target_at, uncached_tokens
 from gateway.domain.errors import GatewayError, NoWorker, Overloaded
-from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.queueing.shared.keys import queue_of
-from gateway.queueing.shared.local_placements import Placed as SharedPlaced
-from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
+from gateway.fleet.fleet import Fleet
+from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
 from gateway.queueing.shared.store import ROUTES_MAX, SharedRoute, SharedTicket
-from gateway.queueing.waiting_room import Asked, NowhereToGo, Patience, WaitingRoom
+from gateway.queueing.waiting_room import NowhereToGo, Patience, QueuedRequest, WaitingRoom
+from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.quotas.quota import Cost
-from gateway.routing.router import Decision
-from gateway.telemetry.record import Progress
+from gateway.routing.router import Decision, Router
 from policies.admission.dispatch_window import close_enough_to_best, fits_window
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
-from workers.adapter import WorkerUnreachable
 
 
-class Turn:
-    """`tried`: workers that have failed at it; after the first it has had its turn, and takes a place anywhere."""
+class WorkerAcquisition:
+    """Finds a placement for each request. `clock`: seconds on the monotonic clock."""
 
     def __init__(
         self,
-        by: Parts,
-        ctx: RequestContext,
-        prompt: PromptBlocks,
-        progress: Progress,
         *,
-        output_tokens: int,
-        by_shadow: bool,
-        tried: Mapping[WorkerId, WorkerUnreachable],
+        limits: DispatchLimits,
+        fleet: Fleet,
+        router: Router,
+        queue: SharedQueue,
+        rooms: WaitingRooms[Placement],
+        placements: Placements,
+        overflow: ProviderOverflow,
+        preempt: Callable[[Ranking, PendingRequest], None],
+        clock: Callable[[], float],
     ) -> None:
-        self._by = by
-        self._bounds = by.bounds  # It is charged and settled alike, and leaves the queue that it came to.
-        self._ctx = ctx
-        self._prompt = prompt
-        self._progress = progress
-        self._sequence = by.router.arrival(ctx.model.name)
-        self._output_tokens = output_tokens
-        self._by_shadow = by_shadow
-        self._tried = tried
-        self._overflow = Overflow(
-            ctx, by.fleet, by.allowances, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
-        )
-        self._outside: set[WorkerId] = set()
-        self._target = Target(ctx, by.fleet, prompt.prompt_tokens, by.clock)
-        self._ticket: Ticket | None = None
-        self._charged = 0.0
+        """`preempt`: called for a request that waits and may take the placements of batch requests."""
+        self.limits = limits
+        self._fleet = fleet
+        self._router = router
+        self._queue = queue
+        self._rooms = rooms
+        self._placements = placements
+        self._overflow = overflow
+        self._preempt = preempt
+        self._clock = clock
+        self._targets = TtftTargets(fleet, clock)
 
-    @property
-    def background(self) -> bool:
-        """Does everybody else go before it?"""
-        return self._target.kind.background and self._bounds.background
-
-    @property
-    def over(self) -> bool:
-        """Has it had its turn, and workers here failed at it?"""
-        return not self._tried.keys() <= self._outside
-
-    async def come(self) -> Placed:
-        """A place in its turn; at a provider, where its tenant consents and no worker here takes it.
+    async def acquire(self, request: PendingRequest) -> Placement:
+        """Return a placement in the request's turn; at a provider, if its tenant consents and no worker here takes it.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed.
         """
         while True:
             try:
-                return await self._come()
+                return await self._take_turn(request)
             except AskAnew:
                 continue
-            except GoesOver:
-                if (placed := await self.outside("no worker here had room in time")) is not None:
-                    return placed
+            except OverflowDue:
+                placement = await self.at_provider(request, "no worker here had room in time")
+                if placement is not None:
+                    return placement
             except REFUSALS as err:
-                nobody = isinstance(err, NoWorker)
-                may = nobody or not self._target.kind.background
-                if may and (placed := await self.outside(f"{err.code} here")) is not None:
-                    return placed
-                if nobody and (seconds := self._overflow.back_in_seconds(self._tried)) is not None:
+                no_worker = isinstance(err, NoWorker)
+                if no_worker or not request.service_class.background:
+                    placement = await self.at_provider(request, f"{err.code} here")
+                    if placement is not None:
+                        return placement
+                seconds = self._overflow.back_in_seconds(request, request.failed) if no_worker else None
+                if seconds is not None:
                     raise Overloaded(seconds, by_workers=True) from err
                 raise
             except Demoted:
-                if (placed := await self.outside("no worker here in time")) is not None:
-                    return placed
-                self._target.kind, self._ticket = self._bounds.batch, None
+                placement = await self.at_provider(request, "no worker here in time")
+                if placement is not None:
+                    return placement
+                request.demote()
             finally:
-                if self._progress.queued_at is not None:
-                    self._progress.queued_until = self._by.clock()
+                if request.progress.queued_at is not None:
+                    request.progress.queued_until = self._clock()
 
-    async def _come(self) -> Placed:
-        decision = self._ranked()
-        room = self._room()
-        self._target.check(decision.routes, room)
-        ticket = self._ticket = room.ticket(self._asked(decision.routes), self._ticket)
-        placed: Placed | None
-        if self._by.queue.shared:
-            placed = await room.wait_with_all(
-                ticket, partial(self._of_all, ticket, decision), self._patience(room, ticket)
+    async def _take_turn(self, request: PendingRequest) -> Placement:
+        decision = self._rank(request)
+        room = self._rooms.of(request.queue)
+        if request.service_class.late in ("reject", "demote") or request.ctx.expires_at is not None:
+            self._targets.check(request, decision.routes, room)
+        ticket = request.ticket = room.ticket(self._queued(request, decision.routes), request.ticket)
+        placement: Placement | None
+        if self._queue.shared:
+            placement = await room.wait_with_all(
+                ticket,
+                partial(self._turn_of_all, request, ticket, decision),
+                self._patience(request, room, ticket),
             )
         else:
-            placed = room.at_once(ticket, partial(self.seat, decision=decision))
-            if placed is None:
-                self._waits(decision)
+            placement = room.at_once(ticket, partial(self.place_now, request, decision=decision))
+            if placement is None:
+                self._begin_to_wait(request, decision)
                 try:
-                    placed = await room.wait(ticket, self.seat, self._patience(room, ticket))
+                    placement = await room.wait(
+                        ticket, partial(self.place_now, request), self._patience(request, room, ticket)
+                    )
                 finally:
-                    if placed is None:
-                        self._by.room_made()  # Those who stood behind this room may go now.
-        self._charged = ticket.cost
-        return placed
+                    if placement is None:
+                        self._rooms.room_made()  # Requests that stood behind this room may go now.
+        request.charged_units = ticket.cost
+        return placement
 
-    def seat(self, closed: set[WorkerId] | None = None, *, decision: Decision | None = None) -> Placed | None:
-        """Ranks with what is known now and takes the best place that has room; None if none has.
+    def place_now(
+        self,
+        request: PendingRequest,
+        closed: set[WorkerId] | None = None,
+        *,
+        decision: Decision | None = None,
+    ) -> Placement | None:
+        """Rank the request as of now and take the best worker that has room; return None if none has.
 
-        `closed`: workers that somebody waits for who goes before it; those that this one waits for are added.
-
-        After a failure room is not asked for: the request has had its turn.
+        `closed`: workers that requests before this one wait for; the workers that this request waits for are added.
+        After a failure no room is needed: the request has had its turn.
         """
-        by, over = self._by, self.over
+        over = bool(request.failed) and request.had_its_turn
         if decision is None:
-            decision = self._ranked()
+            decision = self._rank(request)
             if not over:
-                self._target.check(decision.routes, self._room(), demotes=False)
+                room = self._rooms.of(request.queue)
+                self._targets.check(request, decision.routes, room, demotes=False)
         if not decision.routes:
             if over:
                 return None
             raise NowhereToGo
-        window = by.queue.share_of(by.bounds.release_window_tokens)
+        hold, least_ms = self.limits.hold, decision.routes[0].cost_ms
+        window = self._queue.share_of(self.limits.release_window_tokens)
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
-            if not (over or close_enough_to_best(route.cost_ms, decision.routes[0].cost_ms, by.bounds.hold)):
+            if not (over or close_enough_to_best(route.cost_ms, least_ms, hold)):
                 break
-            worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
-            free = worker.id not in taken and fits_window(worker.load.all_tokens_queued, uncached, window)
-            if over or free:
-                if not over:
-                    by.router.shadowed(decision)
-                assert self._ticket is not None
-                shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens)
-                by.queue.hold(shared, SharedPlaced(worker.id, uncached))
-                return self._placed(route, uncached, shared)
+            worker = self._fleet[route.prefill_worker or route.worker]
+            uncached = max(1, request.prompt.prompt_tokens - route.matched_tokens)
+            if over or (
+                worker.id not in taken and fits_window(worker.load.all_tokens_queued, uncached, window)
+            ):
+                if not over and self._router.shadow is not None:
+                    self._router.shadowed(decision)
+                return self._place_here(request, route, uncached, self._shared_ticket(request))
             waited_for.append(worker.id)
         taken.update(waited_for)
         return None
 
-    async def besides(self, first: Placed) -> Placed | None:
-        """One more place for the same request, at no cost; None unless there is room that nobody waits for."""
-        by, decision = self._by, self._ranked(without=(first.worker.id, first.computes.id))
-        if by.somebody_waits(self._ctx.model.name):
+    async def second_placement(self, request: PendingRequest, first: Placement) -> Placement | None:
+        """Return one more placement for the same request, at no cost; None unless there is room that none waits for."""
+        decision = self._rank(request, without=(first.worker.id, first.prefill_worker.id))
+        if self._rooms.requests_wait_beside(request.ctx.model.name):
             return None
-        assert self._ticket is not None
-        shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
-        if by.queue.shared:
+        ticket = self._shared_ticket(request, cost=0.0)
+        if self._queue.shared:
             known = dict[WorkerId, Route]()
-            turn = await by.queue.spare(shared, self._shared_routes(decision, known))
-            if turn is not None and not is_there(by.fleet, known[turn.worker]):
-                by.queue.leave(shared, 0.0)
-                turn = None
-            return (
-                self._placed(known[turn.worker], turn.uncached_tokens, shared) if turn is not None else None
-            )
-        window = by.queue.share_of(by.bounds.release_window_tokens)
+            turn = await self._queue.spare(ticket, self._shared_routes(request, decision, known))
+            if turn is None:
+                return None
+            if not in_fleet(self._fleet, known[turn.worker]):
+                self._queue.leave(ticket, 0.0)
+                return None
+            return self._place(request, known[turn.worker], turn.uncached_tokens, ticket)
+        window = self._queue.share_of(self.limits.release_window_tokens)
         for route in decision.routes:
-            worker, uncached = by.fleet[computes_at(route)], self._uncached(route)
+            worker = self._fleet[prefill_worker_of(route)]
+            uncached = uncached_tokens(request.prompt.prompt_tokens, route)
             if fits_window(worker.load.all_tokens_queued, uncached, window):
-                by.queue.hold(shared, SharedPlaced(worker.id, uncached))
-                return self._placed(route, uncached, shared)
+                return self._place_here(request, route, uncached, ticket)
         return None
 
-    async def instead(self, why: str) -> Placed | None:
-        """`outside`, after a failure here. Batch work stays with those who serve its model."""
-        stays = self._target.kind.background and self._by.fleet.serving(self._ctx.model.name)
-        return None if stays else await self.outside(why)
+    async def at_provider_after_failure(self, request: PendingRequest, why: str) -> Placement | None:
+        """Return a placement at a provider after workers here failed; batch work stays with its model's workers."""
+        if request.service_class.background and self._fleet.serving(request.ctx.model.name):
+            return None
+        return await self.at_provider(request, why)
 
-    async def outside(self, why: str) -> Placed | None:
-        """A place at a provider; it takes no turn here. None if none has room, or its tenant does not consent."""
-        taken = await self._overflow.taken(why, self._tried)
+    async def at_provider(self, request: PendingRequest, why: str) -> Placement | None:
+        """Return a placement at a provider, which takes no turn here; None without room or the tenant's consent."""
+        if not request.ctx.tenant.overflows:
+            return None
+        taken = await self._overflow.take(request, why, request.failed)
         if taken is None:
             return None
-        route, allowance = taken
-        self._outside.add(route.worker)
-        by, uncached = self._by, self._uncached(route)
-        if self._ticket is None:
-            self._ticket = self._room().ticket(self._asked(()))
-        shared = by.queue.ticket(self._ticket, self._queue, self._kv_tokens, cost=0.0)
-        by.queue.hold(shared, SharedPlaced(route.worker, uncached))
-        return msgspec.structs.replace(self._placed(route, uncached, shared), allowance=allowance)
+        route, lease = taken
+        request.providers_tried.add(route.worker)
+        uncached = uncached_tokens(request.prompt.prompt_tokens, route)
+        if request.ticket is None:
+            request.ticket = self._rooms.of(request.queue).ticket(self._queued(request, ()))
+        ticket = self._shared_ticket(request, cost=0.0)
+        placement = self._place_here(request, route, uncached, ticket)
+        return msgspec.structs.replace(placement, provider_lease=lease)
 
-    def cost_change(self, used: Cost | None) -> float:
-        """By how many units what was used differs from what it was charged with; it is charged with that now."""
+    def settle(self, request: PendingRequest, used: Cost | None, end: Callable[[float], bool]) -> None:
+        """Charge the request's tenant in the queue with what was used in place of the estimate.
+
+        `end` frees the placement, given the change in cost units, and returns whether other gateways keep the
+        queue's counters; if not, the waiting room here does.
+        """
         units = 0.0
         if used is not None:
-            units = self._bounds.costs.units(
-                uncached_tokens=used.prompt_tokens - (used.cached_tokens or 0),
-                cached_tokens=used.cached_tokens or 0,
+            cached = used.cached_tokens or 0
+            units = request.limits.cost_weights.units(
+                uncached_tokens=used.prompt_tokens - cached,
+                cached_tokens=cached,
                 output_tokens=used.output_tokens,
             )
-        change, self._charged = units - self._charged, units
-        if self._ticket is not None:
-            self._room().used(self._ticket, change)
-        return change
+        change, request.charged_units = units - request.charged_units, units
+        kept_elsewhere = end(change)
+        if request.ticket is not None:
+            self._rooms.of(request.queue).settle(request.ticket, change, counted_elsewhere=kept_elsewhere)
 
-    def settle(self, cost_change: float) -> None:
-        """In the room, where nobody else has to know."""
-        if self._ticket is not None:
-            self._room().settle(self._ticket, cost_change)
-
-    async def _of_all(self, ticket: Ticket, decision: Decision) -> Placed:
-        """The turn that all gateways together give. `decision`: as of this moment."""
-        by, known = self._by, dict[WorkerId, Route]()
-        shared = by.queue.ticket(ticket, self._queue, self._kv_tokens)
+    async def _turn_of_all(self, request: PendingRequest, ticket: Ticket, decision: Decision) -> Placement:
+        """Return a placement in the turn that all gateways together give. `decision`: as of this moment."""
+        known = dict[WorkerId, Route]()
+        shared = self._shared_ticket(request)
         asked = False
 
-        def waits() -> None:
-            self._room().waits(ticket)
-            self._waits(decision)
+        def begin_to_wait() -> None:
+            self._rooms.of(request.queue).waits(ticket)
+            self._begin_to_wait(request, decision)
 
         def routes() -> list[SharedRoute]:
             nonlocal asked, decision
             if asked:
-                decision = self._ranked()
+                decision = self._rank(request)
             asked = True
-            return self._shared_routes(decision, known)
+            return self._shared_routes(request, decision, known)
 
         try:
-            turn = await by.queue.turn(shared, ticket, routes, waits)
+            turn = await self._queue.turn(shared, ticket, routes, begin_to_wait)
         except NoRoute:
-            raise NoWorker(self._ctx.model.name) from None
+            raise NoWorker(request.ctx.model.name) from None
         route = known[turn.worker]
         try:
-            # It was asked for when all of these were there.
-            if not is_there(by.fleet, route):
+            # The turn was asked for when all of these workers were in the fleet.
+            if not in_fleet(self._fleet, route):
                 raise AskAnew
-            left = tuple(each for each in decision.routes if is_there(by.fleet, each))
-            self._target.check(left, self._room())
+            left = tuple(each for each in decision.routes if in_fleet(self._fleet, each))
+            self._targets.check(request, left, self._rooms.of(request.queue))
         except (GatewayError, Demoted, AskAnew):
-            by.queue.leave(shared, -shared.cost)
+            self._queue.leave(shared, -shared.cost)
             raise
-        by.router.shadowed(decision)
-        return self._placed(route, turn.uncached_tokens, shared)
+        self._router.shadowed(decision)
+        return self._place(request, route, turn.uncached_tokens, shared)
 
-    def _ranked(self, without: Collection[WorkerId] = ()) -> Decision:
-        """Where a class would rather go to another choice than be late: those in time only, if there are any."""
-        decision = self._by.router.ranked(
-            self._ctx,
-            self._prompt,
-            sequence=self._sequence,
-            output_tokens=self._output_tokens,
-            without={*self._tried, *without} if without else self._tried,
-            by_shadow=self._by_shadow,
+    def _rank(self, request: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
+        """Rank the workers as of now. A class that prefers another worker to being late gets those in time, if any."""
+        failed = request.failed
+        decision = self._router.ranked(
+            request.ctx,
+            request.prompt,
+            sequence=request.sequence,
+            output_tokens=request.output_tokens,
+            session=request.session,
+            without={*failed, *without} if without else failed,
+            by_shadow=request.by_shadow,
         )
-        if self._target.kind.late == "wait" or self.over:
+        if request.service_class.late == "wait" or (failed and request.had_its_turn):
             return decision
-        routes = self._target.kept_by(decision.routes) or decision.routes
+        routes = self._targets.routes_in_time(request, decision.routes) or decision.routes
         return msgspec.structs.replace(decision, routes=routes)
 
-    @property
-    def _queue(self) -> str:
-        return queue_of(self._ctx.model.name, background=self.background)
-
-    def _room(self) -> WaitingRoom[Placed]:
-        return self._by.room(self._queue)
-
-    def _shared_routes(self, decision: Decision, known: dict[WorkerId, Route]) -> list[SharedRoute]:
-        """In Redis a route is a worker that has room in its window; of two over one worker the better counts."""
-        ranking = {computes_at(route): route for route in reversed(decision.routes)}
+    def _shared_routes(
+        self, request: PendingRequest, decision: Decision, known: dict[WorkerId, Route]
+    ) -> list[SharedRoute]:
+        """Return the routes as Redis knows them: by the worker whose window they take; of two the better counts."""
+        ranking = {prefill_worker_of(route): route for route in reversed(decision.routes)}
         known.update(ranking)
-        return [self._shared_route(ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
+        return [self._shared_route(request, ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
 
-    def _shared_route(self, route: Route) -> SharedRoute:
-        """What it costs there, however many tokens are queued by then."""
-        worker = computes_at(route)
-        queued = self._by.fleet[worker].load.all_tokens_queued
+    def _shared_route(self, request: PendingRequest, route: Route) -> SharedRoute:
+        """Return a route whose cost Redis can compute, however many tokens are queued when the turn is given."""
+        worker = prefill_worker_of(route)
+        queued = self._fleet[worker].load.all_tokens_queued
         return SharedRoute(
             worker,
-            self._uncached(route),
+            uncached_tokens(request.prompt.prompt_tokens, route),
             route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
         )
 
-    def _asked(self, ranking: Ranking) -> Asked:
-        prompt, best = self._prompt, ranking[0] if ranking else None
-        cached = min(best.matched_tokens, prompt.prompt_tokens) if best is not None else 0
-        uncached = prompt.prompt_tokens - cached
-        return Asked(
-            tenant=self._ctx.tenant.id,
-            weight=self._ctx.tenant.plan.weight,
-            cost=self._bounds.costs.units(
-                uncached_tokens=uncached, cached_tokens=cached, output_tokens=self._output_tokens
+    def _queued(self, request: PendingRequest, routes: Sequence[Route]) -> QueuedRequest:
+        """Return what the queue policy may know of the request."""
+        prompt_tokens, best, tenant = request.prompt.prompt_tokens, None, request.ctx.tenant
+        cached = 0
+        if routes:
+            best = routes[0]
+            cached = min(best.matched_tokens, prompt_tokens)
+        uncached = prompt_tokens - cached
+        service_class = request.service_class
+        return QueuedRequest(
+            tenant=tenant.id,
+            weight=tenant.plan.weight,
+            cost=request.limits.cost_weights.units(
+                uncached_tokens=uncached, cached_tokens=cached, output_tokens=request.output_tokens
             ),
             uncached_tokens=uncached,
             cached_tokens=cached,
-            worker=computes_at(best) if best is not None and cached else "",
-            deadline=self._target.at,
-            service_class=self._target.kind.name,
-            level=self._target.kind.level,
+            worker=prefill_worker_of(best) if best is not None and cached else "",
+            deadline=target_at(request),
+            service_class=service_class.name,
+            level=service_class.level,
         )
 
-    def _placed(self, route: Route, uncached: int, shared: SharedTicket) -> Placed:
-        assert self._ticket is not None
-        return seated(self._by, self._ctx, self._prompt, route, uncached, shared, self._ticket)
+    def _shared_ticket(self, request: PendingRequest, *, cost: float | None = None) -> SharedTicket:
+        assert request.ticket is not None
+        return self._queue.ticket(request.ticket, request.queue, request.kv_tokens, cost=cost)
 
-    def _patience(self, room: WaitingRoom[Placed], ticket: Ticket) -> Patience | None:
-        """What ends its waiting, besides the room's own bound."""
-        ends = self._target.patience(room, ticket)
-        if self._target.kind.background:
+    def _place_here(
+        self, request: PendingRequest, route: Route, uncached: int, ticket: SharedTicket
+    ) -> Placement:
+        """Make a placement that this gateway gives by itself."""
+        self._queue.hold(ticket, prefill_worker_of(route), uncached)
+        return self._place(request, route, uncached, ticket)
+
+    def _place(
+        self, request: PendingRequest, route: Route, uncached: int, ticket: SharedTicket
+    ) -> Placement:
+        return self._placements.place(
+            request.ctx,
+            request.prompt,
+            route,
+            uncached_tokens=uncached,
+            ticket=ticket,
+            session=request.session,
+            now=self._clock(),
+        )
+
+    def _patience(
+        self, request: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket
+    ) -> Patience | None:
+        """Return what ends the request's wait besides the room's own bound."""
+        ends = self._targets.patience(request, room, ticket)
+        if request.service_class.background:
             return ends
-        at = self._overflow.goes_over_at(ticket.arrived_at, self._target.kind.ttft_seconds, self._tried)
+        at = self._overflow.overflows_at(request, ticket.arrived_at, request.failed)
         if at is None or (ends is not None and ends.until <= at):
             return ends
-        return Patience(at, lambda _: GoesOver())
+        return Patience(at, lambda _: OverflowDue())
 
-    def _waits(self, decision: Decision) -> None:
-        if self._progress.queued_at is None:
-            self._progress.queued_at = self._by.clock()
-        if self._by.bounds.preempts and not self.background:
-            self._by.preempt(decision.routes, self._uncached)
-
-    def _uncached(self, route: Route) -> int:
-        return uncached_tokens(self._prompt.prompt_tokens, route)
-
-    @property
-    def _kv_tokens(self) -> int:
-        return self._prompt.prompt_tokens + self._output_tokens
+    def _begin_to_wait(self, request: PendingRequest, decision: Decision) -> None:
+        if request.progress.queued_at is None:
+            request.progress.queued_at = self._clock()
+        if self.limits.preempts and not request.background:
+            self._preempt(decision.routes, request)

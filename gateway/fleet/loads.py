@@ -1,80 +1,98 @@
-"""What is under way on each worker, from this gateway and from the others, and places: one request's share of it.
+"""The work under way on each worker, and one request's share of that work.
 
-    enter                 first token               leave
+    start                 first token               end
     |-- tokens_queued ----|
     |-- streams, kv_tokens ---------------------------|
 
-Counted when a request is sent, not when it is answered: the next decision, a microsecond later, must see it. What
-the other gateways have there is what Redis said last (gateway/queueing/shared/membership.py).
+A share counts from the moment its request is sent, not from the moment it is answered: the next routing decision, a
+microsecond later, must see it. The work of the other gateways is what Redis reported last
+(gateway/queueing/shared/membership.py).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.fleet.external_load import Foreign
-from gateway.queueing.shared.store import NOTHING, Load
+import msgspec
+
+from gateway.fleet.external_load import ExternalLoad
 from policies.latency_model import computed_tokens
+from radix_cache.match import WorkerId
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
 from workers.load_reports.load_feed import SILENT_SECONDS
 from workers.worker import Speed
 
-FOREIGN_SECONDS = 1.0
-"""So long after a request began or ended elsewhere, its gateway may not have been heard yet."""
+EXTERNAL_SECONDS = 1.0
+"""For this long after a request began or ended at another gateway, its news may not have reached this one."""
+
+
+class LoadTotals(msgspec.Struct, frozen=True, gc=False):
+    """The work of one worker, summed over the requests of several gateways."""
+
+    tokens_queued: int
+    """Uncached prompt tokens sent and not yet followed by a first output token."""
+    streams: int
+    """Requests under way."""
+    kv_tokens: int
+    """Prompt tokens and expected output tokens of these requests."""
+
+
+NO_TOTALS = LoadTotals(0, 0, 0)
+
+Loads = Mapping[WorkerId, LoadTotals]
 
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """Sums over the places of one worker; see WorkerSnapshot. `others`: the other gateways' share. `heard_at`: when
-    its load feed last told of all its ranks.
-
-    `busy_since`: the last first token, of whichever gateway, or when prefills began to be ahead; what has been
-    computed since then is estimated (policies/latency_model). `clock`: seconds, never backwards.
-    """
+    """The work under way on one worker, as this gateway knows it. See WorkerSnapshot for the three sums."""
 
     tokens_queued: int = 0
     streams: int = 0
     kv_tokens: int = 0
-    others: Load = NOTHING
+    others: LoadTotals = NO_TOTALS
+    """The share of the other gateways."""
     busy_since: float = 0.0
+    """The last first token of any gateway, or when prefills began to queue; `computed` extrapolates from it."""
     heard_at: float | None = None
+    """When the worker's load feed last reported all of its ranks."""
     clock: Callable[[], float] = time.monotonic
-    _foreign: Foreign = field(default_factory=Foreign)
+    """Seconds, never backwards."""
+    _external: ExternalLoad = field(default_factory=ExternalLoad)
 
     @property
-    def foreign(self) -> EngineLoad:
-        """What came to it some other way."""
-        return self._foreign.load
+    def external(self) -> EngineLoad:
+        """The work that reached the worker without any gateway."""
+        return self._external.load
 
     @property
     def is_heard(self) -> bool:
-        """Does its load feed say how busy it is? Else it is asked."""
+        """Whether the worker's load feed is alive; without one the worker's probes report its load."""
         return self.heard_at is not None and self.clock() - self.heard_at < SILENT_SECONDS
 
     @property
     def all_tokens_queued(self) -> int:
-        """Of all gateways."""
+        """Tokens queued by all gateways."""
         return self.tokens_queued + self.others.tokens_queued
 
-    def told(self, others: Load) -> None:
-        """What the other gateways have there now."""
+    def update_others(self, others: LoadTotals) -> None:
+        """Take over the share of the other gateways, as Redis reports it."""
         before = self.others.tokens_queued
         if others.tokens_queued < before or (others.tokens_queued and not self.all_tokens_queued):
             self.busy_since = self.clock()
         self.others = others
 
     def reported(self, load: EngineLoad | None) -> None:
-        """What the engine says that it has, when it is asked; a load feed knows it sooner."""
+        """Take over the load that a probe reports, unless a load feed knows better."""
         if not self.is_heard:
-            self._foreign.told(self._beyond(load), self.clock(), 0.0)
+            self._external.update(self._beyond_gateways(load), self.clock(), 0.0)
 
     def heard(self, load: EngineLoad) -> None:
-        """What its load feed says, of all ranks."""
+        """Take over the load that the worker's load feed reports for all ranks together."""
         self.heard_at = self.clock()
-        self._foreign.told(self._beyond(load), self.heard_at, FOREIGN_SECONDS)
+        self._external.update(self._beyond_gateways(load), self.heard_at, EXTERNAL_SECONDS)
 
-    def _beyond(self, load: EngineLoad | None) -> EngineLoad:
-        """What the engine has more than all gateways."""
+    def _beyond_gateways(self, load: EngineLoad | None) -> EngineLoad:
+        """Return the part of the engine's load that no gateway sent."""
         if load is None:
             return NO_LOAD
         others = self.others
@@ -83,15 +101,15 @@ class WorkerLoad:
         )
 
     def computed(self, speed: Speed) -> int:
-        """Tokens ahead that have been computed by now."""
-        queued = self.all_tokens_queued
+        """Estimate how many of the queued tokens the worker has computed by now."""
+        queued = self.tokens_queued + self.others.tokens_queued
         if not queued:
             return 0
         return computed_tokens(1000 * (self.clock() - self.busy_since), queued, speed)
 
 
-class Place:
-    """One request on one worker. `left` whatever happens; leaving twice is leaving once."""
+class LoadShare:
+    """One request's share of a worker's load, from its dispatch to its end. Ending it twice has no effect."""
 
     __slots__ = ("_kv_tokens", "_load", "tokens_queued")
 
@@ -99,7 +117,7 @@ class Place:
         self._load: WorkerLoad | None = load
         self.tokens_queued = uncached_tokens
         self._kv_tokens = kv_tokens
-        if not load.all_tokens_queued:
+        if not load.tokens_queued and not load.others.tokens_queued:
             load.busy_since = load.clock()
         load.tokens_queued += uncached_tokens
         load.kv_tokens += kv_tokens
@@ -107,19 +125,23 @@ class Place:
 
     @property
     def tokens_computing(self) -> int:
-        """What it takes of a window until its prefill is done."""
+        """Tokens of the worker's window that this request takes until its prefill is done."""
         return self.tokens_queued
 
     def first_token(self) -> None:
-        """Its prefill is done."""
-        if self._load is not None and self.tokens_queued:
-            self._load.tokens_queued -= self.tokens_queued
-            self._load.busy_since = self._load.clock()
+        """Take the request's prompt off the queue: its prefill is done."""
+        load = self._load
+        if load is not None and self.tokens_queued:
+            load.tokens_queued -= self.tokens_queued
+            load.busy_since = load.clock()
             self.tokens_queued = 0
 
-    def leave(self) -> None:
-        self.first_token()
-        if self._load is not None:
-            self._load.kv_tokens -= self._kv_tokens
-            self._load.streams -= 1
+    def end(self) -> None:
+        """Take the request off the worker's load."""
+        load = self._load
+        if load is not None:
+            if self.tokens_queued:
+                self.first_token()
+            load.kv_tokens -= self._kv_tokens
+            load.streams -= 1
             self._load = None

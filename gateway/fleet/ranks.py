@@ -15,8 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.fleet.external_load import Foreign
-from policies.routing.data_parallel_rank import RankLoad, best_rank
+from gateway.fleet.external_load import ExternalLoad
+from policies.routing.data_parallel_rank import DataParallelRankLoad, best_rank
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from workers.load_reports.engine_loads import EngineLoad
@@ -24,7 +24,7 @@ from workers.load_reports.load_feed import SILENT_SECONDS
 
 BLOCKS_MAX = 131_072
 """Of one worker: about 15 MB."""
-FOREIGN_SECONDS = 0.25
+EXTERNAL_SECONDS = 0.25
 """What has ended here is counted there until a reading or two later."""
 
 
@@ -33,9 +33,9 @@ class RankPlace:
 
     __slots__ = ("_load", "_tokens", "number")
 
-    def __init__(self, number: int, load: RankLoad, uncached_tokens: int) -> None:
+    def __init__(self, number: int, load: DataParallelRankLoad, uncached_tokens: int) -> None:
         self.number = number
-        self._load: RankLoad | None = load
+        self._load: DataParallelRankLoad | None = load
         self._tokens = uncached_tokens
         load.tokens_queued += uncached_tokens
         load.streams += 1
@@ -57,21 +57,21 @@ class _Worker:
     """Its ranks. A block's holders are the bits of a number."""
 
     def __init__(self, ranks: int) -> None:
-        self.loads = [RankLoad() for _ in range(ranks)]
-        self.foreign = [Foreign() for _ in range(ranks)]
+        self.loads = [DataParallelRankLoad() for _ in range(ranks)]
+        self.external = [ExternalLoad() for _ in range(ranks)]
         self.heard_at = [-math.inf] * ranks
         self.holders: OrderedDict[int, int] = OrderedDict()
 
-    def all_loads(self, now: float) -> list[RankLoad]:
+    def all_loads(self, now: float) -> list[DataParallelRankLoad]:
         """Of everyone, as far as ranks tell."""
         return [
             load
             if now - heard_at >= SILENT_SECONDS
-            else RankLoad(
-                tokens_queued=load.tokens_queued + foreign.load.tokens_queued,
-                streams=load.streams + foreign.load.streams,
+            else DataParallelRankLoad(
+                tokens_queued=load.tokens_queued + external.load.tokens_queued,
+                streams=load.streams + external.load.streams,
             )
-            for load, foreign, heard_at in zip(self.loads, self.foreign, self.heard_at, strict=True)
+            for load, external, heard_at in zip(self.loads, self.external, self.heard_at, strict=True)
         ]
 
     def matched(self, hashes: Hashes) -> list[int]:
@@ -135,7 +135,7 @@ class Ranks:
         at.touch(hashes, number)
         return RankPlace(number, at.loads[number], prompt.prompt_tokens - held[number])
 
-    def loads(self, worker: WorkerId) -> list[RankLoad]:
+    def loads(self, worker: WorkerId) -> list[DataParallelRankLoad]:
         """What each of its ranks has, as far as is known; none where it has one."""
         at = self._workers.get(worker)
         return at.all_loads(self._clock()) if at is not None else []
@@ -147,7 +147,7 @@ class Ranks:
         if (at := self._at(worker, rank)) is not None:
             own, now = at.loads[rank], self._clock()
             beyond = load.beyond(own.streams, own.tokens_queued, 0)
-            at.foreign[rank].told(beyond, now, FOREIGN_SECONDS)
+            at.external[rank].update(beyond, now, EXTERNAL_SECONDS)
             at.heard_at[rank] = now
 
     def held(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:

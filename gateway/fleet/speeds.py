@@ -1,15 +1,14 @@
-"""How fast workers are, as learnt from their answers: each by itself, and all that serve the same models together.
+"""The speed of each worker, learnt from its answers and from those of all workers that serve the same models.
 
-What is known of few answers is held against the others'; see policies/latency_model.
+A worker with few answers is assumed to be as fast as the others; see policies/latency_model.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from policies.latency_model import PrefillFit, learnt_step_ms, shrunk
+from policies.latency_model import PrefillFit, shrunk_speed, updated_step_ms
 from workers.worker import Speed
 
 MODELS_MAX = 1000
@@ -18,100 +17,143 @@ Known = TypeVar("Known", Speed, PrefillFit)
 
 
 @dataclass(slots=True)
-class LearntSpeed:
-    """`fit`: of prefills. `step_ms`, learnt from so many `steps`: of streams. `speed`: what is made of both.
+class SpeedSamples:
+    """What was learnt from the answers of one worker, or of all workers of the same models."""
 
-    `rated_ms_per_token`: what its operator says of it; that is held for it, and not what the others of its models
-    take, as long as little is known. It may well be another GPU than theirs. `told_ms_per_token`: what its engine
-    says that it took so far, which stands in for a rating where there is none.
-    """
-
-    speed: Speed = field(default_factory=Speed)
-    fit: PrefillFit = field(init=False)
-    step_ms: float = field(init=False)
+    fit: PrefillFit
+    """Of prefills."""
+    step_ms: float
+    """Milliseconds between the tokens of a stream."""
     steps: int = 0
-    rated_ms_per_token: float | None = None
-    told_ms_per_token: float | None = None
-
-    def __post_init__(self) -> None:
-        self.speed = self._rated(self.speed)
-        self.fit = PrefillFit.seeded(self.speed)
-        self.step_ms = self.speed.step_ms
+    """How many streams `step_ms` was learnt from."""
+    version: int = 0
+    """Rises with every sample."""
 
     def learn_prefill(self, tokens: int, ttft_ms: float) -> None:
-        self.fit = self.fit.learnt(tokens, ttft_ms)
+        """Add one first token."""
+        self.fit = self.fit.updated(tokens, ttft_ms)
+        self.version += 1
 
     def learn_step(self, tpot_ms: float) -> None:
-        self.step_ms = learnt_step_ms(self.step_ms, tpot_ms)
+        """Add one stream, whose tokens came `tpot_ms` apart on average."""
+        self.step_ms = updated_step_ms(self.step_ms, tpot_ms)
         self.steps += 1
+        self.version += 1
 
-    def held_against(self, fleet: "LearntSpeed") -> None:
-        others = self._rated(fleet.fit)
-        self.speed = shrunk(
-            self.fit, others, steps=self.steps, step_ms=self.step_ms, fleet_step_ms=fleet.step_ms
+
+class LearntSpeed:
+    """One worker's speed: its own samples, shrunk towards those of all workers of the same models.
+
+    While little is known of a worker, its operator's rating stands in for the others' samples, since the worker may
+    be another GPU than theirs; without a rating, what its engine reports does.
+    """
+
+    __slots__ = ("_fleet", "_rated_ms_per_token", "_reported_ms_per_token", "_seen", "_speed", "own")
+
+    def __init__(self, speed: Speed | None = None, *, rated_ms_per_token: float | None = None) -> None:
+        """`rated_ms_per_token`: milliseconds of prefill for one token, as the settings rate the worker."""
+        self._rated_ms_per_token = rated_ms_per_token
+        self._reported_ms_per_token: float | None = None
+        self._speed = self._rated(speed if speed is not None else Speed())
+        self.own = SpeedSamples(PrefillFit.from_speed(self._speed), self._speed.step_ms)
+        self._fleet: SpeedSamples | None = None
+        self._seen = (0, 0)
+
+    @property
+    def fit(self) -> PrefillFit:
+        """The worker's own prefill samples."""
+        return self.own.fit
+
+    @property
+    def speed(self) -> Speed:
+        """The speed to predict with, as of the last sample."""
+        fleet = self._fleet
+        if fleet is None:
+            return self._speed
+        seen = (self.own.version, fleet.version)
+        # A settled worker stands by itself: other workers' samples do not move it.
+        if seen != self._seen and (seen[0] != self._seen[0] or not self.own.fit.settled):
+            self._seen = seen
+            self._shrink(fleet)
+        return self._speed
+
+    def join(self, fleet: SpeedSamples) -> None:
+        """Share the samples of the workers that serve the same models, from now on."""
+        if self._fleet is not fleet:
+            self._fleet = fleet
+            if not self.own.fit.samples and fleet.version:
+                self._begin(fleet)
+
+    def report(self, ms_per_token: float, fleet: SpeedSamples) -> None:
+        """Take over what a token has taken the engine, by its own report."""
+        self._reported_ms_per_token = ms_per_token
+        self._fleet = fleet
+        if not self.own.fit.samples:
+            self._begin(fleet)
+        elif not self.own.fit.settled:
+            self._shrink(fleet)
+
+    def _begin(self, fleet: SpeedSamples) -> None:
+        """Assume the speed of the others: nothing is known of this worker yet."""
+        self.own.fit = PrefillFit.from_speed(self._rated(fleet.fit.speed(self._speed)))
+        self.own.step_ms = fleet.step_ms
+        self._shrink(fleet)
+
+    def _shrink(self, fleet: SpeedSamples) -> None:
+        own = self.own
+        self._speed = shrunk_speed(
+            own.fit,
+            self._rated(fleet.fit),
+            steps=own.steps,
+            step_ms=own.step_ms,
+            fleet_step_ms=fleet.step_ms,
         )
 
-    def begin_as(self, fleet: "LearntSpeed") -> None:
-        """Nothing is known of it yet: it is held for one of the others."""
-        self.fit = PrefillFit.seeded(self._rated(fleet.fit.speed(self.speed)))
-        self.step_ms = fleet.step_ms
-        self.held_against(fleet)
-
     def _rated(self, known: Known) -> Known:
-        rating = self.rated_ms_per_token if self.rated_ms_per_token is not None else self.told_ms_per_token
+        rating = self._rated_ms_per_token
+        if rating is None:
+            rating = self._reported_ms_per_token
         return replace(known, ms_per_token=rating) if rating is not None else known
 
 
+@dataclass(slots=True)
 class FleetSpeeds:
-    """By the models that workers serve; of too many different sets the later ones stand alone."""
+    """The samples of all workers, by the set of models that they serve.
 
-    def __init__(self) -> None:
-        self._together: dict[frozenset[str], LearntSpeed] = {}
+    Of more than MODELS_MAX different sets, the later workers stand alone.
+    """
+
+    _by_models: dict[frozenset[str], SpeedSamples] = field(default_factory=dict)
 
     def first_token(
-        self,
-        models: frozenset[str],
-        own: LearntSpeed,
-        fellows: Iterable[LearntSpeed],
-        *,
-        tokens: int,
-        ttft_ms: float,
+        self, models: frozenset[str], learnt: LearntSpeed, *, tokens: int, ttft_ms: float
     ) -> None:
-        """A first token came. `fellows`: all that serve the same models, itself included."""
-        together = self._of(models)
-        together.learn_prefill(tokens, ttft_ms)
-        own.learn_prefill(tokens, ttft_ms)
-        _spread(together, own, fellows)
+        """Learn from a first token that came `ttft_ms` after dispatch, with `tokens` uncached tokens to compute."""
+        samples = self._of(models)
+        learnt.join(samples)
+        samples.learn_prefill(tokens, ttft_ms)
+        learnt.own.learn_prefill(tokens, ttft_ms)
 
-    def step(
-        self, models: frozenset[str], own: LearntSpeed, fellows: Iterable[LearntSpeed], *, tpot_ms: float
-    ) -> None:
-        """A stream's tokens came so far apart on average."""
-        together = self._of(models)
-        together.learn_step(tpot_ms)
-        own.learn_step(tpot_ms)
-        _spread(together, own, fellows)
+    def step(self, models: frozenset[str], learnt: LearntSpeed, *, tpot_ms: float) -> None:
+        """Learn from a stream whose tokens came `tpot_ms` apart on average."""
+        samples = self._of(models)
+        learnt.join(samples)
+        samples.learn_step(tpot_ms)
+        learnt.own.learn_step(tpot_ms)
 
-    def joined(self, models: frozenset[str], own: LearntSpeed) -> None:
-        """It begins to serve these models."""
-        if models in self._together and not own.fit.samples:
-            own.begin_as(self._together[models])
+    def joined(self, models: frozenset[str], learnt: LearntSpeed) -> None:
+        """Let a worker that begins to serve these models share their samples."""
+        learnt.join(self._of(models))
 
-    def told(self, models: frozenset[str], own: LearntSpeed, ms_per_token: float) -> None:
-        """Its engine says what a token has taken it."""
-        own.told_ms_per_token = ms_per_token
-        if not own.fit.samples:
-            own.begin_as(self._of(models))
-        elif not own.fit.settled:
-            own.held_against(self._of(models))
+    def reported(self, models: frozenset[str], learnt: LearntSpeed, ms_per_token: float) -> None:
+        """Take over what a token has taken the worker, as its engine reports it."""
+        learnt.report(ms_per_token, self._of(models))
 
-    def _of(self, models: frozenset[str]) -> LearntSpeed:
-        if models not in self._together and len(self._together) >= MODELS_MAX:
-            return LearntSpeed()
-        return self._together.setdefault(models, LearntSpeed())
-
-
-def _spread(together: LearntSpeed, own: LearntSpeed, fellows: Iterable[LearntSpeed]) -> None:
-    for fellow in fellows:
-        if fellow is own or not fellow.fit.settled:
-            fellow.held_against(together)
+    def _of(self, models: frozenset[str]) -> SpeedSamples:
+        samples = self._by_models.get(models)
+        if samples is None:
+            seed = Speed()
+            samples = SpeedSamples(PrefillFit.from_speed(seed), seed.step_ms)
+            if len(self._by_models) < MODELS_MAX:
+                self._by_models[models] = samples
+        return samples

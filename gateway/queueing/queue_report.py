@@ -181,7 +181,7 @@ def _queue(name: str, room: WaitingRoom[Placed], by: Reservations, gateway: str)
         drain_units_per_second=room.drained_per_second(),
         evenness=room.evenness(),
         tenants=[
-            ReceivedShown(**one._asdict(), waiting=counts[one.tenant]) for one in room.account.received(now)
+            ReceivedShown(**one._asdict(), waiting=counts[one.tenant]) for one in room.account.tenant_shares(now)
         ],
         requests=[
             WaitingShown(

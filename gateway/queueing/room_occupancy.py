@@ -1,25 +1,30 @@
-"""How many wait, and whose they are: the space of a waiting room."""
+"""How many requests wait in a waiting room, and of which tenants."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.domain.errors import Overloaded, TenantQueueFull
 from policies.admission.waiting_room import WaitingRoomBounds, WaitingTotals, refused_by
-from policies.queueing.fairness_account import Account
+from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import Ticket
 
-NOBODY = WaitingTotals()
+NONE_WAITING = WaitingTotals()
 
 
-class Space:
-    """`bounds`: for whoever comes. `everybody`: who is inside. `classes`: those that have waited here.
-    `standing_since`: somebody has waited without a break."""
+class RoomOccupancy:
+    """The requests that wait in one waiting room, counted against its bounds."""
 
-    def __init__(self, bounds: WaitingRoomBounds, account: Account, clock: Callable[[], float]) -> None:
-        self.everybody = NOBODY
+    def __init__(
+        self, bounds: WaitingRoomBounds, account: FairnessAccount, clock: Callable[[], float]
+    ) -> None:
+        self.totals = NONE_WAITING
+        """All requests that wait here."""
         self.classes: set[str] = set()
+        """The service classes that have waited here."""
         self.standing_since: float | None = None
+        """Since when at least one request has waited without a break."""
         self.bounds = bounds
+        """For requests that arrive from now on."""
         self._account = account
         self._clock = clock
         self._of_tenants: dict[str, WaitingTotals] = {}
@@ -27,17 +32,18 @@ class Space:
 
     @contextmanager
     def taken(self, ticket: Ticket, retry_after: Callable[[str | None], float]) -> Iterator[None]:
-        """Takes space, and gives it back. `retry_after`: of a tenant, or of all.
+        """Count the ticket for as long as the context lasts.
 
+        `retry_after` returns the seconds after which a tenant, or with None any tenant, may come back.
         Raises TenantQueueFull, Overloaded.
         """
         tenant, tokens = ticket.tenant, ticket.uncached_tokens
-        own = self._of_tenants.get(tenant, NOBODY)
+        own = self._of_tenants.get(tenant, NONE_WAITING)
         tenants = len(self._of_tenants) + (tenant not in self._of_tenants)
-        by = refused_by(self.bounds, self.everybody, own, tenants, tokens)
-        if by == "tenant":
+        bound = refused_by(self.bounds, self.totals, own, tenants, tokens)
+        if bound == "tenant":
             raise TenantQueueFull(retry_after(tenant))
-        if by == "everybody":
+        if bound is not None:
             raise Overloaded(retry_after(None))
         self._count(tenant, 1, tokens)
         try:
@@ -46,20 +52,20 @@ class Space:
             self._count(tenant, -1, -tokens)
             if ticket.number in self._not_at_once:
                 self._not_at_once.discard(ticket.number)
-                self._account.waits(tenant, self._clock())
+                self._account.record_waiting(tenant, self._clock())
             if not self._not_at_once:
                 self.standing_since = None
 
     def waits(self, ticket: Ticket) -> None:
-        """It does not have its turn at once."""
+        """Note that the ticket does not have its turn at once."""
         self._not_at_once.add(ticket.number)
         self.classes.add(ticket.service_class)
-        self._account.waits(ticket.tenant, self._clock())
+        self._account.record_waiting(ticket.tenant, self._clock())
         if self.standing_since is None:
             self.standing_since = self._clock()
 
     def _count(self, tenant: str, requests: int, tokens: int) -> None:
-        self.everybody = self.everybody.plus(requests, tokens)
-        own = self._of_tenants.pop(tenant, NOBODY).plus(requests, tokens)
+        self.totals = self.totals.plus(requests, tokens)
+        own = self._of_tenants.pop(tenant, NONE_WAITING).plus(requests, tokens)
         if own.requests:
             self._of_tenants[tenant] = own

@@ -29,9 +29,9 @@ from gateway.queueing.room_occupancy import Space
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.waiting_room import DrainRate, WaitingRoomBounds, retry_after_seconds
-from policies.queueing.fairness_account import Account
-from policies.queueing.protocol import QueuePolicy, TenantOrder, Ticket, Turn
-from policies.queueing.two_level_order import Line
+from policies.queueing.fairness_account import FairnessAccount
+from policies.queueing.protocol import QueuePolicy, QueueTurn, TenantOrder, Ticket
+from policies.queueing.two_level_order import FlowHeads
 from radix_cache.match import WorkerId
 
 
@@ -95,7 +95,7 @@ class WaitingRoom(Generic[Placed]):
         room_left: Callable[[set[WorkerId], int], bool] = lambda closed, tokens: True,
     ) -> None:
         self.model = model
-        self.account = Account()
+        self.account = FairnessAccount()
         self.rules = rules
         self._space = Space(rules.bounds, self.account, clock)
         self._unseat = unseat
@@ -145,14 +145,14 @@ class WaitingRoom(Generic[Placed]):
 
     def used(self, ticket: Ticket, cost_change: float) -> None:
         """The same, for the account; whoever settles it."""
-        self.account.gave(ticket.tenant, ticket.weight, cost_change, self._clock())
+        self.account.record(ticket.tenant, ticket.weight, cost_change, self._clock())
 
     def drained_per_second(self) -> float:
         """Cost units that get their turn, as measured lately; 0 where nothing is known."""
         return self._drained.per_second(self._clock())
 
     def evenness(self) -> float:
-        """See Account."""
+        """See FairnessAccount."""
         return self.account.evenness(self._clock())
 
     @property
@@ -245,7 +245,7 @@ class WaitingRoom(Generic[Placed]):
     def room_made(self, turns_max: int | None = None) -> bool:
         """Gives out what room there is now, in the order of the policy. `turns_max`: not more. Was there any?"""
         given, passed, closed = 0, 0, set[WorkerId]()
-        line: Line | None = None
+        line: FlowHeads | None = None
         while (
             given != turns_max
             and self._waiting
@@ -253,7 +253,7 @@ class WaitingRoom(Generic[Placed]):
             and self._room_left(closed, self._waiting.least_tokens())
         ):
             if line is None:
-                line = Line(
+                line = FlowHeads(
                     self._waiting.for_a_turn(),
                     self.rules.order,
                     self._clock(),
@@ -272,7 +272,7 @@ class WaitingRoom(Generic[Placed]):
                 continue
             if placed is None:
                 passed += 1
-                line.pass_by(turn.ticket)
+                line.pass_over(turn.ticket)
                 if passed > self.rules.passed_max:
                     break
                 continue
@@ -324,11 +324,11 @@ class WaitingRoom(Generic[Placed]):
         except NowhereToGo:
             raise NoWorker(self.model) from None
 
-    def _granted(self, turn: Turn) -> None:
+    def _granted(self, turn: QueueTurn) -> None:
         self._counters.gave(turn)
         self._gave(turn.ticket)
 
     def _gave(self, ticket: Ticket) -> None:
         now = self._clock()
         self._drained.record(now, ticket.cost)
-        self.account.gave(ticket.tenant, ticket.weight, ticket.cost, now)
+        self.account.record(ticket.tenant, ticket.weight, ticket.cost, now)

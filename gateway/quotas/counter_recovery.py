@@ -19,7 +19,7 @@ from typing import Protocol
 
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
 from gateway.quotas.quota import UNIT_INDEX, Reservation, Units
-from policies.admission.limit_windows import Meter
+from policies.admission.limit_windows import WindowUsage
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ RESTORING_MAX = 10_000
 INLINE_HOURS_MAX = 250
 """Of so many the use is counted at once: a few milliseconds. Of more, in a thread."""
 
-PutBack = Callable[[str, str, Sequence[tuple[Limit, Meter]]], Awaitable[bool]]
+PutBack = Callable[[str, str, Sequence[tuple[Limit, WindowUsage]]], Awaitable[bool]]
 """Organisation, scope, and what is used of each of its limits; did Redis know of less?"""
 
 
@@ -125,13 +125,13 @@ def is_long(limit: Limit) -> bool:
     return limit.unit != CONCURRENCY and limit.window.seconds > HOUR_SECONDS
 
 
-def spent(limit: Limit, hours: Iterable[SpentHour], now: float) -> Meter:
+def spent(limit: Limit, hours: Iterable[SpentHour], now: float) -> WindowUsage:
     """What these hours, the oldest first, have used of a limit. Times are Unix times.
 
     A smooth window is charged at an hour's end, so that it has no less used than it had; a rolling one begins with
     an hour.
     """
-    window, meter, unit = limit.window, Meter(), UNIT_INDEX[limit.unit]
+    window, meter, unit = limit.window, WindowUsage(), UNIT_INDEX[limit.unit]
     for hour in hours:
         if not limit.holds_for(hour.model) or not hour.units[unit]:
             continue
@@ -140,7 +140,7 @@ def spent(limit: Limit, hours: Iterable[SpentHour], now: float) -> Meter:
     return window.current(meter, limit.amount, now, now)
 
 
-def _counted(limits: Sequence[Limit], hours: Sequence[SpentHour], now: float) -> list[tuple[Limit, Meter]]:
+def _counted(limits: Sequence[Limit], hours: Sequence[SpentHour], now: float) -> list[tuple[Limit, WindowUsage]]:
     return [(limit, spent(limit, hours, now)) for limit in limits]
 
 

@@ -22,7 +22,7 @@ from gateway.quotas.quota import (
     Standing,
     Units,
 )
-from policies.admission.limit_windows import Meter
+from policies.admission.limit_windows import WindowUsage
 
 CONCURRENCY_RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -34,7 +34,7 @@ NOTHING: Units = (0, 0, 0, 0, 0, 0)
 class Account:
     """One scope's state, by limit: what is used, until when nobody is told of that, and who runs until when."""
 
-    meters: dict[str, Meter] = field(default_factory=dict)
+    meters: dict[str, WindowUsage] = field(default_factory=dict)
     told: dict[str, float] = field(default_factory=dict)
     running: dict[str, dict[str, float]] = field(default_factory=dict)
     used_until: float = 0.0
@@ -127,7 +127,7 @@ class LocalQuotaStore:
                 continue
             used = max(0.0, limit.amount - standing.remaining)
             mark = seen_at if limit.window.reset == "smooth" else seen_at + standing.reset_seconds
-            seen = limit.window.current(Meter(used, mark), limit.amount, now, epoch)
+            seen = limit.window.current(WindowUsage(used, mark), limit.amount, now, epoch)
             mine = self._meter(account, limit, now)
             if seen.used > mine.used:
                 self._put(account, limit, seen, now)
@@ -245,7 +245,7 @@ class LocalQuotaStore:
             settled=_larger(held.settled if held is not None else NOTHING, actual or NOTHING),
         )
 
-    def _tell(self, reservation: Reservation, at: int, account: Account, meter: Meter, now: float) -> None:
+    def _tell(self, reservation: Reservation, at: int, account: Account, meter: WindowUsage, now: float) -> None:
         scope, limit = reservation.limits()[at]
         if limit.alert_at is None or meter.used < limit.amount * limit.alert_at:
             return
@@ -267,11 +267,11 @@ class LocalQuotaStore:
             found.append(Standing(scope=scope.name, limit=limit, remaining=remaining, reset_seconds=reset))
         return tuple(found)
 
-    def _meter(self, account: Account, limit: Limit, now: float) -> Meter:
-        known = account.meters.get(limit.name, Meter())
+    def _meter(self, account: Account, limit: Limit, now: float) -> WindowUsage:
+        known = account.meters.get(limit.name, WindowUsage())
         return limit.window.current(known, limit.amount, now, self._wall())
 
-    def _put(self, account: Account, limit: Limit, meter: Meter, now: float) -> None:
+    def _put(self, account: Account, limit: Limit, meter: WindowUsage, now: float) -> None:
         account.meters[limit.name] = meter
         whole_at = now + limit.window.reset_seconds(meter, limit.amount, now)
         account.used_until = max(account.used_until, whole_at, account.told.get(limit.name, 0.0))

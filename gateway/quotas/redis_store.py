@@ -35,7 +35,7 @@ from gateway.quotas.quota import (
     Units,
     WhyNot,
 )
-from policies.admission.limit_windows import Meter
+from policies.admission.limit_windows import WindowUsage
 from radix_cache.redis.call import Answer, RedisDown, Script, lua
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -223,7 +223,7 @@ class RedisQuotaStore:
         """Sends a release that nobody waits for. It is sent after the reserve, and leaves a tombstone."""
         self._ending(reservation, None).add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _put_back(self, organisation: str, scope: str, found: Sequence[tuple[Limit, Meter]]) -> bool:
+    async def _put_back(self, organisation: str, scope: str, found: Sequence[tuple[Limit, WindowUsage]]) -> bool:
         """What is used of these limits, all of one scope. False: nothing was to be done, or not with these windows.
 
         Raises RedisDown.

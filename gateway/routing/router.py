@@ -13,7 +13,7 @@ from gateway.kv_index.feedback import Feedback
 from gateway.models.model_selection import session_of
 from gateway.routing.shadow_policy import Shadow
 from policies.routing import disaggregation
-from policies.routing.checked_policy import PromiseBroken
+from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
 from radix_cache.match import WorkerId
@@ -120,14 +120,14 @@ class Router:
             return None
         try:
             return self._rank(self.shadow.policy, query, candidates, now)
-        except PromiseBroken as err:
+        except PolicyContractBroken as err:
             self.shadow.failed(err)
             return None
 
     def _rank(
         self, policy: RoutingPolicy, query: RouteQuery, candidates: Sequence[Candidate], now: float
     ) -> Ranking:
-        return disaggregation.ranked(policy, query, candidates, now, alone_tokens=self._prefill_tokens_min)
+        return disaggregation.rank_with_pairs(policy, query, candidates, now, alone_tokens=self._prefill_tokens_min)
 
     def now_ranked(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
         """As the next request would be, which this one is not: nothing is counted."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 
 from policies.latency_model import predicted_ttft_ms
-from policies.routing.checked_policy import PromiseBroken, held
+from policies.routing.checked_policy import PolicyContractBroken, checked
 from policies.routing.protocol import Candidate, Ranking, Route, RoutingPolicy
 from workers.worker import WorkerSnapshot
 
@@ -30,7 +30,7 @@ class Shadow:
     """
 
     def __init__(self, policy: RoutingPolicy, share: float) -> None:
-        self.policy = held(policy)
+        self.policy = checked(policy)
         self.share = share
         self.compared = 0
         self.differed = 0
@@ -38,7 +38,7 @@ class Shadow:
         self.gain_seconds = 0.0
         self.failures = 0
 
-    def failed(self, err: PromiseBroken) -> None:
+    def failed(self, err: PolicyContractBroken) -> None:
         """It has no ranking. The first time says why; a line for each request would fill a disk."""
         self.failures += 1
         if self.failures == 1:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 
 from gateway.settings.types import Address
-from policies.admission.limit_windows import Meter, Window
+from policies.admission.limit_windows import WindowUsage, Window
 
 ADDRESSES_MAX = 10_000
 MINUTE = Window.of("minute")
@@ -23,7 +23,7 @@ class AuthThrottle:
     def __init__(self, failures_per_minute_max: int, clock: Callable[[], float]) -> None:
         self._failures_max = failures_per_minute_max
         self._clock = clock
-        self._failures: OrderedDict[int | None, Meter] = OrderedDict()
+        self._failures: OrderedDict[int | None, WindowUsage] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._failures)
@@ -31,7 +31,7 @@ class AuthThrottle:
     def failed(self, address: Address | None) -> float:
         """One more failure from there. Seconds until the next one is borne; 0.0 if this one was."""
         now, at = self._clock(), place(address)
-        failures = MINUTE.current(self._failures.get(at, Meter()), self._failures_max, now, now)
+        failures = MINUTE.current(self._failures.get(at, WindowUsage()), self._failures_max, now, now)
         wait = MINUTE.wait(failures, self._failures_max, now, 1) or 0.0
         if wait == 0.0:
             self._failures[at] = MINUTE.charge(failures, now, 1)

@@ -39,8 +39,8 @@ def worth_ranking_again(tokens_queued: int, least_tokens: int, window_tokens: in
 
     Every waiting request is ranked anew each time, which costs most of what a request costs: with hundreds of
     requests waiting for a full fleet, ranking after every answer means several rankings for each request. More of a
-    prompt may be cached by now than on arrival, so that a prompt fits where none seems to. That possibility is worth
-    a ranking once LOOK_TOKENS are free, or LOOK_SHARE of a narrow window, but not before.
+    prompt may be cached by now than on arrival, so that a prompt fits where none seems to. That possibility is
+    worth a ranking once LOOK_TOKENS are free, or LOOK_SHARE of a narrow window, but not before.
     """
     worth = min(LOOK_TOKENS, int(LOOK_SHARE * window_tokens))
     return fits_window(tokens_queued, min(least_tokens, worth), window_tokens)
@@ -52,9 +52,9 @@ def close_enough_to_best(cost_ms: float, least_ms: float, hold: float | None) ->
     `hold` is how much more expensive the worker may be, as a share of the least cost; with None any worker will do.
     A difference below HOLD_MS is never worth a wait.
 
-    Measured by simulated queues (policies/simulation/turn_queue.py) on a public trace and generated ones: 0 in place
-    of 0.1 is as good or better everywhere (TTFT of agents -18 %, goodput near saturation +3 %), None costs a sixth of
-    the hit ratio. What did not pay, or not enough: to let later requests into the window that an earlier one waits
-    for (2 % of TTFT), to keep long prompts to some of the workers (nothing).
+    Measured by simulated queues (policies/simulation/turn_queue.py) on a public trace and generated ones: 0 in
+    place of 0.1 is as good or better everywhere (TTFT of agents -18 %, goodput near saturation +3 %), None costs a
+    sixth of the hit ratio. What did not pay, or not enough: to let later requests into the window that an earlier
+    one waits for (2 % of TTFT), to keep long prompts to some of the workers (nothing).
     """
     return hold is None or cost_ms <= least_ms + max(abs(least_ms) * hold, HOLD_MS)

@@ -1,14 +1,16 @@
-"""How many requests may be sent to one more worker: a share of those that came of late.
+"""The retry budget: retries may be at most a share of the requests of the last seconds.
 
 When workers fail for a reason that they have in common, every request tried three times is three times the load,
-and keeps them down. So what is sent a second time is held to a share of what was sent a first time within the same
-seconds; where few requests come the share would be nothing, and so many are allowed all the same.
+and keeps the workers down. So retries are limited to a share of the first tries within the same seconds; where few
+requests come the share would be nothing, and a fixed number (`at_least`) is allowed all the same.
+
+    allowed = max(at_least, share * requests) - retries       both counted within the last `seconds`
 
     |--------------- seconds ---------------|
     [ 12 / 1 ][ 9 / 0 ][ 14 / 3 ] ... [ 7 / 2 ]    requests / retries, in SLOTS slots of equal length
     <-- forgotten, a slot at a time        now
 
-The slot of now is not over yet, so the window is up to one slot shorter than `seconds`.
+The current slot is not over yet, so the window is up to one slot shorter than `seconds`.
 """
 
 from collections import deque
@@ -25,14 +27,16 @@ class _Slot:
 
 
 class RetryBudget:
-    """Retries within `seconds`: at most `share` of the requests, or `at_least` where that is more.
+    """A limit on retries within `seconds`: at most `share` of the requests, or `at_least` where that is more.
 
-    `spent`, `refused`: so many were let go and were not, ever. Times are seconds on one clock that never goes back.
+    Times are seconds on one clock that never goes back.
     """
 
     def __init__(self, *, share: float, at_least: int, seconds: float) -> None:
         self.spent = 0
+        """Retries that were allowed since the start."""
         self.refused = 0
+        """Retries that were refused since the start."""
         self._share = share
         self._at_least = at_least
         self._slot_seconds = seconds / SLOTS
@@ -40,39 +44,39 @@ class RetryBudget:
         self._requests = 0
         self._retries = 0
 
-    def request(self, now: float) -> None:
-        """A request is sent to its first worker."""
+    def record_request(self, now: float) -> None:
+        """Count a request that is sent to its first worker."""
         self._slot(now).requests += 1
         self._requests += 1
 
-    def left(self, now: float) -> int:
-        """So many may be sent again."""
+    def remaining(self, now: float) -> int:
+        """Return how many retries are allowed now."""
         self._slot(now)
         return max(0, int(max(self._at_least, self._share * self._requests)) - self._retries)
 
-    def spend(self, now: float) -> bool:
-        """One is to be sent again: may it?"""
+    def try_spend(self, now: float) -> bool:
+        """Take one retry from the budget; return False, and count a refusal, if none is left."""
         slot = self._slot(now)
-        if not self.left(now):
-            self.refuse()
+        if not self.remaining(now):
+            self.record_refusal()
             return False
         slot.retries += 1
         self._retries += 1
         self.spent += 1
         return True
 
-    def refuse(self) -> None:
-        """One was not, as none was left."""
+    def record_refusal(self) -> None:
+        """Count a retry that was not sent because the budget was spent."""
         self.refused += 1
 
     def _slot(self, now: float) -> _Slot:
-        """That of now; what is too old is forgotten."""
+        """Return the current slot; forget slots that are too old."""
         slots, number = self._slots, int(now / self._slot_seconds)
         if slots and slots[-1].number >= number:
             return slots[-1]
         while slots and slots[0].number <= number - SLOTS:
-            gone = slots.popleft()
-            self._requests -= gone.requests
-            self._retries -= gone.retries
+            old = slots.popleft()
+            self._requests -= old.requests
+            self._retries -= old.retries
         slots.append(_Slot(number))
         return slots[-1]

@@ -63,10 +63,10 @@ def _exceeds(waiting: WaitingTotals, tokens: int, requests_max: int | None, toke
 def shed_after_seconds(ttft_seconds: float, standing_seconds: float) -> float:
     """Return how long a request of a class that sheds may wait before it is turned away.
 
-    `ttft_seconds` is the target of the class, `standing_seconds` how long the queue has not been empty. In a burst a
-    request may wait as long as its target. A queue that has stood for longer than the target is no burst, and every
-    request in it would miss: then the time is SHED_SHARE of the target, so that requests that are served are served
-    in time. This is CoDel's idea (Nichols, Jacobson 2012), in the form that needs no rate.
+    `ttft_seconds` is the target of the class, `standing_seconds` how long the queue has not been empty. In a burst
+    a request may wait as long as its target. A queue that has stood for longer than the target is no burst, and
+    every request in it would miss: then the time is SHED_SHARE of the target, so that requests that are served are
+    served in time. This is CoDel's idea (Nichols, Jacobson 2012), in the form that needs no rate.
     """
     return ttft_seconds if standing_seconds <= ttft_seconds else SHED_SHARE * ttft_seconds
 

@@ -1,14 +1,17 @@
-"""Deficit longest-prefix match: the longest cached prefix goes, as long as its tenant can pay for it.
+"""Queue policy `dlpm`, deficit longest-prefix match: the longest cached prefix goes if its tenant can pay for it.
 
-Every tenant has a deficit counter. The ticket with most cached tokens goes whose tenant's counter is positive; its
-cost over weight is taken off. If nobody's is, every counter that is not positive gets a quantum, as often as it
-takes. A large quantum keeps prefixes together, a small one keeps shares even: for two tenants that wait all the
-time what they received differs by at most 2 (U + Q), and by what the workers' window holds besides.
+    next    of the tickets whose tenant's deficit counter is positive, the one with most cached tokens
+    charge  counter -= cost / weight                                      when the turn is given
+    refill  counter += quantum, for every counter that is not positive    while no counter is positive
+
+A large quantum keeps prefixes together, a small one keeps shares even: for two tenants that wait all the time, what
+they received differs by at most 2 (U + Q), and by what the workers' window holds besides (U: largest cost over
+weight, Q: quantum; cost units).
 
 With `per_worker` a tenant has one counter for each worker that a ticket has its prefix on, as in D2LPM: the bound
 then holds for each worker's work.
 
-Cao et al.: Locality-aware Fair Scheduling in LLM Serving (arXiv 2501.14312).
+Source: Cao et al.: Locality-aware Fair Scheduling in LLM Serving (arXiv 2501.14312).
 """
 
 from collections.abc import Sequence
@@ -17,21 +20,32 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.queueing.protocol import TAGS_MAX, QueueCounters, QueueOptions, Ticket, Turn
+from policies.queueing.protocol import TAGS_MAX, QueueCounters, QueueOptions, QueueTurn, Ticket
 
 
 class DlpmOptions(QueueOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set."""
+    """Options of the policy `dlpm`."""
 
     quantum: Annotated[
         Annotated[float, Meta(gt=0, le=1e9)],
-        Meta(description="Cost units of a refill: more is locality, less fairness."),
+        Meta(
+            description="Cost units of a refill: large keeps equal prefixes together, small keeps shares even."
+        ),
     ] = 16384.0
-    per_worker: Annotated[bool, Meta(description="One deficit per tenant and worker (D2LPM).")] = False
+    per_worker: Annotated[
+        bool,
+        Meta(
+            description="Whether a tenant has one deficit counter for each worker (D2LPM) instead of one in all."
+        ),
+    ] = False
 
 
 class Dlpm:
-    """`QueueCounters.virtual_time` counts rounds of refilling: how hard the shares press."""
+    """The policy `dlpm`.
+
+    `QueueCounters.tags` are the deficit counters, in cost units over weight; `QueueCounters.virtual_time` counts
+    the rounds of refilling.
+    """
 
     name: ClassVar[str] = "dlpm"
     options_type: ClassVar[type[QueueOptions]] = DlpmOptions
@@ -40,9 +54,11 @@ class Dlpm:
         self.options = options
 
     def arrive(self, counters: QueueCounters, ticket: Ticket, waiting: Sequence[Ticket]) -> QueueCounters:
+        """Return the counters unchanged: arrival alone changes no deficit."""
         return counters
 
-    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> Turn | None:
+    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> QueueTurn | None:
+        """Give the turn to the longest cached prefix of a tenant with a positive deficit counter."""
         if not waiting:
             return None
         accounts = {self._account(ticket) for ticket in waiting}
@@ -56,23 +72,24 @@ class Dlpm:
         account = self._account(ticket)
         tags[account] -= ticket.cost / ticket.weight
         if len(tags) > TAGS_MAX:
-            # Who waits for nothing and owes nothing is as one who comes anew.
+            # A tenant that has nothing waiting and owes nothing is as good as a new one.
             tags = {name: left for name, left in tags.items() if left < 0 or name in accounts}
-        return Turn(
+        return QueueTurn(
             ticket=ticket,
             counters=QueueCounters(virtual_time=counters.virtual_time + rounds, tags=tags),
         )
 
     def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+        """Take the cost that was not foreseen off the tenant's deficit counter."""
         account = self._account(ticket)
         left = counters.tags.get(account, 0.0) - cost_change / ticket.weight
-        return counters.moved({account: left})
+        return counters.with_tags({account: left})
 
     def _account(self, ticket: Ticket) -> str:
         return f"{ticket.tenant}@{ticket.worker}" if self.options.per_worker else ticket.tenant
 
     def _rounds(self, left: float) -> int:
-        """Refills until it is positive."""
+        """Return how many refills make the counter positive."""
         return 0 if left > 0 else floor(-left / self.options.quantum) + 1
 
     def _refilled(self, left: float, rounds: int) -> float:

@@ -1,53 +1,61 @@
-"""What each tenant has received of late against its share, and how even that is.
+"""The fairness account of a queue: the work that each tenant received lately against its share, and how even it is.
 
 Work is counted when a turn is given, corrected when it is settled, and fades: half of it counts after HALF_SECONDS.
-Shares are owed to those who wait; who asks for less than its share has what it asked for, and is not compared.
+Shares are owed to tenants that wait; a tenant that asks for less than its share has got what it asked for, and is
+not compared.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 HALF_SECONDS = 30.0
+"""Time after which work counts half."""
+
 WAITED_SECONDS = 60.0
+"""A tenant that waited within this time is owed its share."""
+
 TENANTS_MAX = 1024
+"""Tenants that an account remembers; the longest unheard-of are forgotten first."""
 
 
-class Received(NamedTuple):
-    """One tenant. `units`: cost units of late, `share`: of all that was given; `due`: its weight among those who
-    have waited in the last minute, 0 for who has not."""
+class TenantShare(NamedTuple):
+    """What one tenant received lately."""
 
     tenant: str
     weight: float
     units: float
+    """Cost units that it received, faded."""
     share: float
+    """Its part of all cost units that were given."""
     due: float
+    """Its part by weight among the tenants that waited within WAITED_SECONDS; 0 if it did not wait."""
 
 
-class Account:
-    """What one queue has given to whom."""
+class FairnessAccount:
+    """The work that one queue has given to each tenant lately."""
 
     def __init__(self) -> None:
         self._units: dict[str, tuple[float, float, float]] = {}  # units at a moment, and weight
         self._waited: dict[str, float] = {}
 
-    def gave(self, tenant: str, weight: float, units: float, now: float) -> None:
-        """So much more work; less, if it is settled to less."""
+    def record(self, tenant: str, weight: float, units: float, now: float) -> None:
+        """Add work that a tenant received, in cost units; negative if a turn is settled to less."""
         before, at, _ = self._units.pop(tenant, (0.0, now, weight))
         self._units[tenant] = (max(0.0, before * _faded(now - at) + units), now, weight)
         self._bound()
 
-    def waits(self, tenant: str, now: float) -> None:
-        """It has something waiting."""
+    def record_waiting(self, tenant: str, now: float) -> None:
+        """Note that a tenant has a request waiting."""
         self._waited.pop(tenant, None)
         self._waited[tenant] = now
 
-    def received(self, now: float) -> list[Received]:
-        """Most first."""
+    def tenant_shares(self, now: float) -> list[TenantShare]:
+        """Return what each tenant received lately, the most first."""
         units = {tenant: units * _faded(now - at) for tenant, (units, at, _) in self._units.items()}
         waited = {t for t, at in self._waited.items() if now - at <= WAITED_SECONDS and t in units}
         given, due = sum(units.values()), sum(self._units[tenant][2] for tenant in waited)
         found = [
-            Received(
+            TenantShare(
                 tenant,
                 weight,
                 units[tenant],
@@ -59,8 +67,8 @@ class Account:
         return sorted(found, key=lambda one: (-one.units, one.tenant))
 
     def evenness(self, now: float) -> float:
-        """Jain's index of what those who waited have received over their weights."""
-        return jain(one.units / one.weight for one in self.received(now) if one.due)
+        """Return Jain's index of work over weight, over the tenants that waited."""
+        return jain(one.units / one.weight for one in self.tenant_shares(now) if one.due)
 
     def _bound(self) -> None:
         for kept in (self._units, self._waited):
@@ -69,7 +77,10 @@ class Account:
 
 
 def jain(values: Iterable[float]) -> float:
-    """1 where all are equal, 1/n where one of n has everything; 1 of nothing (Jain, Chiu, Hawe 1984)."""
+    """Return Jain's fairness index, sum(x)^2 / (n sum(x^2)) (Jain, Chiu, Hawe 1984).
+
+    It is 1 where all values are equal, 1/n where one of n has everything, and 1 without any value above 0.
+    """
     found = list(values)
     squares = sum(value * value for value in found)
     return sum(found) ** 2 / (len(found) * squares) if squares else 1.0

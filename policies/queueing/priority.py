@@ -1,15 +1,15 @@
-"""Service classes in their order, with shares that are reserved for lower ones, and ageing.
+"""Queue policy `priority`: service classes in their order, with reserved shares for lower classes, and ageing.
 
-    voice > code > chat > batch          a class that waits has at least its reserved share of the work
-    waited `ageing_seconds`: one up      and nobody waits for ever
+    voice > code > chat > batch          a class that waits gets at least its reserved share of the work
+    waited `ageing_seconds`: one up      so that no request waits for ever
 
-A class with a share that has had less than that goes first, the one that lags most before others. Else the highest
-class goes, where a ticket counts as one class higher for every `ageing_seconds` it has waited. Inside a class the
-tenants take turns by start-time fair queueing (sfq.py explains it), so that a class is not one tenant's.
+A class that has received less than its reserved share goes first; of several, the one that lags most. Else the
+highest class goes, where a ticket counts as one class higher for every `ageing_seconds` it has waited. Inside a
+class the tenants take turns by start-time fair queueing (see sfq.py), so that no tenant has a class for itself.
 
-For a class that waits all the time, share * (all work) - (its work) never exceeds U for each class with a share
-(U: largest cost). No ticket is passed over for more than (classes - 1) * `ageing_seconds` by later ones of a higher
-class, reserved shares apart.
+For a class that waits all the time and has a share, share * (all work) - (its work) never exceeds U (U: largest
+cost of one request, cost units). No ticket is passed over for more than (classes - 1) * `ageing_seconds` by later
+ones of a higher class, reserved shares apart.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,22 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
-from policies.queueing.protocol import QueueCounters, QueueOptions, Ticket, Turn
+from policies.queueing.protocol import QueueCounters, QueueOptions, QueueTurn, Ticket
 
 CLASSES = ("voice", "code", "chat", "batch")
 
 
 class PriorityOptions(QueueOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set."""
+    """Options of the policy `priority`."""
 
-    order: Annotated[tuple[str, ...], Meta(description="Classes, the highest first.")] = CLASSES
+    order: Annotated[tuple[str, ...], Meta(description="Service classes, the most urgent first.")] = CLASSES
     reserved: Annotated[
-        dict[str, float], Meta(description="Share of the work that a class has at least, while it waits.")
+        dict[str, float],
+        Meta(description="Share of the work that a class gets at least while its requests wait."),
     ] = field(default_factory=lambda: {"chat": 0.2, "batch": 0.05})
     ageing_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=1e9)],
-        Meta(description="Waiting for so long counts as one class higher."),
+        Meta(description="Seconds of waiting after which a request counts as one class higher."),
     ] = 5.0
 
     def __post_init__(self) -> None:
@@ -44,7 +45,12 @@ class PriorityOptions(QueueOptions, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Priority:
-    """`QueueCounters.virtual_time`: all work given out. Tags: of classes, and of tenants in their class."""
+    """The policy `priority`.
+
+    `QueueCounters.virtual_time` is all work given out, in cost units. Tags: "share CLASS" (work of the class over
+    its reserved share), "passed CLASS" (virtual time of the class), "CLASS TENANT" (finish tag of a tenant in a
+    class).
+    """
 
     name: ClassVar[str] = "priority"
     options_type: ClassVar[type[QueueOptions]] = PriorityOptions
@@ -54,6 +60,7 @@ class Priority:
         self._levels = {name: at for at, name in enumerate(options.order)}
 
     def arrive(self, counters: QueueCounters, ticket: Ticket, waiting: Sequence[Ticket]) -> QueueCounters:
+        """Lift an idle class, and an idle tenant within its class, to where the others are."""
         tags, lifted = counters.tags, {}
         peers = [other for other in waiting if other.service_class == ticket.service_class]
         if not peers:
@@ -62,9 +69,10 @@ class Priority:
         if all(other.tenant != ticket.tenant for other in peers):
             passed = tags.get(_passed(ticket), 0.0)
             lifted[_tenant(ticket)] = max(tags.get(_tenant(ticket), passed), passed)
-        return counters.moved(lifted, keep=self._of_classes(ticket)) if lifted else counters
+        return counters.with_tags(lifted, keep=self._of_classes(ticket)) if lifted else counters
 
-    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> Turn | None:
+    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> QueueTurn | None:
+        """Give the turn to a class that is short of its reserved share, else to the highest class."""
         if not waiting:
             return None
         ticket = self._chosen(counters, waiting, now)
@@ -74,14 +82,15 @@ class Priority:
             _tenant(ticket): start + ticket.cost / ticket.weight,
             _passed(ticket): max(passed, start),
         }
-        return Turn(ticket=ticket, counters=self._worked(counters, ticket, ticket.cost, changed))
+        return QueueTurn(ticket=ticket, counters=self._charged(counters, ticket, ticket.cost, changed))
 
     def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+        """Charge the class and the tenant with the cost that was not foreseen."""
         passed = counters.tags.get(_passed(ticket), 0.0)
         finish = counters.tags.get(_tenant(ticket), passed) + cost_change / ticket.weight
-        return self._worked(counters, ticket, cost_change, {_tenant(ticket): finish})
+        return self._charged(counters, ticket, cost_change, {_tenant(ticket): finish})
 
-    def _worked(
+    def _charged(
         self, counters: QueueCounters, ticket: Ticket, cost: float, changed: dict[str, float]
     ) -> QueueCounters:
         share = self.options.reserved.get(ticket.service_class)
@@ -89,10 +98,10 @@ class Priority:
             before = counters.tags.get(_share(ticket), counters.virtual_time)
             changed[_share(ticket)] = before + cost / share
         work = counters.virtual_time + cost
-        return counters.moved(changed, virtual_time=work, keep=self._of_classes(ticket))
+        return counters.with_tags(changed, virtual_time=work, keep=self._of_classes(ticket))
 
     def _of_classes(self, ticket: Ticket) -> list[str]:
-        """Tags that are no tenant's."""
+        """Return the names of the tags that belong to classes, not tenants."""
         names = {*self.options.order, ticket.service_class}
         return [f"{kind} {name}" for kind in ("share", "passed") for name in names]
 
@@ -127,7 +136,7 @@ def _share(ticket: Ticket) -> str:
 
 
 def _passed(ticket: Ticket) -> str:
-    """The virtual time of a class."""
+    """Return the name of the tag with the virtual time of the ticket's class."""
     return f"passed {ticket.service_class}"
 
 

@@ -1,13 +1,13 @@
-"""QueuePolicy and TenantOrder: the promises of the rules that say whose turn it is.
+"""QueuePolicy and TenantOrder, the interfaces of rules that order waiting requests, and the values they take.
 
-    waiting tickets --TenantOrder: the first of each tenant--> heads --QueuePolicy: which tenant--> turn
+    waiting tickets --TenantOrder: the first of each tenant--> heads --QueuePolicy: which tenant--> QueueTurn
 
 A policy works on a value: the shared counters as they are at one moment. It returns what it decided and the
-counters as they should be afterwards; whoever holds the counters (one process, or Redis) applies them. It keeps
-no state, reads no clock and does no I/O.
+counters as they should be afterwards; the keeper of the counters (one process, or Redis) applies them. A policy
+keeps no state, reads no clock and does no I/O.
 
-Work, not requests, is the measure: `Ticket.cost` is in cost units (see cost.py), charged at an estimate when the
-turn is given and settled by what was used.
+Work, not the number of requests, is the measure: `Ticket.cost` is in cost units (see cost_weights.py), charged at
+an estimate when the turn is given and settled by what was used.
 
 Every registered policy passes tests/conformance/test_queue_policy.py.
 """
@@ -19,49 +19,55 @@ from typing import ClassVar, Protocol
 import msgspec
 
 TAGS_MAX = 1024
-"""Of more tags than this the lower half is dropped: who received least for long is as one who comes anew."""
+"""Number of tags above which the lower half is dropped: a tenant that received least for long is as good as new."""
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of a policy's own settings (`queueing.options`): typed, checked, refused with their path."""
+    """Base of a policy's own settings (`queueing.options`): typed and checked; an error names its path."""
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One waiting request.
-
-    `number`: order of arrival. `weight`: the tenant's share. `cost`: estimated cost units. `uncached_tokens`,
-    `cached_tokens`: of its prompt, at the worker that holds most of it; `worker`: which one that is.
-    `arrived_at`, `deadline`: seconds on the clock that `now` is read from; no deadline, no hurry.
-    `level`: of its class; of one tenant's tickets the lowest goes first.
-    """
+    """One waiting request, as a queue policy sees it."""
 
     number: int
+    """Order of arrival."""
     tenant: str
     cost: float
+    """Estimated cost units."""
     arrived_at: float
+    """Arrival, in seconds on the clock that `now` is read from."""
     weight: float = 1.0
+    """The tenant's share, relative to other tenants."""
     deadline: float | None = None
+    """When the first token is wanted, on the same clock; None: no hurry."""
     uncached_tokens: int = 0
+    """Prompt tokens to compute, on the worker that holds most of the prompt."""
     cached_tokens: int = 0
+    """Prompt tokens that are cached on that worker."""
     service_class: str = "chat"
     level: int = 0
+    """Urgency of its class; of one tenant's tickets the lowest level goes first."""
     worker: str = ""
+    """The worker that holds most of the prompt."""
 
 
 class QueueCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the policy keeps between decisions: a virtual time, and tags (most policies: one a tenant)."""
+    """What a queue policy keeps between decisions: a virtual time, and tags (mostly one for each tenant)."""
 
     virtual_time: float = 0.0
     tags: Mapping[str, float] = msgspec.field(default_factory=dict)
 
-    def moved(
+    def with_tags(
         self,
         tags: Mapping[str, float],
         *,
         virtual_time: float | None = None,
         keep: Collection[str] = (),
     ) -> "QueueCounters":
-        """With these tags instead. Of too many the highest half is left, and those that are to be kept."""
+        """Return the counters with these tags set, and with `virtual_time` unless that is None.
+
+        If there are more than TAGS_MAX tags, only the highest half and those named in `keep` are left.
+        """
         merged = {**self.tags, **tags}
         if len(merged) > TAGS_MAX:
             kept = {name: merged[name] for name in keep if name in merged}
@@ -71,7 +77,7 @@ class QueueCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class QueueTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The ticket that goes next, and the counters once it has gone."""
 
     ticket: Ticket
@@ -79,28 +85,35 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class QueuePolicy(Protocol):
+    """A rule that says which tenant's waiting request goes next; see the top of this file."""
+
     name: ClassVar[str]
     options_type: ClassVar[type[QueueOptions]]
 
     def arrive(self, counters: QueueCounters, ticket: Ticket, waiting: Sequence[Ticket]) -> QueueCounters:
-        """A ticket joins those who wait already (a tenant that was idle may have to be lifted)."""
+        """Return the counters after a ticket joined those that wait already.
+
+        A tenant that was idle may have to be lifted, so that idle time earns it no credit.
+        """
         ...
 
-    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> Turn | None:
-        """Who goes now. `waiting`: all, or the first ticket of each tenant and class.
+    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> QueueTurn | None:
+        """Return which ticket goes now. `waiting` has all tickets, or the first one of each tenant and class.
 
-        None only if nobody waits: a policy never idles a free worker.
+        None only if no ticket waits: a policy never idles a free worker.
         """
         ...
 
     def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
-        """What a request used differs from its ticket's cost by `cost_change` units."""
+        """Return the counters after a request used `cost_change` cost units more than its ticket's cost."""
         ...
 
 
 class TenantOrder(Protocol):
+    """A rule that says which of one tenant's waiting requests goes first."""
+
     name: ClassVar[str]
 
     def first(self, waiting: Sequence[Ticket], now: float) -> Ticket:
-        """Which of one tenant's tickets goes first. There is at least one."""
+        """Return which of one tenant's tickets goes first. There is at least one."""
         ...

@@ -1,27 +1,37 @@
-"""Start-time fair queueing: every tenant gets its weight's share of the work, whatever the workers' speed.
+"""Queue policy `sfq`, start-time fair queueing: each tenant gets its weight's share of the work.
 
-    start S = max(v, F)      v: start tag of the turn given last      F: finish tag of the tenant's turn before
-    finish F = S + cost / weight                                      the smallest start goes
+    start S = max(v, F)      v: start tag of the turn given last      F: finish tag of the tenant's previous turn
+    finish F = S + cost / weight (cost units)                         the smallest start tag goes next
+
+The shares hold whatever the workers' speed.
 
 A tag is made when the turn is given, so a cost may be an estimate: settling shifts F, and with it the tenant's next
-turn. A tenant that comes back is lifted to v: idleness is not banked. For two tenants that wait all the time,
+turn. A tenant that comes back is lifted to v: idle time earns no credit. For two tenants that wait all the time,
 
-    |W1/w1 - W2/w2| <= c1/w1 + c2/w2                  of work given out (c: largest cost)
+    |W1/w1 - W2/w2| <= c1/w1 + c2/w2                  of work given out
     |W1/w1 - W2/w2| <= (D + 1) (c1/w1 + c2/w2)        of work settled, D requests at a time with the workers
 
-Goyal, Vin, Cheng: Start-time fair queuing (SIGCOMM 1996); Jin, Chase, Kaur: Interposed proportional sharing for a
-storage service utility (SIGMETRICS 2004), SFQ(D).
+W1, W2: work received      w1, w2: weights      c1, c2: largest cost of one request (all in cost units)
 
-gateway/queueing/shared/lua/queue.lua repeats this arithmetic in Redis; a property test holds both to the same turns.
+Sources: Goyal, Vin, Cheng: Start-time fair queuing (SIGCOMM 1996); Jin, Chase, Kaur: Interposed proportional
+sharing for a storage service utility (SIGMETRICS 2004), SFQ(D).
+
+gateway/queueing/shared/lua/queue.lua repeats this arithmetic in Redis; a property test holds both to the same
+turns.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from policies.queueing.protocol import QueueCounters, QueueOptions, Ticket, Turn
+from policies.queueing.protocol import QueueCounters, QueueOptions, QueueTurn, Ticket
 
 
 class Sfq:
+    """The policy `sfq`.
+
+    `QueueCounters.tags` are the finish tags by tenant; `QueueCounters.virtual_time` is v.
+    """
+
     name: ClassVar[str] = "sfq"
     options_type: ClassVar[type[QueueOptions]] = QueueOptions
 
@@ -29,14 +39,16 @@ class Sfq:
         self.options = options
 
     def arrive(self, counters: QueueCounters, ticket: Ticket, waiting: Sequence[Ticket]) -> QueueCounters:
+        """Lift a tenant that was idle to the virtual time."""
         finish = counters.tags.get(ticket.tenant)
         if finish is not None and finish >= counters.virtual_time:
             return counters
         if any(other.tenant == ticket.tenant for other in waiting):
             return counters
-        return counters.moved({ticket.tenant: counters.virtual_time})
+        return counters.with_tags({ticket.tenant: counters.virtual_time})
 
-    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> Turn | None:
+    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> QueueTurn | None:
+        """Give the turn to the tenant with the smallest start tag."""
         if not waiting:
             return None
         tags, passed = counters.tags, counters.virtual_time
@@ -46,14 +58,15 @@ class Sfq:
 
         ticket = min(waiting, key=order)
         start = tags.get(ticket.tenant, passed)
-        return Turn(
+        return QueueTurn(
             ticket=ticket,
-            counters=counters.moved(
+            counters=counters.with_tags(
                 {ticket.tenant: start + ticket.cost / ticket.weight},
                 virtual_time=max(passed, start),
             ),
         )
 
     def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+        """Shift the tenant's finish tag by the cost that was not foreseen."""
         finish = counters.tags.get(ticket.tenant, counters.virtual_time)
-        return counters.moved({ticket.tenant: finish + cost_change / ticket.weight})
+        return counters.with_tags({ticket.tenant: finish + cost_change / ticket.weight})

@@ -1,18 +1,22 @@
-"""Puts the two rules together: the first ticket of each tenant by one, the tenant by the other."""
+"""The two-level order of a queue: a tenant order picks each flow's first ticket, a queue policy picks the tenant.
+
+A flow is one tenant's waiting requests of one service class.
+"""
 
 from collections.abc import Iterable
 
-from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
+from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
 
 Flow = tuple[str, str]
 """Tenant and service class."""
 
 
-class Line:
-    """Those who wait, at one moment: `heads` has of each tenant and service class the ticket that goes first.
+class FlowHeads:
+    """The first ticket of each flow at one moment, while turns are given or tickets passed over.
 
-    One that would rather wait is passed, and the next of its flow stands there: so many of a flow, then nobody of
-    it any more, lest a tenant whose requests all wait for one worker keeps others from a free one.
+    A ticket that would rather wait for its own worker is passed over, and the next one of its flow takes its place.
+    Of one flow at most `passed_of_flow_max` tickets are passed over, then none of its tickets is offered any more:
+    otherwise a tenant whose requests all wait for one worker would keep others from a free one.
     """
 
     def __init__(
@@ -29,10 +33,11 @@ class Line:
 
     @property
     def heads(self) -> list[Ticket]:
+        """The first ticket of each flow."""
         return list(self._heads.values())
 
-    def pass_by(self, ticket: Ticket) -> None:
-        """The head of its flow would rather wait."""
+    def pass_over(self, ticket: Ticket) -> None:
+        """Replace a head that would rather wait by the next ticket of its flow."""
         flow = _flow(ticket)
         passed = self._passed[flow] = self._passed.get(flow, 0) + 1
         del self._heads[flow]
@@ -40,14 +45,14 @@ class Line:
             self._put_next(flow, ticket)
 
     def take(self, ticket: Ticket) -> None:
-        """The head of its flow has gone."""
+        """Remove a head that got its turn; the next ticket of its flow takes its place."""
         flow = _flow(ticket)
         del self._heads[flow]
         self._put_next(flow, ticket)
 
-    def _put_next(self, flow: Flow, gone: Ticket) -> None:
+    def _put_next(self, flow: Flow, previous: Ticket) -> None:
         tickets = self._flows[flow]
-        tickets.remove(gone)
+        tickets.remove(previous)
         if tickets:
             self._heads[flow] = self._first(tickets)
 
@@ -55,16 +60,16 @@ class Line:
         return tickets[0] if len(tickets) == 1 else self._order.first(tickets, self._now)
 
 
-def heads(waiting: Iterable[Ticket], order: TenantOrder, now: float) -> list[Ticket]:
-    """Of each tenant and service class the ticket that goes first."""
-    return Line(waiting, order, now).heads
+def flow_heads(waiting: Iterable[Ticket], order: TenantOrder, now: float) -> list[Ticket]:
+    """Return the ticket that goes first of each tenant and service class."""
+    return FlowHeads(waiting, order, now).heads
 
 
 def next_turn(
     policy: QueuePolicy, order: TenantOrder, counters: QueueCounters, waiting: Iterable[Ticket], now: float
-) -> Turn | None:
-    """Who goes now; None if nobody waits."""
-    return policy.next(counters, heads(waiting, order, now), now)
+) -> QueueTurn | None:
+    """Return the turn of the ticket that goes next; None if no ticket waits."""
+    return policy.next(counters, flow_heads(waiting, order, now), now)
 
 
 def _flow(ticket: Ticket) -> Flow:

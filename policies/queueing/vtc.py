@@ -1,22 +1,29 @@
-"""Virtual token counter: the tenant that has received least goes.
+"""Queue policy `vtc`, virtual token counter: the tenant that has received least work goes.
 
-Each tenant has a counter of the work it received over its weight. A tenant that was idle is lifted to the least
-counter among those who wait, or, if nobody waits, to that of the tenant whose turn was the last: idleness is not
-banked. Charged at the estimate when the turn is given and settled at the end, where the paper counts tokens as they
-come. For two tenants that wait all the time, what they received differs by at most 2U, and by what the workers'
-window holds besides (U: largest cost over weight).
+    next    the tenant with the least counter
+    charge  counter += cost / weight (cost units)        when the turn is given
+    lift    counter = max(counter, least counter of the waiting tenants)        when an idle tenant comes back
 
-Sheng et al.: Fairness in Serving Large Language Models (OSDI 2024).
+If no tenant waits, the counter of the tenant whose turn was the last stands in for the least: idle time earns no
+credit. A turn is charged at its estimate and settled at the end, where the paper counts tokens as they come. For
+two tenants that wait all the time, what they received differs by at most 2U, and by what the workers' window holds
+besides (U: largest cost over weight).
+
+Source: Sheng et al.: Fairness in Serving Large Language Models (OSDI 2024).
 """
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from policies.queueing.protocol import QueueCounters, QueueOptions, Ticket, Turn
+from policies.queueing.protocol import QueueCounters, QueueOptions, QueueTurn, Ticket
 
 
 class Vtc:
-    """`QueueCounters.virtual_time` is the counter of the tenant that went last."""
+    """The policy `vtc`.
+
+    `QueueCounters.tags` are the counters by tenant; `QueueCounters.virtual_time` is the counter of the tenant that
+    went last.
+    """
 
     name: ClassVar[str] = "vtc"
     options_type: ClassVar[type[QueueOptions]] = QueueOptions
@@ -25,13 +32,15 @@ class Vtc:
         self.options = options
 
     def arrive(self, counters: QueueCounters, ticket: Ticket, waiting: Sequence[Ticket]) -> QueueCounters:
+        """Lift a tenant that was idle to the least counter of those that wait."""
         tags, last = counters.tags, counters.virtual_time
         if any(other.tenant == ticket.tenant for other in waiting):
             return counters
         level = min((tags.get(other.tenant, last) for other in waiting), default=last)
-        return counters.moved({ticket.tenant: max(tags.get(ticket.tenant, level), level)})
+        return counters.with_tags({ticket.tenant: max(tags.get(ticket.tenant, level), level)})
 
-    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> Turn | None:
+    def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> QueueTurn | None:
+        """Give the turn to the tenant with the least counter."""
         if not waiting:
             return None
         tags, last = counters.tags, counters.virtual_time
@@ -42,8 +51,11 @@ class Vtc:
         ticket = min(waiting, key=order)
         before = tags.get(ticket.tenant, last)
         after = before + ticket.cost / ticket.weight
-        return Turn(ticket=ticket, counters=counters.moved({ticket.tenant: after}, virtual_time=after))
+        return QueueTurn(
+            ticket=ticket, counters=counters.with_tags({ticket.tenant: after}, virtual_time=after)
+        )
 
     def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+        """Correct the tenant's counter by the cost that was not foreseen."""
         received = counters.tags.get(ticket.tenant, counters.virtual_time)
-        return counters.moved({ticket.tenant: received + cost_change / ticket.weight})
+        return counters.with_tags({ticket.tenant: received + cost_change / ticket.weight})

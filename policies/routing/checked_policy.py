@@ -1,7 +1,8 @@
-"""Holds a policy of another package to its promise (protocol.py), request by request.
+"""A guard around a routing policy of another package: every ranking is checked before the gateway uses it.
 
-What breaks it is told by its name and its place in the policy's own code, before places and Redis reckon with it.
-The policies of this house are held to theirs by tests/conformance, which costs no request anything.
+A policy that breaks its contract (protocol.py) is named in the error, with the line of its own code, before
+placements and Redis rely on its result. The built-in policies are checked by tests/conformance instead, which costs
+no request anything.
 """
 
 import traceback
@@ -13,17 +14,17 @@ from typing import cast
 from policies.routing.protocol import Candidate, Ranking, Route, RouteQuery, RoutingPolicy
 
 
-class PromiseBroken(Exception):
-    """A policy failed, or what it returned is no ranking of its candidates. Says which policy, and why."""
+class PolicyContractBroken(Exception):
+    """A routing policy raised an error or returned no ranking of its candidates; the text says which, and why."""
 
 
-def held(policy: RoutingPolicy) -> RoutingPolicy:
-    """The same policy, which raises nothing but PromiseBroken."""
-    return policy if isinstance(policy, Held) else cast(RoutingPolicy, Held(policy))
+def checked(policy: RoutingPolicy) -> RoutingPolicy:
+    """Return the policy wrapped so that it raises nothing but PolicyContractBroken."""
+    return policy if isinstance(policy, CheckedPolicy) else cast(RoutingPolicy, CheckedPolicy(policy))
 
 
-class Held:
-    """A RoutingPolicy that raises nothing but PromiseBroken, and returns nothing but rankings."""
+class CheckedPolicy:
+    """A RoutingPolicy that raises nothing but PolicyContractBroken, and returns nothing but rankings."""
 
     def __init__(self, policy: RoutingPolicy) -> None:
         self._policy = policy
@@ -31,19 +32,19 @@ class Held:
         self.options_type = policy.options_type
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
-        """Raises PromiseBroken."""
+        """Return the inner policy's ranking. Raises PolicyContractBroken."""
         try:
             routes = tuple(self._policy.rank(query, candidates, now))
         except Exception as err:
-            said = f"{type(err).__name__}: {err}"
-            raise PromiseBroken(f"policy {self.name} failed: {said} ({_place(err)})") from err
+            cause = f"{type(err).__name__}: {err}"
+            raise PolicyContractBroken(f"policy {self.name} failed: {cause} ({_place(err)})") from err
         if problem := _problem(routes, [candidate.worker.id for candidate in candidates]):
-            raise PromiseBroken(f"policy {self.name} returned no ranking: {problem}")
+            raise PolicyContractBroken(f"policy {self.name} returned no ranking: {problem}")
         return routes
 
 
 def _problem(routes: Sequence[object], workers: Sequence[str]) -> str | None:
-    """Why these are not routes to each of the workers once."""
+    """Return why these are not routes that name each worker exactly once; None if they are."""
     left = set(workers)
     for route in routes:
         if not isinstance(route, Route):
@@ -57,6 +58,6 @@ def _problem(routes: Sequence[object], workers: Sequence[str]) -> str | None:
 
 
 def _place(err: Exception) -> str:
-    """Where it was raised: of the frames, the innermost."""
+    """Return file and line of the innermost frame of an error."""
     frame = traceback.extract_tb(err.__traceback__)[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}"

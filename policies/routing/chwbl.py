@@ -1,13 +1,16 @@
-"""Consistent hashing with bounded loads: equal beginnings go to the same worker, unless it has more than its share.
+"""Policy `chwbl`, consistent hashing with bounded loads: equal prefixes go to one worker until it is busy.
 
-The first `prefix_tokens` of the prompt are the key. For each key the workers stand in an order of their own,
-and the request goes to the first of them whose streams are below `load_max` times the mean (Mirrokni, Thorup
-and Zadimoghaddam, 2018; KubeAI's default is 1.25 too). It asks no index, so it is what works when there is
-none.
+    key       chained hash of the first `prefix_tokens` tokens of the prompt
+    order     the workers by their rendezvous weight for that key, highest first
+    bound     ceil(load_max * (open streams of all workers + 1) / workers)
+    route     the first worker in the order with fewer streams than the bound
+
+Source: Mirrokni, Thorup and Zadimoghaddam, 2018; KubeAI's default `load_max` is 1.25 too. The policy needs no
+prefix index, so it is what works when there is none.
 
 The order is a rendezvous instead of a ring: as stable when workers come and go, even without virtual nodes, and
-without anything to keep. A key shorter than what all prompts have in common would send all of them to one worker;
-prompts shorter than it are told apart by all of their blocks.
+with nothing to store. A key shorter than what all prompts have in common would send all of them to one worker;
+prompts shorter than the key are told apart by all of their blocks.
 """
 
 from collections.abc import Sequence
@@ -18,19 +21,25 @@ from msgspec import Meta
 
 from policies.routing.estimate import matched_tokens
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
-from policies.routing.stable_random import affinity
+from policies.routing.stable_random import rendezvous_weight
 
 
 class ChwblOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of the policy `chwbl`."""
+
     prefix_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=10**9)], Meta(description="Leading tokens that are the key.")
+        Annotated[int, Meta(ge=1, le=10**9)],
+        Meta(description="Leading tokens of the prompt that choose its worker."),
     ] = 2048
     load_max: Annotated[
-        Annotated[float, Meta(ge=1, le=1e9)], Meta(description="Streams of a worker, of the mean of all.")
+        Annotated[float, Meta(ge=1, le=1e9)],
+        Meta(description="Streams that a worker may have, as a multiple of the mean of all workers."),
     ] = 1.25
 
 
 class Chwbl:
+    """The policy `chwbl`."""
+
     name: ClassVar[str] = "chwbl"
     options_type: ClassVar[type[PolicyOptions]] = ChwblOptions
 
@@ -38,6 +47,7 @@ class Chwbl:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank the workers below the bound by rendezvous weight, then the others by the same weight."""
         if not candidates:
             return ()
         key = _key(query, self.options.prefix_tokens)
@@ -45,7 +55,7 @@ class Chwbl:
         bound = ceil(self.options.load_max * (streams + 1) / len(candidates))
 
         def order(candidate: Candidate) -> tuple[bool, float]:
-            return (candidate.worker.streams >= bound, affinity(candidate.worker.id, key))
+            return (candidate.worker.streams >= bound, rendezvous_weight(candidate.worker.id, key))
 
         return tuple(
             Route(
@@ -59,7 +69,7 @@ class Chwbl:
 
 
 def _key(query: RouteQuery, prefix_tokens: int) -> int:
-    """The chained hash that ends the prefix: it names all of it. A prompt without a full block has none."""
+    """Return the chained hash at the end of the prefix; a random key for a prompt without a full block."""
     if not query.blocks:
         return int(query.draw * 2**32)
     return query.blocks[min(len(query.blocks), max(1, prefix_tokens // query.block_tokens)) - 1]

@@ -1,10 +1,10 @@
-"""Estimates that several policies start from, in milliseconds. Plain functions of one candidate.
+"""Estimates that several policies start from: pure functions of one query and one candidate, in milliseconds.
 
 wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
 own    = b + s N                        its own prefill
 
-s  ms per uncached token      Q  uncached tokens sent there, first token still out      C  chunk budget
-b  ms per request             N  uncached tokens of this prompt, at least 1             d  ms per step
+s  ms per uncached token      Q  uncached tokens sent there and not computed yet    C  chunk budget, tokens
+b  ms per request             N  uncached tokens of this prompt, at least 1         d  ms per decode step
 """
 
 from math import ceil
@@ -14,21 +14,24 @@ from workers.worker import WorkerSnapshot
 
 
 def matched_tokens(query: RouteQuery, candidate: Candidate) -> int:
-    """Prompt tokens that need no prefill there."""
+    """Return how many prompt tokens are cached on this worker and need no prefill."""
     return min(candidate.matched_tokens, query.prompt_tokens)
 
 
 def uncached_tokens(
     query: RouteQuery, candidate: Candidate, *, host_credit: float = 1.0, disk_credit: float = 1.0
 ) -> float:
-    """N. What is held off the GPU has to be loaded: it counts as cached by its credit only."""
+    """Return N, the prompt tokens that are left to compute on this worker, at least 1.
+
+    Cached tokens that lie off the GPU have to be loaded: each counts as cached by its credit (0 to 1) only.
+    """
     uncached = query.prompt_tokens - matched_tokens(query, candidate)
     lost = (1 - host_credit) * candidate.host_tokens + (1 - disk_credit) * candidate.disk_tokens
     return max(1.0, uncached + lost)
 
 
 def wait_ms(worker: WorkerSnapshot, uncached: float) -> float:
-    """Until its own prefill begins, and what running streams take of its steps."""
+    """Return the time until the request's own prefill begins, and what running streams take of its steps."""
     ahead = worker.tokens_queued - worker.tokens_computed
     wait = worker.speed.ms_per_token * ahead
     if worker.streams:
@@ -37,22 +40,22 @@ def wait_ms(worker: WorkerSnapshot, uncached: float) -> float:
 
 
 def own_ms(worker: WorkerSnapshot, uncached: float) -> float:
-    """Its own prefill."""
+    """Return the time of the request's own prefill."""
     return worker.speed.fixed_ms + worker.speed.ms_per_token * uncached
 
 
 def ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
-    """Wait and own prefill."""
+    """Return the time to the first token: wait, own prefill, and the wait for room in the KV memory."""
     worker, uncached = candidate.worker, uncached_tokens(query, candidate)
     ms = wait_ms(worker, uncached) + own_ms(worker, uncached)
     return ms + kv_wait_ms(worker, int(uncached) + query.output_tokens, query.output_tokens)
 
 
 def kv_wait_ms(worker: WorkerSnapshot, tokens_new: int, output_tokens: int) -> float:
-    """Until streams that end have made room in its KV for so many tokens more.
+    """Return the time until streams that end have made room for `tokens_new` more tokens in the KV memory.
 
-    Streams live for `output_tokens` steps, so that all they hold comes free in that time, and a part in its
-    share of it.
+    A stream is assumed to live for `output_tokens` steps, so that all KV comes free within that time, and a part of
+    it in the same share of the time. 0 where the capacity is not known or the KV is empty.
     """
     if not worker.kv_tokens_max or not worker.kv_tokens:
         return 0.0

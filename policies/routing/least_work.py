@@ -1,7 +1,8 @@
-"""The worker with the least prefill ahead of it: load without memory of prefixes.
+"""Policy `least_work`: the worker with the least prefill work queued, whatever prefixes it holds.
 
-Work is what delays the next first token: uncached tokens sent and not yet answered. Ties go by open streams,
-then by lot.
+    cost = s Q      s: ms per uncached token      Q: uncached tokens sent there, first token still out
+
+The queued prefill is what delays the next first token. Ties go by open streams, then by the query's draw.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, 
 
 
 class LeastWork:
+    """The policy `least_work`."""
+
     name: ClassVar[str] = "least_work"
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
 
@@ -19,6 +22,7 @@ class LeastWork:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by milliseconds of queued prefill, then by open streams."""
         count = len(candidates)
         first = int(query.draw * count)
 

@@ -1,9 +1,12 @@
-"""LMETRIC: the worker with the least product of new prefill work and batch size.
+"""Policy `product`, the rule of LMETRIC (OSDI'26): the least product of prefill work and batch size.
 
-    score = (Q + N) (R + 1)      Q: uncached tokens ahead   N: of this prompt   R: streams that run there
+    score = s (Q + N) (R + 1)      in milliseconds of prefill
 
-The first factor is how long its prefill takes, the second how many it delays, so their product needs no weights
-(LMETRIC, OSDI'26). Here it is in milliseconds of prefill, so that workers of unequal speed compare.
+    s  ms per uncached token       Q  uncached tokens ahead       N  uncached tokens of this prompt
+    R  streams that run there
+
+The first factor is how long the prefill takes, the second how many streams it delays, so the product needs no
+weights. The paper's score is without s, which makes workers of unequal speed comparable.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,9 @@ from policies.routing.estimate import matched_tokens, uncached_tokens
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 
 
-class Product:
+class LmetricPolicy:
+    """The policy `product`."""
+
     name: ClassVar[str] = "product"
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
 
@@ -21,6 +26,7 @@ class Product:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by score; ties go by the query's draw."""
         count = len(candidates)
         first = int(query.draw * count)
         routes = [_route(query, candidate) for candidate in candidates]

@@ -1,8 +1,10 @@
-"""RoutingPolicy: the promise of a rule that ranks workers for one request.
+"""RoutingPolicy, the interface of a rule that ranks workers for one request, and the values it works on.
 
-A policy is a plain function of what it is given: the query, the candidates and the moment. It keeps no state,
-reads no clock, draws no numbers and does no I/O, so the same object decides in the gateway, in a simulation and
-in a test, and decides alike. What a rule would want to remember or throw dice for is in the query.
+    RouteQuery (the request) + Candidates (the workers) + now  --policy.rank-->  Ranking (Routes, best first)
+
+A policy is a pure function of what it is given: the query, the candidates and the moment. It keeps no state, reads
+no clock, draws no random numbers and does no I/O, so the same object decides in the gateway, in a simulation and in
+a test, and decides alike. What a rule would want to remember or to draw is in the query.
 
 Every registered policy passes tests/conformance/test_routing_policy.py.
 """
@@ -21,75 +23,84 @@ NO_BLOCKS: Hashes = array("Q")
 
 
 class PolicyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of a policy's own settings (`routing.options`): typed, checked, refused with their path."""
+    """Base of a policy's own settings (`routing.options`): typed and checked; an error names its path."""
 
 
 class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a policy may know of a request.
-
-    `prompt_tokens`: its length. `output_tokens`: what it is expected to generate. `sequence`: how many requests
-    for this model came before it. `draw`: a number in [0, 1), different for every request. `blocks`: chained hashes
-    of its full blocks of `block_tokens` tokens. `session`: equal for the turns of one conversation, None if the
-    client does not say. `answers`: how many will come, 0 if nothing is generated; `answers_prompt`: something of
-    the prompt is answered too, as its log probabilities.
-    """
+    """What a policy may know of a request."""
 
     prompt_tokens: int
+    """Length of the prompt."""
     output_tokens: int
+    """Tokens that the request is expected to generate."""
     sequence: int
+    """How many requests for this model came before this one."""
     draw: float
+    """A random number in [0, 1), different for every request."""
     blocks: Hashes = NO_BLOCKS
+    """Chained hashes of the prompt's full blocks."""
     block_tokens: int = 64
+    """Tokens of one block."""
     session: int | None = None
+    """Equal for the turns of one conversation; None if the client names no session."""
     answers: int = 1
+    """How many answers (choices) are generated; 0 if nothing is generated."""
     answers_prompt: bool = False
+    """Whether the answer includes something of the prompt too, such as its log probabilities."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker that may serve, and how many leading prompt tokens it holds or is about to hold.
-
-    Of these `host_tokens` lie in host memory and `disk_tokens` further away, both from where the GPU's end.
-    `doubted_tokens`: what the index knows of beyond them and does not count on.
-    """
+    """A worker that may serve the request, and how much of the prompt is cached there or about to be."""
 
     worker: WorkerSnapshot
     matched_tokens: int = 0
+    """Leading prompt tokens that the worker holds or is about to hold, in any memory."""
     host_tokens: int = 0
+    """Of the matched tokens, those in host memory; they follow those on the GPU."""
     disk_tokens: int = 0
+    """Of the matched tokens, those on disk or further away; they follow those on the GPU."""
     doubted_tokens: int = 0
+    """Tokens beyond the matched ones that the index knows of but does not count on."""
 
 
-class Terms(Protocol):
-    """Named numbers, as a NamedTuple has them."""
+class RouteTerms(Protocol):
+    """The named numbers that a cost estimate is made of; any NamedTuple of floats will do."""
 
     def _asdict(self) -> dict[str, float]: ...
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One ranked choice: who decodes, who prefills where that is split, and why.
-
-    `cost_ms`: the policy's estimate, in milliseconds. `matched_tokens`: prompt tokens that it need not compute.
-    `ms_per_queued_token`: what the estimate rises by with every token that is queued there meanwhile; 0 where a
-    policy does not look at that. `terms`: what the estimate was made of, for operators to see.
-    """
+    """One ranked choice of a policy: which worker serves the request, and why."""
 
     worker: WorkerId
+    """The worker that answers (the decode worker, where prefill and decode are split)."""
     cost_ms: float
+    """The policy's cost estimate, in milliseconds."""
     matched_tokens: int
+    """Prompt tokens that the worker need not compute."""
     reason: str
+    """Why the worker stands here, for operators to read."""
     prefill_worker: WorkerId | None = None
+    """The worker that computes the prompt, where prefill and decode are split."""
     ms_per_queued_token: float = 0.0
-    terms: Terms | None = None
+    """How much the estimate rises with every token queued there meanwhile; 0 if the policy does not look at it."""
+    terms: RouteTerms | None = None
+    """What the estimate was made of, for operators to see."""
 
 
 Ranking = tuple[Route, ...]
-"""Best first. What a policy holds for equal may stand in any order, so that ties do not herd."""
+"""Routes, best first. Routes that a policy counts as equal may stand in any order, so that ties do not herd."""
 
 
 class RoutingPolicy(Protocol):
+    """A rule that ranks workers for one request; see the top of this file."""
+
     name: ClassVar[str]
     options_type: ClassVar[type[PolicyOptions]]
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
-        """Every candidate once, best first. No candidates, no routes. `now`: seconds on any steady clock."""
+        """Return every candidate once, best first; without candidates, no routes.
+
+        `now` is in seconds on any steady clock.
+        """
         ...

@@ -1,4 +1,7 @@
-"""Each worker in its turn, whatever it holds and whatever it does: the baseline."""
+"""Policy `round_robin`, the baseline: each worker in its turn, whatever prefixes it holds and whatever its load.
+
+first worker = sequence number of the request modulo the number of workers, in the order of their ids
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -8,6 +11,8 @@ from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, 
 
 
 class RoundRobin:
+    """The policy `round_robin`."""
+
     name: ClassVar[str] = "round_robin"
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
 
@@ -15,6 +20,7 @@ class RoundRobin:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank the workers by id, beginning with the one whose turn it is."""
         if not candidates:
             return ()
         ordered = sorted(candidates, key=lambda candidate: candidate.worker.id)

@@ -1,9 +1,10 @@
-"""Sticky sessions: the same worker for all turns of a session, unless that costs too much.
+"""Policy `session`, sticky sessions: one home worker for all turns of a session, unless that costs too much.
 
-A session's home is the first worker in its own order of all of them, so that every gateway knows it without
-being told, and a worker that comes or goes moves only its own share of the sessions. The home is left for the
-worker with the least estimated TTFT when it is more than `patience_ms` behind it. A request without a session
-goes there at once.
+    home    the worker with the highest rendezvous weight for the session
+    route   home, if its estimated TTFT is at most `patience_ms` above the least; else the worker with the least
+
+Every gateway computes the same home without any communication, and a worker that comes or goes moves only its own
+share of the sessions. A request without a session goes to the worker with the least estimated TTFT (estimate.py).
 """
 
 from collections.abc import Sequence
@@ -13,17 +14,21 @@ from msgspec import Meta
 
 from policies.routing.estimate import matched_tokens, ttft_ms
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
-from policies.routing.stable_random import affinity
+from policies.routing.stable_random import rendezvous_weight
 
 
 class SessionOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of the policy `session`."""
+
     patience_ms: Annotated[
         Annotated[float, Meta(ge=0, le=1e9)],
-        Meta(description="Estimated milliseconds that staying at home may cost."),
+        Meta(description="Estimated milliseconds of TTFT that staying on the home worker may cost."),
     ] = 250.0
 
 
-class Session:
+class SessionPolicy:
+    """The policy `session`."""
+
     name: ClassVar[str] = "session"
     options_type: ClassVar[type[PolicyOptions]] = SessionOptions
 
@@ -31,6 +36,7 @@ class Session:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by estimated TTFT, with the home worker first while it is within `patience_ms` of the least."""
         if not candidates:
             return ()
         first = int(query.draw * len(candidates))
@@ -41,14 +47,14 @@ class Session:
         home = None
         if query.session is not None:
             session = query.session
-            at = max(range(len(ordered)), key=lambda at: affinity(ordered[at].worker.id, session))
+            at = max(range(len(ordered)), key=lambda at: rendezvous_weight(ordered[at].worker.id, session))
             home = ordered[at].worker.id
             if costs[home] <= least + self.options.patience_ms:
                 ordered.insert(0, ordered.pop(at))
         return tuple(
             Route(
                 worker=candidate.worker.id,
-                # At home a session costs no more than anywhere: that is what the patience says.
+                # Within its patience a session counts its home as no more expensive than the best worker.
                 cost_ms=least if at == 0 else costs[candidate.worker.id],
                 matched_tokens=matched_tokens(query, candidate),
                 reason=_reason(candidate.worker.id == home, home is not None, costs[candidate.worker.id]),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from policies.queueing.cost_weights import CostWeights
-from policies.queueing.protocol import QueueCounters, QueuePolicy, TenantOrder, Ticket, Turn
+from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
 from policies.registry import queue_policy, tenant_order
 from policies.simulation.trace import TraceRequest
 
@@ -65,7 +65,7 @@ class TurnQueue:
         self._counters = QueueCounters()
         self._waiting: dict[str, dict[int, Ticket]] = {}
         self._tickets: dict[int, Ticket] = {}
-        self._turn: Turn | None = None
+        self._turn: QueueTurn | None = None
         # By tenant, where it depends on nothing but who came first.
         self._heads_kept: dict[str, Ticket] | None = {} if order.name == "fcfs" else None
 

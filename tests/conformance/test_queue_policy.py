@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.queueing.protocol import QueueCounters, Ticket
-from policies.queueing.two_level_order import heads, next_turn
+from policies.queueing.two_level_order import flow_heads, next_turn
 from policies.registry import order_names, queue_names, queue_policy, tenant_order
 
 tickets = st.lists(
@@ -91,7 +91,7 @@ def test_an_order_gives_one_of_those_who_wait(order, waiting, now):
 @few
 @given(waiting=tickets, now=st.floats(0, 2e6))
 def test_of_each_tenant_and_class_one_stands_in_front(order, waiting, now):
-    front = heads(waiting, order, now)
+    front = flow_heads(waiting, order, now)
     flows = [(ticket.tenant, ticket.service_class) for ticket in front]
     assert sorted(flows) == sorted({(ticket.tenant, ticket.service_class) for ticket in waiting})
 
@@ -101,7 +101,7 @@ def test_of_each_tenant_and_class_one_stands_in_front(order, waiting, now):
 def test_policy_and_order_go_together(policy, order, waiting, now):
     turn = next_turn(policy, order, QueueCounters(), waiting, now)
     assert (turn is None) == (not waiting)
-    assert turn is None or turn.ticket in heads(waiting, order, now)
+    assert turn is None or turn.ticket in flow_heads(waiting, order, now)
 
 
 def test_fifo_goes_by_arrival():

@@ -230,7 +230,7 @@ class QueueModel:
         for queue, tenant, units in services:
             counters = self._counters(queue)
             tag = counters.tags.get(tenant, counters.virtual_time)
-            self.counters[queue] = counters.moved({tenant: tag + units})
+            self.counters[queue] = counters.with_tags({tenant: tag + units})
         self._grant(queues)
         return 1
 

@@ -37,13 +37,13 @@ class AgainstAList(RuleBasedStateMachine):
     @rule(count=st.integers(1, 12))
     def requests_come(self, count):
         for _ in range(count):
-            self.budget.request(self.now)
+            self.budget.record_request(self.now)
             self.requests.append(self.now)
 
     @rule()
     def one_wants_to_be_sent_again(self):
         allowed = self.left() > 0
-        assert self.budget.spend(self.now) == allowed
+        assert self.budget.try_spend(self.now) == allowed
         if allowed:
             self.retries.append(self.now)
         else:
@@ -52,7 +52,7 @@ class AgainstAList(RuleBasedStateMachine):
     @invariant()
     def as_the_list_says(self):
         if hasattr(self, "budget"):
-            assert self.budget.left(self.now) == self.left()
+            assert self.budget.remaining(self.now) == self.left()
             assert (self.budget.spent, self.budget.refused) == (len(self.retries), self.refused)
             assert len(self.budget._slots) <= SLOTS
 

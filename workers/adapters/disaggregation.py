@@ -25,7 +25,7 @@ import msgspec
 
 from radix_cache.match import WorkerId
 from workers.adapter import StreamBroken, WorkerAdapter, WorkerAnswer, WorkerCall, WorkerUnreachable
-from workers.worker import Half, Role
+from workers.worker import DisaggregationProfile, Role
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +67,12 @@ WAYS: Mapping[str, Way] = {
 
 
 @lru_cache(maxsize=64)
-def half_of(kind: str, role: Role) -> Half | None:
+def disaggregation_profile(kind: str, role: Role) -> DisaggregationProfile | None:
     """What routing has to know of a worker; None if it serves whole requests."""
     way = WAYS.get(kind)
     if way is None or role is Role.BOTH:
         return None
-    return Half(role=role, kind=kind, alone=way.alone, several=way.several)
+    return DisaggregationProfile(role=role, kind=kind, alone=way.alone, several=way.several)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

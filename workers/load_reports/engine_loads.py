@@ -45,7 +45,7 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 NO_LOAD = EngineLoad()
 
 
-class RankLoad(msgspec.Struct, frozen=True):
+class SglangRankLoad(msgspec.Struct, frozen=True):
     """One rank in /v1/loads."""
 
     num_running_reqs: int = 0
@@ -57,10 +57,10 @@ class RankLoad(msgspec.Struct, frozen=True):
 class Loads(msgspec.Struct, frozen=True):
     """/v1/loads."""
 
-    loads: list[RankLoad] = []
+    loads: list[SglangRankLoad] = []
 
 
-def of_ranks(ranks: Iterable[RankLoad]) -> EngineLoad:
+def of_ranks(ranks: Iterable[SglangRankLoad]) -> EngineLoad:
     streams = queued = used = 0
     for rank in ranks:
         streams += rank.num_running_reqs + rank.num_waiting_reqs

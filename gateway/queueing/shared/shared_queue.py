@@ -15,12 +15,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gateway.queueing.shared.keys import BATCH
-from gateway.queueing.shared.local_placements import Placed, Places
+from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.membership import LEASE_MS, Membership
 from gateway.queueing.shared.queue_members import Household
-from gateway.queueing.shared.store import QueueStore, SharedRoute, SharedTicket, Told
+from gateway.queueing.shared.store import QueueReply, QueueStore, SharedPlacement, SharedRoute, SharedTicket
 from policies.queueing.protocol import TenantOrder, Ticket
+from radix_cache.match import WorkerId
 
 
 class AskAnew(Exception):
@@ -38,7 +41,7 @@ class _Waiter:
     shared: SharedTicket
     ticket: Ticket
     routes: Callable[[], Sequence[SharedRoute]]
-    turn: "asyncio.Future[Placed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    turn: "asyncio.Future[SharedPlacement]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     claimed: bool = False
 
 
@@ -59,7 +62,7 @@ class SharedQueue:
         self._household = household
         self._order = order
         self._clock = clock
-        self._places = Places()
+        self._places = LocalPlacements()
         self._waiting: dict[str, _Waiter] = {}
         self._number = 0
         self.membership = Membership(
@@ -115,13 +118,18 @@ class SharedQueue:
             kv_tokens=kv_tokens,
         )
 
+    def second_ticket(self, first: SharedTicket) -> SharedTicket:
+        """Return another ticket of the same request, at no cost."""
+        self._number += 1
+        return msgspec.structs.replace(first, id=f"{self._store.gateway}:{self._number}", cost=0.0)
+
     async def turn(
         self,
         shared: SharedTicket,
         ticket: Ticket,
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
-    ) -> Placed:
+    ) -> SharedPlacement:
         """A place in its turn, however long that takes; it is held. `waits`: called if it is not had at once.
 
         Raises AskAnew if the queue is not kept in Redis (any more), NoRoute when there are no routes any more.
@@ -143,7 +151,7 @@ class SharedQueue:
                 waiter.turn.cancel()
                 self.leave(shared, -shared.cost)
 
-    async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> Placed | None:
+    async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
         """A place that nobody waits for, at any gateway; it is held. None: there is none, or nobody can say so."""
         if not self.shared or not routes:
             return None
@@ -154,8 +162,7 @@ class SharedQueue:
                 self._store.spare(shared, self.membership.queues(shared.queue), routes)
             )
             if told is not None and told.outcome == 1 and told.worker is not None:
-                placed = Placed(told.worker, told.uncached_tokens)
-                self._places.put(shared, placed)
+                placed = self._places.put(shared, told.worker, told.uncached_tokens)
             if told is not None:
                 self.membership.heard(told)
             return placed
@@ -164,9 +171,9 @@ class SharedQueue:
                 # It may have been given all the same, and was not heard of.
                 self.leave(shared, 0.0)
 
-    def hold(self, shared: SharedTicket, placed: Placed) -> None:
+    def hold(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
         """It has a place that was given here."""
-        place = self._places.put(shared, placed)
+        place = self._places.put(shared, worker, uncached_tokens)
         if self.shared:
             # Who tries another worker has had its turn: the load is told, and nobody is asked.
             self.membership.told.add(shared.id)
@@ -232,13 +239,11 @@ class SharedQueue:
             self._seat(shared.id, told)
         self.membership.heard(told)
 
-    def _seat(self, id: str, told: Told) -> None:
+    def _seat(self, id: str, told: QueueReply) -> None:
         """Redis says that it has a place. Who has left meanwhile has said so too, after this was decided."""
         waiter = self._waiting.get(id)
         if waiter is not None and not waiter.turn.done() and told.worker is not None:
-            placed = Placed(told.worker, told.uncached_tokens)
-            self._places.put(waiter.shared, placed)
-            waiter.turn.set_result(placed)
+            waiter.turn.set_result(self._places.put(waiter.shared, told.worker, told.uncached_tokens))
 
     async def _claim(self, waiter: _Waiter) -> None:
         """Spends a turn on whichever of the tenant's tickets goes first now."""
@@ -299,5 +304,5 @@ def _fail(waiter: _Waiter, error: Exception) -> None:
         waiter.turn.exception()  # Whoever has left does not fetch it.
 
 
-async def _last(parts: Awaitable[list[Told]]) -> Told:
+async def _last(parts: Awaitable[list[QueueReply]]) -> QueueReply:
     return (await parts)[-1]

@@ -1,1 +1,1 @@
-"""Inside a tenant: which of its tickets goes first. One file each; ../protocol.py has the promise."""
+"""Tenant orders: which waiting request of one tenant goes first. Read ../protocol.py for the interface."""

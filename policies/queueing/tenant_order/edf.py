@@ -1,8 +1,9 @@
-"""Earliest deadline first inside a tenant, of those that can still be met.
+"""Tenant order `edf`, earliest deadline first, of the deadlines that can still be met.
 
-On one server it meets all deadlines if any order does (Jackson 1955; Liu, Layland 1973). Under overload it would
-serve who is late already and so make the next one late: who cannot be met any more goes after who can. Without a
-deadline there is no hurry, and those go last, in their order.
+On one server this order meets all deadlines if any order does (Jackson 1955; Liu, Layland 1973). Under overload it
+would serve a request that is late already and so make the next one late: a request whose deadline has passed goes
+after those whose deadline has not. Requests without a deadline are in no hurry and go last of these, in the order
+of arrival.
 """
 
 from collections.abc import Sequence
@@ -13,9 +14,13 @@ from policies.queueing.protocol import Ticket
 
 
 class Edf:
+    """The tenant order `edf`."""
+
     name: ClassVar[str] = "edf"
 
     def first(self, waiting: Sequence[Ticket], now: float) -> Ticket:
+        """Return the ticket with the earliest deadline that has not passed."""
+
         def order(ticket: Ticket) -> tuple[bool, float, int]:
             deadline = inf if ticket.deadline is None else ticket.deadline
             return deadline < now, deadline, ticket.number

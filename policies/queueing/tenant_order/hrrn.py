@@ -1,10 +1,12 @@
-"""Highest response ratio next inside a tenant: short prompts first, but whoever waits grows.
+"""Tenant order `hrrn`, highest response ratio next: short prompts first, but every request rises while it waits.
 
-    ratio = (waited + own time) / own time, own time in proportion to the uncached prompt tokens
+    ratio = (waited + own time) / own time         own time: in proportion to the uncached prompt tokens
 
-Nearly the mean wait of shortest first, and nobody starves: a ticket is never overtaken by a later one that is as
-large, and a ticket of u tokens that has waited t is overtaken by one of x tokens only if that has waited more than
-t x / u. Brinch Hansen (1973); SGLang orders its queue so as well.
+The mean wait is nearly that of shortest first, and no request starves: a ticket is never overtaken by a later one
+that is as large, and a ticket of u tokens that has waited t is overtaken by one of x tokens only if that has waited
+more than t x / u.
+
+Source: Brinch Hansen (1973); SGLang orders its queue so as well.
 """
 
 from collections.abc import Sequence
@@ -14,10 +16,13 @@ from policies.queueing.protocol import Ticket
 
 
 class Hrrn:
+    """The tenant order `hrrn`."""
+
     name: ClassVar[str] = "hrrn"
 
     def first(self, waiting: Sequence[Ticket], now: float) -> Ticket:
-        # A plain loop: hundreds may wait, for every turn, and a key for each takes four times as long.
+        """Return the ticket with the highest response ratio; of equal ones the smallest, then the oldest."""
+        # A plain loop: hundreds may wait, for every turn, and min() with a key takes four times as long.
         best, most, least_size = waiting[0], -1.0, 0
         for ticket in waiting:
             size = ticket.uncached_tokens or 1

@@ -27,7 +27,7 @@ from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reserva
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.tenants import TenantSettings
 from gateway.tenants.key_life import KeyLife
-from policies.admission.limit_windows import Meter, Window
+from policies.admission.limit_windows import WindowUsage, Window
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -328,7 +328,7 @@ async def test_a_gateway_goes_on_from_its_ledger_after_a_flush(gateway, own_valk
 
 
 async def test_a_window_of_the_calendar_that_has_ended_meanwhile_is_asked_for_again(house):
-    store, last_month = house.store(), Meter(500.0, time.time() - 86_400)
+    store, last_month = house.store(), WindowUsage(500.0, time.time() - 86_400)
     assert not await store._put_back(house.organisation, "tenant:t", [(MONTH, last_month)])
     house.note(20)
     assert await house.left(store, MONTH) == [980]

@@ -11,9 +11,9 @@ from workers.worker import Speed
 
 
 def fitted(speed: Speed, samples: list[tuple[int, float]]) -> PrefillFit:
-    fit = PrefillFit.seeded(speed)
+    fit = PrefillFit.from_speed(speed)
     for tokens, ttft_ms in samples:
-        fit = fit.learnt(tokens, ttft_ms)
+        fit = fit.updated(tokens, ttft_ms)
     return fit
 
 
@@ -50,14 +50,14 @@ def test_one_stalled_request_does_not_turn_the_ranking_over():
     for already in (0, 200):
         fit = fitted(Speed(), list(answers(Random(1), already, 20, 0.1)))
         before = predicted_ttft_ms(fit.speed(Speed()), 1000)
-        after = predicted_ttft_ms(fit.learnt(1000, 60_000.0).speed(Speed()), 1000)
+        after = predicted_ttft_ms(fit.updated(1000, 60_000.0).speed(Speed()), 1000)
         assert after < 2 * before
 
 
 def test_a_day_of_equal_prompts_does_not_wind_the_fit_up():
     fit = fitted(Speed(), [(512, 70.0)] * 20_000)
     assert fit.fixed_variance + fit.slope_variance <= 10.0
-    other = fit.learnt(4096, 430.0).speed(Speed())
+    other = fit.updated(4096, 430.0).speed(Speed())
     assert predicted_ttft_ms(other, 512) == pytest.approx(70, rel=0.5)
 
 

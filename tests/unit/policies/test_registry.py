@@ -3,7 +3,7 @@
 import pytest
 
 from policies.registry import PolicyError, queue_policy, routing_names, routing_policy
-from policies.routing.checked_policy import PromiseBroken
+from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, RouteQuery
 from workers.worker import WorkerSnapshot
 
@@ -108,7 +108,7 @@ PROMISES = {
 def test_a_promise_that_is_broken_is_told_with_the_name_of_who_broke_it(installed, says):
     installed("plugged_module:Plugged")
     policy = routing_policy("plugged", {"says": says})
-    with pytest.raises(PromiseBroken, match=PROMISES[says]):
+    with pytest.raises(PolicyContractBroken, match=PROMISES[says]):
         policy.rank(QUERY, FLEET, 0.0)
 
 

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from policies.admission.limit_windows import Meter, Window, calendar_end
+from policies.admission.limit_windows import WindowUsage, Window, calendar_end
 
 MINUTE = Window.of("minute")
 TEN = 10
-EMPTY = Meter()
+EMPTY = WindowUsage()
 
 
 def used(amount, at, window=MINUTE):

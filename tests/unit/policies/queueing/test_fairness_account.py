@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.queueing.fairness_account import HALF_SECONDS, TENANTS_MAX, WAITED_SECONDS, Account, jain
+from policies.queueing.fairness_account import HALF_SECONDS, TENANTS_MAX, WAITED_SECONDS, FairnessAccount, jain
 
 
 @pytest.mark.parametrize(
@@ -15,36 +15,36 @@ def test_jains_index_is_one_where_all_are_equal_and_one_nth_where_one_has_everyt
 
 
 def test_shares_are_due_by_weight_to_those_who_waited():
-    account = Account()
+    account = FairnessAccount()
     for tenant, weight, units in (("a", 1.0, 10.0), ("b", 3.0, 30.0), ("idle", 1.0, 60.0)):
-        account.gave(tenant, weight, units, 100.0)
+        account.record(tenant, weight, units, 100.0)
     for tenant in ("a", "b"):
-        account.waits(tenant, 100.0)
-    found = {one.tenant: (one.share, one.due) for one in account.received(100.0)}
+        account.record_waiting(tenant, 100.0)
+    found = {one.tenant: (one.share, one.due) for one in account.tenant_shares(100.0)}
     assert found == {"idle": (0.6, 0.0), "b": (0.3, 0.75), "a": (0.1, 0.25)}
     assert account.evenness(100.0) == 1.0
 
 
 def test_work_fades_and_waiting_is_forgotten():
-    account = Account()
-    account.gave("a", 1.0, 8.0, 0.0)
-    account.waits("a", 0.0)
-    (one,) = account.received(HALF_SECONDS)
+    account = FairnessAccount()
+    account.record("a", 1.0, 8.0, 0.0)
+    account.record_waiting("a", 0.0)
+    (one,) = account.tenant_shares(HALF_SECONDS)
     assert (one.units, one.due) == (pytest.approx(4.0), 1.0)
-    (one,) = account.received(WAITED_SECONDS + 1)
+    (one,) = account.tenant_shares(WAITED_SECONDS + 1)
     assert one.due == 0.0
 
 
 def test_what_is_settled_to_less_is_taken_back_and_nothing_is_owed():
-    account = Account()
-    account.gave("a", 1.0, 8.0, 0.0)
-    account.gave("a", 1.0, -20.0, 0.0)
-    assert account.received(0.0)[0].units == 0.0
+    account = FairnessAccount()
+    account.record("a", 1.0, 8.0, 0.0)
+    account.record("a", 1.0, -20.0, 0.0)
+    assert account.tenant_shares(0.0)[0].units == 0.0
 
 
 def test_it_remembers_only_so_many():
-    account = Account()
+    account = FairnessAccount()
     for number in range(TENANTS_MAX + 5):
-        account.gave(str(number), 1.0, 1.0, 0.0)
-        account.waits(str(number), 0.0)
-    assert len(account.received(0.0)) == TENANTS_MAX
+        account.record(str(number), 1.0, 1.0, 0.0)
+        account.record_waiting(str(number), 0.0)
+    assert len(account.tenant_shares(0.0)) == TENANTS_MAX

@@ -3,19 +3,19 @@
 import pytest
 
 from policies.registry import routing_policy
-from policies.routing.disaggregation import ranked
+from policies.routing.disaggregation import rank_with_pairs
 from policies.routing.protocol import Candidate, RouteQuery
 from radix_cache.match import WorkerId
-from workers.adapters.disaggregation import half_of
+from workers.adapters.disaggregation import disaggregation_profile
 from workers.worker import Role, WorkerSnapshot
 
 COST = routing_policy("cost", {})
 
 
 def candidate(name, role, *, kind="embedded", matched=0, **load):
-    half = half_of(kind, role)
+    half = disaggregation_profile(kind, role)
     return Candidate(
-        worker=WorkerSnapshot(id=WorkerId(name), half=half, kv_tokens_max=100_000, **load),
+        worker=WorkerSnapshot(id=WorkerId(name), disaggregation=half, kv_tokens_max=100_000, **load),
         matched_tokens=matched,
     )
 
@@ -36,7 +36,7 @@ def routes(*candidates, policy=COST, alone_tokens=256, **query):
     asked = RouteQuery(**{"prompt_tokens": 4000, "output_tokens": 100, "sequence": 0, "draw": 0.0, **query})
     return [
         (route.prefill_worker, route.worker)
-        for route in ranked(policy, asked, candidates, 0.0, alone_tokens=alone_tokens)
+        for route in rank_with_pairs(policy, asked, candidates, 0.0, alone_tokens=alone_tokens)
     ]
 
 
@@ -131,7 +131,7 @@ def test_a_policy_without_costs_keeps_its_order():
 
 def test_a_route_says_who_computes_and_who_answers():
     asked = RouteQuery(prompt_tokens=4000, output_tokens=100, sequence=0, draw=0.0)
-    (route,) = ranked(COST, asked, [prefill("p", matched=640), decode("d")], 0.0, alone_tokens=256)
+    (route,) = rank_with_pairs(COST, asked, [prefill("p", matched=640), decode("d")], 0.0, alone_tokens=256)
     assert route.matched_tokens == 640
     assert route.reason.startswith("p computes the prompt: 640 of 4000 tokens held")
     assert "d answers, with 0 streams" in route.reason

@@ -2,11 +2,11 @@
 
 import pytest
 
-from policies.routing.data_parallel_rank import STREAM_TOKENS, RankLoad, best_rank
+from policies.routing.data_parallel_rank import STREAM_TOKENS, DataParallelRankLoad, best_rank
 
 
 def loads(*queued, streams=(0, 0, 0)):
-    return [RankLoad(tokens_queued=tokens, streams=s) for tokens, s in zip(queued, streams, strict=True)]
+    return [DataParallelRankLoad(tokens_queued=tokens, streams=s) for tokens, s in zip(queued, streams, strict=True)]
 
 
 IDLE = loads(0, 0, 0)
