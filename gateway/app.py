@@ -28,7 +28,7 @@ from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.media.media_fetch import MediaFetcher
 from gateway.media.media_policy import MediaPolicy
 from gateway.models.catalogue import Catalogue
-from gateway.models.model_selection import Choices
+from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.pipeline import Services
 from gateway.process.drain_state import DrainState
@@ -170,7 +170,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
-            choices=Choices(catalogue, reservations.fleet),
+            model_selection=ModelSelection(catalogue, reservations.fleet),
             media=_media(settings, stack),
             prompt_hasher=prompt_hasher,
             reservations=reservations,

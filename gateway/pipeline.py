@@ -37,16 +37,16 @@ from gateway.domain.request import Surface
 from gateway.domain.tenant import Tenant
 from gateway.fleet.fleet import Fleet
 from gateway.ledger.attribution import attribution
-from gateway.media.media_policy import MediaRules
+from gateway.media.media_policy import MediaPolicy
 from gateway.models.catalogue import Catalogue
-from gateway.models.model_selection import Choices
+from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import has_faithful_stream
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.authentication import Authentication
-from gateway.tokenization.prompt_hasher import Prefixes
+from gateway.tokenization.prompt_hasher import PromptHasher
 from workers.adapter import WorkerCall, WorkerUnreachable
 
 log = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ class Services:
 
     authentication: Authentication
     catalogue: Catalogue
-    choices: Choices
-    media: MediaRules
-    prefixes: Prefixes
+    model_selection: ModelSelection
+    media: MediaPolicy
+    prompt_hasher: PromptHasher
     reservations: Reservations
     tracing: Tracing
     cache_salt: Callable[[str], str]
@@ -95,14 +95,14 @@ async def serve(exchange: Exchange, at: Services) -> None:
             if not is_of_its_model(err) or not await instead(ctx, exchange, at, progress):
                 raise
     except GatewayError as err:
-        progress.ended(err.code, err.status)
+        progress.fail(err.code, err.status)
         await exchange.fail(err)
     except (asyncio.CancelledError, ConnectionResetError):
-        progress.ended(CLIENT_CLOSED, STATUS_CLIENT_CLOSED)
+        progress.fail(CLIENT_CLOSED, STATUS_CLIENT_CLOSED)
         raise
     except Exception:
         log.exception("request %s failed in the gateway", exchange.id)
-        progress.ended(InternalError.code, InternalError.status)
+        progress.fail(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
         tell(at.observers, progress.record())
@@ -111,7 +111,7 @@ async def serve(exchange: Exchange, at: Services) -> None:
 async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> None:
     """By a worker of its model. Whoever fails before the first byte has failed for this model alone."""
     ctx = bounded(ctx, at.reservations.fleet)
-    prompt = await at.prefixes.of(ctx)
+    prompt = await at.prompt_hasher.blocks(ctx)
     ctx = shortened(ctx, prompt)
     progress.prompt_tokens = prompt.prompt_tokens
     exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
@@ -150,9 +150,9 @@ def shortened(ctx: RequestContext, prompt: PromptBlocks) -> RequestContext:
 async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:
     """By another model, where the settings name one that can; or not."""
     failed = progress.worker
-    for other in at.choices.fallbacks(ctx):
+    for other in at.model_selection.fallbacks(ctx):
         log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
-        progress.turn_to(other.model.name)
+        progress.switch_model(other.model.name)
         try:
             await answered(other, exchange, at, progress)
         except (NoWorker, WorkerError, Overloaded, PromptTooLong) as err:
@@ -160,7 +160,7 @@ async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progres
                 raise
             continue
         return True
-    progress.turn_to(ctx.model.name, failed)
+    progress.switch_model(ctx.model.name, failed)
     return False
 
 
@@ -205,19 +205,19 @@ async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Prog
     progress.model, progress.stream = model.name, request.stream
     if not tenant.allows(model.name):
         raise Forbidden(request.model)
-    model = at.choices.split(model, request, tenant)
+    model = at.model_selection.split(model, request, tenant)
     progress.model = model.name
-    request = await at.media.applied(request)
+    request = await at.media.apply(request)
     progress.mark("receive")
     queue_headers = exchange.queue_headers
-    service_class = at.classes.of(queue_headers.service_class, request, tenant, model.name)
+    service_class = at.classes.find(queue_headers.service_class, request, tenant, model.name)
     if request.generates:
         progress.service_class = service_class
     return RequestContext(
         id=exchange.id,
         tenant=tenant,
         model=model,
-        request=at.classes.sent(request),
+        request=at.classes.without_own_tiers(request),
         received_at=progress.received_at,
         service_class=service_class,
         expires_at=(
@@ -261,7 +261,7 @@ def call(
         rank=rank.number if rank is not None else None,
         ids=prompt.ids,
         form=ctx.request.form,
-        sent=progress.goes_out,
+        sent=progress.mark_dispatched,
     )
 
 

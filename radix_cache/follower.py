@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from radix_cache.blocks import BlockHash, Hashes, Tokens
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared, Event
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 from radix_cache.tiers import Tier, tier_of
 
 PAGES_PER_STEP = 1024
@@ -57,7 +57,7 @@ class Page:
     """One page, of which there are millions. `block`: the chained hash of the block that it completes; `depth`:
     that block's number."""
 
-    space: Space
+    space: HashedNamespace
     parent: "Page | None"
     tokens: bytes
     number: int
@@ -117,7 +117,7 @@ class Follower:
     `room` does not have is unfit as well.
     """
 
-    def __init__(self, space: Callable[[str, str, int], Space | None], room: Room) -> None:
+    def __init__(self, space: Callable[[str, str, int], HashedNamespace | None], room: Room) -> None:
         self._space = space
         self._pages: dict[int, Page] = {}
         self._room = room
@@ -214,7 +214,7 @@ class Follower:
             return
         yield from self._added(event, space, parent)
 
-    def _added(self, event: BlocksStored, space: Space, parent: Page | None) -> Iterator[Held]:
+    def _added(self, event: BlocksStored, space: HashedNamespace, parent: Page | None) -> Iterator[Held]:
         changed: list[Page] = []
         size, tokens = event.page_size, event.tokens.tobytes()
         bytes_each = size * event.tokens.itemsize

@@ -46,7 +46,7 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class HashedNamespace:
     """A namespace, and how its blocks are hashed."""
 
     namespace: Namespace

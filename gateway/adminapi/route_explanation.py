@@ -119,11 +119,11 @@ async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExp
     model = at.catalogue.find(request.model)
     if not tenant.allows(model.name):
         raise Forbidden(request.model)
-    model = at.choices.split(model, request, tenant)
+    model = at.model_selection.split(model, request, tenant)
     ctx = RequestContext(id="explain", tenant=tenant, model=model, request=request, received_at=at.clock())
-    if not at.choices.serves(model.name, tenant):
-        ctx = next(at.choices.fallbacks(ctx), ctx)
-    prompt = await at.prefixes.of(ctx)
+    if not at.model_selection.is_served(model.name, tenant):
+        ctx = next(at.model_selection.fallbacks(ctx), ctx)
+    prompt = await at.prompt_hasher.blocks(ctx)
     by = at.reservations
     output_tokens = by.estimates.expected(ctx)
     decision = by.router.now_ranked(ctx, prompt, output_tokens=output_tokens)

@@ -11,7 +11,7 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Place
 from gateway.fleet.ranks import Ranks
-from gateway.models.model_selection import session_of
+from gateway.models.model_selection import session_key
 from gateway.queueing.shared.local_placements import Placed as SharedPlaced
 from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.store import SharedTicket
@@ -65,7 +65,7 @@ def seated(
     worker, computes = by.fleet[route.worker], by.fleet[computes_at(route)]
     ahead = computes.load.all_tokens_queued - computes.load.computed(computes.speed)
     since, tokens_ahead = by.clock(), ahead + uncached
-    session = session_of(ctx.request, ctx.tenant)
+    session = session_key(ctx.request, ctx.tenant)
     rank = by.ranks.enter(computes.id, computes.ranks, prompt, session)
     if computes is worker:
         return Placed(

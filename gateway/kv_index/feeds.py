@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 import zmq.asyncio
 
-from gateway.kv_index.feed import Feed, RankObserver, Surroundings, WorkerFeeds
+from gateway.kv_index.worker_feeds import (Feed, RankObserver, Surroundings, WorkerFeeds)
 from gateway.kv_index.feed_election import Stand
 from gateway.kv_index.feed_leases import FeedLeases
 from gateway.kv_index.match_confidence import Credits
 from radix_cache.blocks import Hashes
 from radix_cache.follower import Room
 from radix_cache.match import WorkerId
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 from radix_cache.shared.feed_leases import FeedLeaseStore, Known
 from radix_cache.shared.index import SharedIndex
 from workers.kv_events.source import EventSource
@@ -45,7 +45,7 @@ class Feeds:
 
     index: SharedIndex
     store: FeedLeaseStore
-    space: Callable[[WorkerId, str, str, int], Space | None]
+    space: Callable[[WorkerId, str, str, int], HashedNamespace | None]
     room: Room
     ranks: RankObserver
     up: Callable[[], bool] = lambda: True

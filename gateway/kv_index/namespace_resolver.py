@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from gateway.domain.errors import ModelNotFound
 from gateway.models.catalogue import Catalogue
-from gateway.tokenization.prefixes import Prefixes
+from gateway.tokenization.prompt_hasher import PromptHasher
 from radix_cache.follower import Unfit
 from radix_cache.match import WorkerId
-from radix_cache.namespace import Space
+from radix_cache.namespace import HashedNamespace
 
 
 class Salts:
@@ -40,15 +40,15 @@ class Spaces:
         self,
         models: Callable[[WorkerId], Collection[str]],
         catalogue: Catalogue,
-        prefixes: Prefixes,
+        prompt_hasher: PromptHasher,
         salts: Salts,
     ) -> None:
         self._models = models
         self._catalogue = catalogue
-        self._prefixes = prefixes
+        self._prompt_hasher = prompt_hasher
         self._salts = salts
 
-    def of(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> Space | None:
+    def of(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> HashedNamespace | None:
         """None if it is nobody's here.
 
         Raises Unfit where our blocks are no multiple of its pages or not of its tokens, or where a worker has
@@ -66,4 +66,4 @@ class Spaces:
             return None
         if not model.encoder.exact or model.block_size % page_size:
             raise Unfit
-        return self._prefixes.space(model, group)
+        return self._prompt_hasher.space(model, group)

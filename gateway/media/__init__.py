@@ -1,1 +1,5 @@
-"""Room."""
+"""Images, audio and video in requests.
+
+media_policy.py decides which media a request may refer to, media_fetch.py fetches them from listed hosts, and
+media_parts.py gives each medium in a conversation the placeholder tokens by which its prompt is matched.
+"""

@@ -1,10 +1,10 @@
-"""Fetches media from the hosts that the settings list, and from nowhere else.
+"""Fetches media from the hosts that the settings list, and from no other host.
 
-    address --scheme, host, port listed?--> name resolved once --public address?--> connected to that very address
-       ^------------------------- a redirect is another address, and asked the same --------------------------+
+    URL --scheme, host, port listed?--> name resolved once --public IP address?--> connected to that very address
+     ^------------------------- a redirect is another URL, checked in the same way -------------------------+
 
-An address that is not public (private, loopback, link-local, metadata) is connected to only where the settings list
-it as an address, not by a name that somebody else may point there.
+An IP address that is not public (private, loopback, link-local, metadata) is connected to only if the settings list
+it as an address. A host name cannot lead there, since the owner of its DNS zone could point the name anywhere.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ _HOST = re.compile(r"[A-Za-z0-9.:-]{1,253}")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
-class CannotFetch(Exception):
-    """For whatever reason: which one is nobody's business who sent the address. It stays in the cause."""
+class MediaFetchFailed(Exception):
+    """A medium could not be fetched. The reason is not for the client; it is in `__cause__`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__("cannot be fetched")
-        self.address = address
+        self.url = url
 
 
 class MediaFetcher:
-    """`hosts`: those that may be asked. `bytes_max`: of all media of one request together."""
+    """Fetches media over HTTP from the listed `hosts`; all media of one request have at most `bytes_max` bytes."""
 
     def __init__(self, hosts: Sequence[MediaHost], bytes_max: int) -> None:
         self._hosts = hosts
         self._bytes_max = bytes_max
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                resolver=PublicOnly(), use_dns_cache=False, limit=CONNECTIONS_MAX, force_close=True
+                resolver=PublicResolver(), use_dns_cache=False, limit=CONNECTIONS_MAX, force_close=True
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=FETCH_SECONDS_MAX),
@@ -56,52 +56,54 @@ class MediaFetcher:
         )
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._http.close()
 
-    async def fetch(self, addresses: Sequence[str]) -> list[str]:
-        """Their contents as data: URLs, in the same order. Raises CannotFetch."""
-        room = [self._bytes_max]
+    async def fetch(self, urls: Sequence[str]) -> list[str]:
+        """Return the media at these URLs as data: URLs, in the same order. Raises MediaFetchFailed."""
+        bytes_left = [self._bytes_max]
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._fetch(address, room)) for address in addresses]
+                tasks = [group.create_task(self._fetch(url, bytes_left)) for url in urls]
         except ExceptionGroup as several:
-            # One is enough to say no, and it is said as if it had been the only one.
+            # The first failure is raised as if it had been the only one.
             raise several.exceptions[0] from several.exceptions[0].__cause__
         return [task.result() for task in tasks]
 
-    async def _fetch(self, address: str, room: list[int]) -> str:
-        at = address
+    async def _fetch(self, url: str, bytes_left: list[int]) -> str:
+        at = url
         try:
             for _ in range(REDIRECTS_MAX + 1):
-                async with self._http.get(self._allowed(at), allow_redirects=False) as answer:
+                async with self._http.get(self._checked_url(at), allow_redirects=False) as answer:
                     if answer.status in (301, 302, 303, 307, 308) and "location" in answer.headers:
                         at = urljoin(at, answer.headers["location"])
                         continue
-                    return await _content(answer, room)
+                    return await _read_content(answer, bytes_left)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as err:
-            raise CannotFetch(address) from err
-        raise CannotFetch(address)
+            raise MediaFetchFailed(url) from err
+        raise MediaFetchFailed(url)
 
-    def _allowed(self, address: str) -> str:
-        """The address as it is asked, if it may be. Raises ValueError.
+    def _checked_url(self, url: str) -> str:
+        """Return the URL to request, if it is allowed. Raises ValueError.
 
-        It is put together again from what was looked at, so that nobody can read another host in it.
+        The URL is built anew from the parts that were checked, so that another parser cannot see another host in
+        it.
         """
-        parts = urlsplit(address)
+        parts = urlsplit(url)
         host, port = parts.hostname or "", _port(parts)
         if parts.scheme not in ("http", "https") or parts.username is not None or parts.password is not None:
-            raise ValueError("not an address of the web")
+            raise ValueError("not an http or https URL without credentials")
         if not _HOST.fullmatch(host) or not any(listed.covers(host, port) for listed in self._hosts):
-            raise ValueError("not a host that may be asked")
+            raise ValueError("not a host that the settings list")
         shown = f"[{host}]" if ":" in host else host
         query = f"?{parts.query}" if parts.query else ""
         return f"{parts.scheme}://{shown}:{port}/{parts.path.removeprefix('/')}{query}"
 
 
-class PublicOnly(AbstractResolver):
-    """Resolves names, and leaves out what is not public. Raises OSError where nothing is left.
+class PublicResolver(AbstractResolver):
+    """A DNS resolver that leaves out addresses that are not public.
 
-    What is an address already is not resolved, so it never comes here.
+    A host that is an IP address already is not resolved, so this class never sees it.
     """
 
     def __init__(self) -> None:
@@ -110,6 +112,7 @@ class PublicOnly(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
+        """Return the public addresses of a host. Raises OSError if there are none."""
         found = await self._inner.resolve(host, port, family)
         public = [each for each in found if is_public(address_of(each["host"]))]
         if not public:
@@ -117,30 +120,31 @@ class PublicOnly(AbstractResolver):
         return public
 
     async def close(self) -> None:
+        """Close the system resolver."""
         await self._inner.close()
 
 
 def is_public(address: Address | None) -> bool:
-    """Can anybody reach it? IPv6 addresses that carry one of IPv4 are as public as that is."""
+    """Return whether an address is public; an IPv6 address that embeds an IPv4 one is as public as that one."""
     if address is None or not address.is_global or address.is_multicast:
         return False
-    inner = _carried(address) if isinstance(address, IPv6Address) else None
-    return inner is None or is_public(inner)
+    embedded = _embedded_ipv4(address) if isinstance(address, IPv6Address) else None
+    return embedded is None or is_public(embedded)
 
 
 def _port(parts: SplitResult) -> int:
-    """Raises ValueError."""
+    """Return the URL's port, or its scheme's default. Raises ValueError."""
     return parts.port if parts.port is not None else 443 if parts.scheme == "https" else 80
 
 
-def _carried(address: IPv6Address) -> IPv4Address | None:
+def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
 
 
-async def _content(answer: aiohttp.ClientResponse, room: list[int]) -> str:
-    """As a data: URL. Raises ValueError."""
+async def _read_content(answer: aiohttp.ClientResponse, bytes_left: list[int]) -> str:
+    """Read a response and return it as a data: URL; `bytes_left` counts the bytes left. Raises ValueError."""
     kind = _KIND.fullmatch(answer.content_type)
     if (
         answer.status != 200
@@ -150,8 +154,8 @@ async def _content(answer: aiohttp.ClientResponse, room: list[int]) -> str:
         raise ValueError(f"status {answer.status}, {answer.content_type[:100]}")
     data = bytearray()
     async for chunk in answer.content.iter_any():
-        room[0] -= len(chunk)
-        if room[0] < 0:
+        bytes_left[0] -= len(chunk)
+        if bytes_left[0] < 0:
             raise ValueError("too large")
         data += chunk
     return f"data:{kind[0]};base64,{b64encode(data).decode()}"

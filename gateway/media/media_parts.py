@@ -1,13 +1,13 @@
-"""Images, audio and video in a conversation: part of the key, though only the worker knows their tokens.
+"""Images, audio and video in a conversation: placeholder tokens for them, made of a digest of their content.
 
     content   [ text "What is" | image_url data:... | text "this?" ]
     text      ... What is <mark 0> this? ...                            what the template renders
-    tokens    t t t t | d0 d1 d2 d3 d0 d1 d2 d3 ... | t t               the medium's digest stands for it
+    tokens    t t t t | d0 d1 d2 d3 d0 d1 d2 d3 ... | t t               the medium's digest in place of its tokens
 
-So everything before the first medium is matched exactly, as the engine's events tell it, and what follows is
-matched by what was answered before: equal media give equal tokens, different ones never do. How many tokens an
-engine makes of a medium depends on its size and on the model's processor; MEDIA_TOKENS is an estimate, which usage
-corrects.
+Only the worker knows the tokens of a medium. With placeholders, everything before the first medium is matched
+exactly, by the engine's KV events, and what follows is matched by earlier answers: equal media give equal tokens,
+different media never do. How many tokens an engine makes of a medium depends on its size and on the model's
+processor; MEDIA_TOKENS is an estimate, which the usage that the worker reports corrects.
 """
 
 import re
@@ -23,7 +23,7 @@ from gateway.domain.errors import BadRequest
 from radix_cache.blocks import Tokens
 
 MEDIA_TOKENS = 768
-"""What one medium is taken for: about an image of a megapixel (LLaVA 576, Qwen2.5-VL 1,369 for 1,024 x 1,024)."""
+"""Estimated tokens of one medium: about an image of a megapixel (LLaVA 576, Qwen2.5-VL 1,369 for 1,024 x 1,024)."""
 
 MEDIA_MAX = 256
 """Media of one request."""
@@ -31,32 +31,32 @@ MEDIA_MAX = 256
 MEDIA_TYPES = frozenset(
     {"image", "image_url", "input_image", "audio", "audio_url", "input_audio", "video", "video_url"}
 )
-NO_TOKEN = 1 << 31
-"""Added to what stands for a medium: no vocabulary is so large that a text could be made of the same ids."""
+PLACEHOLDER_BIT = 1 << 31
+"""The bit that placeholder tokens have set: no vocabulary is so large that a text could have the same ids."""
 
 _json = msgspec.json.Encoder(order="sorted")
 
 
-class Media:
-    """The media of one conversation. `messages`: the conversation with a mark in each one's place."""
+class ChatMedia:
+    """The media of one conversation. The constructor raises BadRequest for more than MEDIA_MAX."""
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Raises BadRequest when there are more than MEDIA_MAX."""
         self.digests: list[bytes] = []
-        # Nobody can write a mark into a text of theirs: it is drawn anew for each conversation that has media.
+        # The mark is random for each conversation that has media, so that no client can write one into its text.
         self._nonce = ""
         self.messages = [self._marked(message) for message in messages]
+        """The conversation with a mark in the place of each medium."""
         self._marks = re.compile(f"<media {self._nonce} ([0-9]+)>") if self.digests else None
 
     def __bool__(self) -> bool:
-        """Is there any?"""
+        """Return whether the conversation has any media."""
         return self._marks is not None
 
-    def cut(self, text: str) -> tuple[list[str], list[bytes]]:
-        """The texts around the marks (one more than there are marks), and the digest at each mark."""
+    def split(self, text: str) -> tuple[list[str], list[bytes]]:
+        """Return the texts around the marks (one more than there are marks), and the digest at each mark."""
         if self._marks is None:
             return [text], []
-        # One group in the pattern: what is split off alternates with the numbers of the marks.
+        # The pattern has one group, so texts alternate with the numbers of the marks.
         pieces = self._marks.split(text)
         return pieces[::2], [self.digests[int(number)] for number in pieces[1::2]]
 
@@ -77,9 +77,9 @@ class Media:
         return {"type": "text", "text": f"<media {self._nonce} {len(self.digests) - 1}>"}
 
 
-def stand_in(digest: bytes) -> Tokens:
-    """The tokens that stand for a medium."""
-    words = [NO_TOKEN | int.from_bytes(digest[at : at + 4], "little") for at in range(0, 16, 4)]
+def media_tokens(digest: bytes) -> Tokens:
+    """Return the MEDIA_TOKENS placeholder tokens of the medium with this digest (16 bytes)."""
+    words = [PLACEHOLDER_BIT | int.from_bytes(digest[at : at + 4], "little") for at in range(0, 16, 4)]
     return array("I", words) * (MEDIA_TOKENS // len(words))
 
 

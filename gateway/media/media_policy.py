@@ -1,9 +1,10 @@
-"""What media of a conversation may say: where their content is, and nothing that names somebody else's.
+"""Decides which media a conversation may refer to, and replaces URLs by the content behind them.
 
-Engines fetch what an address says, from within their own network, and some read files of that name (SSRF). So media
-come as `data:`; an address on a host that the settings list is fetched here, and goes on as `data:`, so that no
-engine fetches anything. Engines also keep processed media under names that a client may choose (vLLM's `uuid`,
-SGLang's `content_hash`), across tenants; and unpack tensors (`*_embeds`), which is code. Both are refused.
+Engines fetch any URL from within their own network, and some read files of that name (SSRF). Media therefore have
+to be `data:` URLs; a URL on a host that the settings list is fetched by the gateway and passed on as `data:`, so
+that no engine fetches anything. Engines also cache processed media under names that a client may choose (vLLM's
+`uuid`, SGLang's `content_hash`), across tenants; and they unpack tensors (`*_embeds`), which can run code. Both are
+refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,56 +15,58 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
-from gateway.media.media_fetch import CannotFetch, MediaFetcher
+from gateway.media.media_fetch import MediaFetcher, MediaFetchFailed
 
-LOCATIONS = frozenset(
+CONTENT_FIELDS = frozenset(
     {
         *("url", "image_url", "video_url", "audio_url", "file_url", "file_data"),
         *("image", "video", "audio", "input_image", "input_video", "images", "videos", "audios"),
     }
 )
-"""Names of fields under which engines look for content, or for where it is."""
+"""Names of fields in which engines look for content, or for its URL."""
 
-NAMES_OF_OTHERS = frozenset({"uuid", "content_hash", "file_id", "image_pil"})
+REFUSED_FIELDS = frozenset({"uuid", "content_hash", "file_id", "image_pil"})
+"""Fields that name content which another client may have sent, or that only the engine's own process may set."""
 FETCHED_MAX = 16
+"""Media of one request that may be fetched."""
 
 
 @dataclass(slots=True)
-class Location:
-    """An address of a medium: `holder[key]`."""
+class MediaUrl:
+    """A URL of a medium, and where it stands in the request: at `holder[key]`."""
 
     holder: Any
     key: Any
-    address: str
+    url: str
 
 
-class MediaRules:
-    """`fetcher`: None where nothing is fetched."""
+class MediaPolicy:
+    """Applies the rules for media to requests; without a `fetcher` only `data:` URLs are accepted."""
 
     def __init__(self, fetcher: MediaFetcher | None = None) -> None:
         self._fetcher = fetcher
 
-    async def applied(self, request: InferenceRequest) -> InferenceRequest:
-        """The request with the content of its media in it. Raises BadRequest."""
+    async def apply(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request with the content of its media in it. Raises BadRequest."""
         if request.surface is not Surface.CHAT:
             return request
-        found = list(locations(request.prompt))
+        found = list(media_urls(request.prompt))
         if not found:
             return request
         if self._fetcher is None or len(found) > FETCHED_MAX:
-            raise _not_fetched(found[0].address)
+            raise _not_fetched(found[0].url)
         try:
-            contents = await self._fetcher.fetch([location.address for location in found])
-        except CannotFetch as err:
-            raise _not_fetched(err.address) from err
-        for location, content in zip(found, contents, strict=True):
-            location.holder[location.key] = content
+            contents = await self._fetcher.fetch([place.url for place in found])
+        except MediaFetchFailed as err:
+            raise _not_fetched(err.url) from err
+        for place, content in zip(found, contents, strict=True):
+            place.holder[place.key] = content
         fields = {**request.fields, "messages": msgspec.Raw(msgspec.json.encode(request.prompt))}
         return msgspec.structs.replace(request, fields=fields)
 
 
-def locations(messages: list[Any]) -> Iterator[Location]:
-    """Everything in a conversation that is not the content itself. Raises BadRequest."""
+def media_urls(messages: list[Any]) -> Iterator[MediaUrl]:
+    """Yield every URL in a conversation that is not the content itself. Raises BadRequest for refused fields."""
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
@@ -72,9 +75,9 @@ def locations(messages: list[Any]) -> Iterator[Location]:
                     yield from _in_part(part)
 
 
-def _in_part(part: dict[str, Any]) -> Iterator[Location]:
+def _in_part(part: dict[str, Any]) -> Iterator[MediaUrl]:
     for name, value in part.items():
-        if value is not None and (name in NAMES_OF_OTHERS or name.endswith("_embeds")):
+        if value is not None and (name in REFUSED_FIELDS or name.endswith("_embeds")):
             raise BadRequest(
                 f"messages: a part may have no {name}; send the content itself.", param="messages"
             )
@@ -82,14 +85,14 @@ def _in_part(part: dict[str, Any]) -> Iterator[Location]:
             _check_base64(value.get("data"))
         if isinstance(value, dict):
             yield from _in_part(value)
-        elif name in LOCATIONS:
+        elif name in CONTENT_FIELDS:
             yield from _in_value(part, name, value)
 
 
-def _in_value(holder: Any, key: Any, value: Any) -> Iterator[Location]:
+def _in_value(holder: Any, key: Any, value: Any) -> Iterator[MediaUrl]:
     if isinstance(value, str):
         if not value.startswith("data:"):
-            yield Location(holder, key, value)
+            yield MediaUrl(holder, key, value)
     elif isinstance(value, list):
         for at, each in enumerate(value):
             if isinstance(each, dict):
@@ -99,15 +102,18 @@ def _in_value(holder: Any, key: Any, value: Any) -> Iterator[Location]:
 
 
 def _check_base64(data: object) -> None:
-    """Audio comes as bare base64. A path could be one too, by its letters, but not by its first bytes."""
+    """Refuse `input_audio` data that looks like a path or a URL. Raises BadRequest.
+
+    Audio comes as bare base64. A path could be base64 by its letters, but not by its first characters.
+    """
     if (isinstance(data, str) and data.startswith(("/", ".", "~"))) or (
         isinstance(data, str) and ":" in data
     ):
         raise BadRequest("messages: the data of input_audio must be base64.", param="messages")
 
 
-def _not_fetched(address: str) -> BadRequest:
+def _not_fetched(url: str) -> BadRequest:
     return BadRequest(
-        f"messages: the address {address[:100]!r} cannot be fetched; send the content as a data: URL.",
+        f"messages: the address {url[:100]!r} cannot be fetched; send the content as a data: URL.",
         param="messages",
     )

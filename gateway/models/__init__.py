@@ -1,1 +1,5 @@
-"""Room."""
+"""Which model and which service class a request gets.
+
+catalogue.py holds the models and their aliases, model_selection.py chooses among a model's splits and fallbacks,
+and service_classes.py finds the service class.
+"""

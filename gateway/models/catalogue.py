@@ -1,6 +1,6 @@
-"""Catalogue: the models that can be asked for, by name and by alias.
+"""The catalogue of models that clients can request, by name and by alias.
 
-Models stand in the settings, or are found at the workers; those that were found have no tokenizer here.
+Models come from the settings, or are reported by workers; a reported model has no tokenizer in the gateway.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,38 +18,45 @@ from gateway.settings.prices import PriceSettings
 from gateway.settings.types import SettingsProblem
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.encoder_threads import EncoderThreads
-from gateway.tokenization.prompts import TextEncoder, TokenizerEncoder
-from gateway.tokenization.worker_tokens import Ask, WorkerEncoder
+from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
+from gateway.tokenization.worker_tokens import Tokenize, WorkerEncoder
 
 MODELS_FOUND_MAX = 1000
-ENCODING = ("tokenizer", "block_size", "tokenizer_memory_bytes_max")
-"""Settings of a model that make its blocks: they hold for as long as the process lives."""
+ENCODING_SETTINGS = ("tokenizer", "block_size", "tokenizer_memory_bytes_max")
+"""Settings that determine the blocks of a model's prompts: their first values hold until the process ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
-    """What the settings say of models, read. `encodings`: by what each was read. `late`: paths of what has changed
-    and holds only after a restart."""
+class CatalogueContents:
+    """The models and aliases of one version of the settings."""
 
     by_name: Mapping[str, Model]
     aliases: Mapping[str, str]
+    """Model names by alias."""
     encodings: Mapping[str, ModelSettings]
-    late: tuple[str, ...]
+    """By model name, the settings from which its encoder was made."""
+    restart_paths: tuple[str, ...]
+    """Paths of changed settings that take effect only after a restart."""
 
 
-HANDED: Mapping[str, frozenset[Surface]] = {
+SURFACES_SENT_AS_IDS: Mapping[str, frozenset[Surface]] = {
     "off": frozenset(),
     "completions": frozenset({Surface.COMPLETIONS}),
     "all": frozenset({Surface.COMPLETIONS, Surface.CHAT}),
 }
-"""By `models[].prompt_ids`."""
+"""By `models[].prompt_ids`: the surfaces on which prompts go to workers as token ids."""
 
 
 class Catalogue:
-    """`key`: secret seed for the encoders' memory. `ask`: workers, for models whose tokens they tell.
-    `processes`: for very long prompts.
+    """The models that clients can request. The constructor raises SettingsProblem for an unreadable tokenizer.
 
-    Raises SettingsProblem for a tokenizer that cannot be read.
+    Args:
+        models: The models of the settings.
+        executor: Runs the threads that encode long prompts.
+        key: A secret seed for the hashes under which encoders cache prompts.
+        created: Seconds since 1970, as clients see them for every model.
+        tokenize: Tokenizes with a worker, for models with `tokenizer: worker`.
+        processes: Encode very long prompts.
     """
 
     def __init__(
@@ -58,78 +65,86 @@ class Catalogue:
         executor: Executor,
         key: int,
         created: int,
-        ask: Ask | None = None,
+        tokenize: Tokenize | None = None,
         processes: EncoderProcesses | None = None,
     ) -> None:
         self._created = created
         self._key = key
-        self._ask = ask
+        self._tokenize = tokenize
         self._processes = processes
         self._threads = EncoderThreads(executor)
         self._by_name: dict[str, Model] = {}
         self._aliases: dict[str, str] = {}
-        # Of every model that the settings ever named: blocks that were made of prompts are known elsewhere, too.
+        # One for every model that the settings ever named: other gateways and workers know the blocks made with it.
         self._encoders: dict[str, tuple[ModelSettings, PromptEncoder]] = {}
-        self.restate(self.read(models))
+        self.replace_contents(self.prepare(models))
 
-    def read(self, models: Iterable[ModelSettings]) -> Stated:
-        """What `restate` takes; it changes nothing, and may run in a thread. Raises SettingsProblem."""
+    def prepare(self, models: Iterable[ModelSettings]) -> CatalogueContents:
+        """Return the contents for `replace_contents` without changing anything. Raises SettingsProblem.
+
+        It may run in a thread.
+        """
         by_name: dict[str, Model] = {}
         aliases: dict[str, str] = {}
         encodings: dict[str, ModelSettings] = {}
-        late: list[str] = []
+        restart_paths: list[str] = []
         for at, settings in enumerate(models):
-            known = self._encoding(settings.name)
+            known = self._encoding_of(settings.name)
             if known is None:
-                by, encoder = settings, self._encoder(at, settings)
+                source, encoder = settings, self._encoder(at, settings)
             else:
-                by, encoder = known
-                late += (
+                source, encoder = known
+                restart_paths += (
                     f"models.{settings.name}.{field}"
-                    for field in ENCODING
-                    if getattr(by, field) != getattr(settings, field)
+                    for field in ENCODING_SETTINGS
+                    if getattr(source, field) != getattr(settings, field)
                 )
-            encodings[settings.name] = by
+            encodings[settings.name] = source
             by_name[settings.name] = self._model(
                 settings.name,
-                by.block_size,
+                source.block_size,
                 encoder,
                 context_length=settings.context_length,
-                prices=prices_of(settings.prices),
+                prices=prices_from(settings.prices),
                 splits=tuple(settings.splits.items()),
                 fallbacks=settings.fallbacks,
-                hands_tokens=HANDED[settings.prompt_ids],
+                hands_tokens=SURFACES_SENT_AS_IDS[settings.prompt_ids],
             )
             aliases.update(dict.fromkeys(settings.aliases, settings.name))
-        return Stated(by_name=by_name, aliases=aliases, encodings=encodings, late=tuple(late))
+        return CatalogueContents(
+            by_name=by_name, aliases=aliases, encodings=encodings, restart_paths=tuple(restart_paths)
+        )
 
-    def restate(self, stated: Stated) -> None:
-        """These instead. Whoever has a model keeps it as it was; those found at workers have to be found again."""
-        for name, model in stated.by_name.items():
-            self._encoders[name] = (stated.encodings[name], model.encoder)
-        self._by_name, self._aliases = dict(stated.by_name), dict(stated.aliases)
+    def replace_contents(self, contents: CatalogueContents) -> None:
+        """Replace all models and aliases; models that workers reported have to be added again.
+
+        A running request keeps the model that it has.
+        """
+        for name, model in contents.by_name.items():
+            self._encoders[name] = (contents.encodings[name], model.encoder)
+        self._by_name, self._aliases = dict(contents.by_name), dict(contents.aliases)
 
     def find(self, name: str) -> Model:
-        """The model of that name or alias. Raises ModelNotFound."""
+        """Return the model of that name or alias. Raises ModelNotFound."""
         model = self._by_name.get(self._aliases.get(name, name))
         if model is None:
             raise ModelNotFound(name)
         return model
 
-    def names(self) -> Mapping[str, Model]:
-        """All names and aliases."""
+    def by_name_or_alias(self) -> Mapping[str, Model]:
+        """Return the models by each of their names and aliases."""
         return {**self._by_name, **{alias: self._by_name[name] for alias, name in self._aliases.items()}}
 
-    def found(self, names: Iterable[str]) -> None:
-        """A worker reports these models; new ones are added as they are."""
+    def add_reported(self, names: Iterable[str]) -> None:
+        """Add the models that a worker reports, unless they are known."""
         for name in names:
             if name in self._by_name or name in self._aliases or len(self._by_name) >= MODELS_FOUND_MAX:
                 continue
-            by, encoder = self._encoders.get(name, (ModelSettings(name=name), TextEncoder()))
-            self._by_name[name] = self._model(name, by.block_size, encoder)
+            source, encoder = self._encoders.get(name, (ModelSettings(name=name), TextEncoder()))
+            self._by_name[name] = self._model(name, source.block_size, encoder)
 
-    def _encoding(self, name: str) -> "tuple[ModelSettings, PromptEncoder] | None":
-        """What makes the blocks of a model that is there, or has been; of one that was found, its text."""
+    def _encoding_of(self, name: str) -> "tuple[ModelSettings, PromptEncoder] | None":
+        """Return the settings and the encoder that make a model's blocks; None for a model that never existed."""
         found = self._by_name.get(name)
         if name in self._encoders or found is None:
             return self._encoders.get(name)
@@ -145,10 +160,10 @@ class Catalogue:
         )
 
     def _encoder(self, at: int, settings: ModelSettings) -> PromptEncoder:
-        """Raises SettingsProblem."""
+        """Make the encoder of model number `at` of the settings. Raises SettingsProblem."""
         memory_bytes_max = settings.tokenizer_memory_bytes_max
-        if settings.tokenizer == "worker" and self._ask is not None:
-            return WorkerEncoder(settings.name, self._ask, self._key, memory_bytes_max)
+        if settings.tokenizer == "worker" and self._tokenize is not None:
+            return WorkerEncoder(settings.name, self._tokenize, self._key, memory_bytes_max)
         if settings.tokenizer in ("text", "worker"):
             return TextEncoder()
         try:
@@ -159,8 +174,8 @@ class Catalogue:
             raise SettingsProblem(f"$.models[{at}].tokenizer: {err}") from err
 
 
-def prices_of(given: PriceSettings | None) -> Prices | None:
-    """None where it costs nothing."""
+def prices_from(given: PriceSettings | None) -> Prices | None:
+    """Return the prices of the settings; None where usage costs nothing."""
     if given is None:
         return None
     return Prices.of(input=given.input, cached_input=given.cached_input, output=given.output)

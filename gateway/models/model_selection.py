@@ -1,8 +1,8 @@
-"""Which model answers a request for another: weighted splits (canaries), and fallbacks where nobody can.
+"""Chooses the model that answers a request: weighted splits (canaries), and fallbacks for models without workers.
 
-A split is drawn by what the turns of a conversation have in common, so that one conversation stays with one model:
-what the client names (`prompt_cache_key`, `user`), else its first words. A model that nobody serves now takes no
-part, nor does one that the tenant may not use.
+The choice within a split depends on what the turns of a conversation have in common, so that one conversation stays
+with one model: the key that the client sends (`prompt_cache_key`, `user`), else the first message. A model that no
+worker serves now takes no part, nor does one that the tenant may not use.
 """
 
 from array import array
@@ -20,18 +20,18 @@ from gateway.domain.tenant import Tenant
 from gateway.models.catalogue import Catalogue
 
 TWO_TO_64 = 2.0**64
-END_BYTES = 4096
+AUDIO_END_BYTES = 4096
 
 
-def session_of(request: InferenceRequest, tenant: Tenant) -> int | None:
-    """What the client says the turns of a conversation have in common, among those of its tenant."""
+def session_key(request: InferenceRequest, tenant: Tenant) -> int | None:
+    """Return a hash of the tenant and the key that the client sends with each turn; None if it sends none."""
     named = request.fields.get("prompt_cache_key") or request.fields.get("user")
     if named is None:
         return None
     return xxh3_64_intdigest(bytes(named), seed=xxh3_64_intdigest(tenant.id.encode()))
 
 
-class ModelWorkers(Protocol):
+class WorkersByModel(Protocol):
     """The workers that can answer requests for a model now."""
 
     def serving(self, model: str) -> Sequence[object]:
@@ -43,66 +43,73 @@ class ModelWorkers(Protocol):
         ...
 
 
-class Choices:
-    def __init__(self, catalogue: Catalogue, fleet: ModelWorkers) -> None:
+class ModelSelection:
+    """Chooses among the models of a split, and lists the fallbacks of a model."""
+
+    def __init__(self, catalogue: Catalogue, fleet: WorkersByModel) -> None:
         self._catalogue = catalogue
         self._fleet = fleet
 
     def split(self, model: Model, request: InferenceRequest, tenant: Tenant) -> Model:
-        """The one of its split that answers this request; itself where it has none, or nobody serves any."""
+        """Return the model of the split that answers the request; `model` itself if no model of a split can."""
         if not model.splits:
             return model
-        able = [
+        candidates = [
             (found, weight)
             for name, weight in model.splits
-            if (found := self._known(name)) is not None
+            if (found := self._find(name)) is not None
             and weight > 0
             and (found.name == model.name or tenant.allows(found.name))
-            and self.serves(found.name, tenant)
+            and self.is_served(found.name, tenant)
         ]
-        left = _draw(model, request, tenant) * sum(weight for _, weight in able)
-        for found, weight in able:
+        left = _split_position(model, request, tenant) * sum(weight for _, weight in candidates)
+        for found, weight in candidates:
             left -= weight
             if left < 0:
                 return found
-        return able[-1][0] if able else model
+        return candidates[-1][0] if candidates else model
 
     def fallbacks(self, ctx: RequestContext) -> Iterator[RequestContext]:
-        """The same request for the models that answer in place of it, in order; also in place of what was asked for
-        before a split, if that is still there."""
-        asked = self._known(ctx.request.model) or ctx.model
-        names = dict.fromkeys((*ctx.model.fallbacks, *asked.fallbacks))
+        """Yield the request once for each fallback model, in order.
+
+        Fallbacks of the model that the client named come after those of the model that a split chose.
+        """
+        requested = self._find(ctx.request.model) or ctx.model
+        names = dict.fromkeys((*ctx.model.fallbacks, *requested.fallbacks))
         for number, name in enumerate(names, start=1):
-            model = self._known(name)
+            model = self._find(name)
             if model is None or model.name == ctx.model.name or not ctx.tenant.allows(model.name):
                 continue
-            if self.serves(model.name, ctx.tenant):
-                # Another reservation: of what one holds, a repeat under the same id would be none.
+            if self.is_served(model.name, ctx.tenant):
+                # Its own id makes its own reservation: a repeat under the same id would reserve nothing.
                 yield msgspec.structs.replace(ctx, id=f"{ctx.id}~{number}", model=model)
 
-    def serves(self, model: str, tenant: Tenant) -> bool:
-        """Does anybody who may answer this tenant?"""
+    def is_served(self, model: str, tenant: Tenant) -> bool:
+        """Return whether a worker, or a provider that the tenant may overflow to, serves the model."""
         return bool(self._fleet.serving(model) or (tenant.overflows and self._fleet.providers(model)))
 
-    def _known(self, name: str) -> Model | None:
+    def _find(self, name: str) -> Model | None:
         try:
             return self._catalogue.find(name)
         except ModelNotFound:
             return None
 
 
-def _draw(model: Model, request: InferenceRequest, tenant: Tenant) -> float:
-    session = session_of(request, tenant)
+def _split_position(model: Model, request: InferenceRequest, tenant: Tenant) -> float:
+    session = session_key(request, tenant)
     if session is None:
-        session = xxh3_64_intdigest(_first_words(request), seed=xxh3_64_intdigest(tenant.id.encode()))
+        session = xxh3_64_intdigest(_first_message(request), seed=xxh3_64_intdigest(tenant.id.encode()))
     return xxh3_64_intdigest(model.name.encode(), seed=session) / TWO_TO_64
 
 
-def _first_words(request: InferenceRequest) -> bytes:
-    """Of the first user's message, which all later turns repeat; of a prompt, all of it; of a sound its end, as
-    many begin alike."""
+def _first_message(request: InferenceRequest) -> bytes:
+    """Return what identifies a conversation without a key.
+
+    That is the first message of the user, which all later turns repeat; a whole prompt; or the end of an audio
+    file, since many begin alike.
+    """
     if request.form is not None:
-        return b"".join(bytes(part.body[-END_BYTES:]) for part in request.form if part.field == "file")
+        return b"".join(bytes(part.body[-AUDIO_END_BYTES:]) for part in request.form if part.field == "file")
     first = next(
         (one for one in request.prompt if isinstance(one, dict) and one.get("role") == "user"),
         request.prompt[0] if request.prompt else None,

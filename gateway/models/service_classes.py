@@ -1,9 +1,9 @@
-"""Of which service class a request is: what it asks for, within what its plan allows.
+"""Finds the service class of a request: the requested one, within what the tenant's plan allows.
 
     header  >  service_tier  >  key  >  model  >  first class of the plan
 
-A class that the plan does not have is refused where the header names it, for that is a client of this gateway; a
-`service_tier` or a model that would lead to one is passed over.
+A class that the plan does not allow is refused where the header names it, since only clients of this gateway send
+the header; a `service_tier` or a model that would lead to such a class is ignored.
 """
 
 from collections.abc import Iterator
@@ -14,25 +14,30 @@ import msgspec
 from gateway.domain.errors import BadRequest, ClassNotAllowed
 from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
-from gateway.settings.classes import ServiceClassesSettings, ServiceClassSettings
+from gateway.settings.service_classes import ServiceClassesSettings, ServiceClassSettings
 from policies.service_class import BATCH, CHAT, CODE, VOICE, ServiceClass
 
 HEADER = "x-radixgate-class"
 
 
 class ServiceClasses:
-    """Those of the settings."""
+    """The service classes of the settings, and the rules that assign requests to them."""
 
     def __init__(self, settings: ServiceClassesSettings | None = None) -> None:
-        self.restate(settings)
+        self.reconfigure(settings)
 
-    def restate(self, settings: ServiceClassesSettings | None) -> None:
-        """For whoever comes from now on."""
-        given = settings if settings is not None else ServiceClassesSettings()
-        pairs = [(VOICE, given.voice), (CODE, given.code), (CHAT, given.chat), (BATCH, given.batch)]
-        self._classes = {kind.name: _of(kind, told) for kind, told in pairs}
-        self._tiers = {tier: kind.name for kind, told in pairs for tier in (kind.name, *told.service_tiers)}
-        self._models = [(pattern, kind.name) for kind, told in pairs for pattern in told.models]
+    def reconfigure(self, settings: ServiceClassesSettings | None) -> None:
+        """Apply new settings to all requests from now on."""
+        settings = settings if settings is not None else ServiceClassesSettings()
+        pairs = [
+            (VOICE, settings.voice),
+            (CODE, settings.code),
+            (CHAT, settings.chat),
+            (BATCH, settings.batch),
+        ]
+        self._classes = {kind.name: _with_settings(kind, given) for kind, given in pairs}
+        self._tiers = {tier: kind.name for kind, given in pairs for tier in (kind.name, *given.service_tiers)}
+        self._models = [(pattern, kind.name) for kind, given in pairs for pattern in given.models]
         self.batch = self._classes[BATCH.name]
 
     def __getitem__(self, name: str) -> ServiceClass:
@@ -41,43 +46,50 @@ class ServiceClasses:
     def __iter__(self) -> Iterator[ServiceClass]:
         return iter(self._classes.values())
 
-    def of(self, asked: str | None, request: InferenceRequest, tenant: Tenant, model: str) -> ServiceClass:
-        """The class of this request. `asked`: by the header. Raises BadRequest, ClassNotAllowed."""
+    def find(
+        self, requested: str | None, request: InferenceRequest, tenant: Tenant, model: str
+    ) -> ServiceClass:
+        """Return the class of a request; `requested` is the header's. Raises BadRequest, ClassNotAllowed."""
         allowed = tenant.plan.classes
-        if asked is not None:
-            if asked not in self._classes:
+        if requested is not None:
+            if requested not in self._classes:
                 raise BadRequest(f"{HEADER} is one of {', '.join(self._classes)}.")
-            if allowed and asked not in allowed:
-                raise ClassNotAllowed(asked)
-            return self._classes[asked]
-        for name in (self._tier(request), tenant.service_class, self._of_model(model)):
+            if allowed and requested not in allowed:
+                raise ClassNotAllowed(requested)
+            return self._classes[requested]
+        for name in (self._class_of_tier(request), tenant.service_class, self._class_of_model(model)):
             if name is not None and (not allowed or name in allowed):
                 return self._classes[name]
         return self._classes[allowed[0] if allowed else CHAT.name]
 
-    def sent(self, request: InferenceRequest) -> InferenceRequest:
-        """As a worker gets it: it has never heard of tiers with these names."""
-        if (tier := _text(request)) in self._classes and tier is not None:
+    def without_own_tiers(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request without a `service_tier` that names one of the gateway's own classes.
+
+        Workers do not know such tiers.
+        """
+        if (tier := _requested_tier(request)) in self._classes and tier is not None:
             fields = {name: value for name, value in request.fields.items() if name != "service_tier"}
             return msgspec.structs.replace(request, fields=fields)
         return request
 
-    def _tier(self, request: InferenceRequest) -> str | None:
-        tier = _text(request)
+    def _class_of_tier(self, request: InferenceRequest) -> str | None:
+        tier = _requested_tier(request)
         return self._tiers.get(tier) if tier is not None else None
 
-    def _of_model(self, model: str) -> str | None:
+    def _class_of_model(self, model: str) -> str | None:
         return next((name for pattern, name in self._models if fnmatchcase(model, pattern)), None)
 
 
-def _text(request: InferenceRequest) -> str | None:
-    """`service_tier`, if it is a text."""
-    given = request.fields.get("service_tier")
-    if given is None:
+def _requested_tier(request: InferenceRequest) -> str | None:
+    """Return the request's `service_tier`, if it is a string."""
+    raw = request.fields.get("service_tier")
+    if raw is None:
         return None
-    tier = msgspec.json.decode(given)
+    tier = msgspec.json.decode(raw)
     return tier if isinstance(tier, str) else None
 
 
-def _of(kind: ServiceClass, told: ServiceClassSettings) -> ServiceClass:
-    return msgspec.structs.replace(kind, ttft_seconds=told.ttft_ms / 1000, late=told.late, sheds=told.sheds)
+def _with_settings(kind: ServiceClass, settings: ServiceClassSettings) -> ServiceClass:
+    return msgspec.structs.replace(
+        kind, ttft_seconds=settings.ttft_ms / 1000, late=settings.late, sheds=settings.sheds
+    )

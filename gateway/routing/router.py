@@ -10,7 +10,7 @@ from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feedback import Feedback
-from gateway.models.model_selection import session_of
+from gateway.models.model_selection import session_key
 from gateway.routing.shadow_policy import Shadow
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
@@ -105,7 +105,7 @@ class Router:
             draw=self._random.random(),
             blocks=prompt.hashes,
             block_tokens=prompt.namespace.block_size,
-            session=session_of(ctx.request, ctx.tenant),
+            session=session_key(ctx.request, ctx.tenant),
             answers=ctx.request.answers,
             answers_prompt=any(name in ctx.request.fields for name in PROMPT_ANSWERED),
         )

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from gateway.app import Gateway
 from gateway.dispatch.reservations import QueueRules
 from gateway.ledger.ledger import families
-from gateway.models.catalogue import Stated
+from gateway.models.catalogue import CatalogueContents
 from gateway.process.file_locks import create_locked, lock_file
 from gateway.process.secrets import deployment_secret
 from gateway.routing.shadow_policy import Shadow
@@ -62,7 +62,7 @@ class _Prepared:
 
     new: Settings  # as they were read
     taken: Settings  # as they will be in force: without what needs a restart
-    models: Stated
+    models: CatalogueContents
     tenants: Register
     routing: RoutingPolicy
     shadow: Shadow | None
@@ -106,7 +106,7 @@ class Reloader:
         self._swap(before, prepared)
         swapped = sorted(differences(before, prepared.taken))
         log.info("the settings are reloaded: %s", ", ".join(swapped) or "no reloadable setting has changed")
-        late = sorted([*differences(prepared.taken, prepared.new), *prepared.models.late])
+        late = sorted([*differences(prepared.taken, prepared.new), *prepared.models.restart_paths])
         if late:
             log.warning("changed settings that need a restart: %s", ", ".join(late))
         return late
@@ -124,7 +124,7 @@ class Reloader:
         prepared = _Prepared(
             new=new,
             taken=taken,
-            models=self._gateway.services.catalogue.read(new.models),
+            models=self._gateway.services.catalogue.prepare(new.models),
             tenants=yaml_directory(new, pepper(deployment_secret(before))),
             routing=routing_policy(taken.routing.policy, taken.routing.options),
             shadow=shadow_of(taken.routing.shadow),
@@ -143,9 +143,9 @@ class Reloader:
         if taken.telemetry.log_level != before.telemetry.log_level:
             logs.configure_logging(taken.telemetry.log_level)
         if taken.models != before.models:
-            services.catalogue.restate(prepared.models)
+            services.catalogue.replace_contents(prepared.models)
             for worker in gateway.fleet:
-                services.catalogue.found(worker.models)
+                services.catalogue.add_reported(worker.models)
         if differ(before, taken, "organisations", "plans", "tenants"):
             warn_of_shared_caches(gateway.fleet, taken)
             gateway.records.tenants.restate(prepared.tenants)
@@ -156,7 +156,7 @@ class Reloader:
                 prepared.routing, prepared.shadow, taken.routing.prefill_tokens_min
             )
         if differ(before, taken, "queueing", "classes"):
-            services.classes.restate(taken.classes)
+            services.classes.reconfigure(taken.classes)
             services.reservations.restate(prepared.queueing)
         if taken.workers != before.workers:
             gateway.discovery.restate(taken.workers)

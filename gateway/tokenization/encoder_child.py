@@ -1,10 +1,10 @@
-"""The process that encodes very long prompts, and what it and the gateway say to each other.
+"""The child process that encodes very long prompts, and the protocol that it speaks with the gateway over pipes.
 
-    gateway --> header (directory, digest, special) | texts: chunks after their lengths; 0 ends a text
-    gateway <-- count of texts, or NO_ANSWER        | tokens: their number, then 4 bytes each
+    gateway --> header (directory, digest, special) | texts: chunks, each after its length; length 0 ends a text
+    gateway <-- count of texts, or NO_ANSWER        | for each text the number of its tokens, then 4 bytes each
 
-Tokens are packed as they go: a list of two million of Python's numbers would hold up whoever makes it. It ends when
-its gateway does, however that ends.
+Tokens travel as packed arrays: building a list of two million Python integers would block the process that does it.
+The child ends when its gateway ends, for whatever reason.
 
     python -m gateway.tokenization.encoder_child GATEWAY_PID
 """
@@ -28,44 +28,48 @@ from workers.launching.child_process import PR_SET_PDEATHSIG
 
 LENGTH = Struct("<I")
 NO_ANSWER = 2**32 - 1
-KNOWN_MAX = 16
-"""Tokenizers, of tens of megabytes each, that a process keeps: reloaded settings bring others."""
+TOKENIZERS_MAX = 16
+"""Tokenizers, of tens of megabytes each, that a process keeps: reloaded settings may name others."""
 CHUNK_CHARACTERS = 64 * 1024
 NICE = 5
-"""Behind the gateway's own process, where they share a processor."""
-TRIMMED_CHARACTERS = 1_000_000
-"""An encoding takes about a hundred bytes a token: of longer texts it is given back to the system."""
+"""Added to the process's niceness, so that the gateway's own process goes first on a shared processor."""
+TRIM_CHARACTERS_MIN = 1_000_000
+"""An encoding takes about a hundred bytes a token; after longer texts that memory is returned to the system."""
 
 
-class Asked(msgspec.Struct, array_like=True, frozen=True):
-    """`directory`, `digest`: of the tokenizer, as the gateway read it. `special`: with special tokens."""
+class EncodeRequest(msgspec.Struct, array_like=True, frozen=True):
+    """The header of one request to the child process; the texts follow it."""
 
     directory: str
+    """The directory of the tokenizer."""
     digest: str
+    """The digest of tokenizer.json as the gateway read it."""
     special: bool
+    """Add special tokens."""
     texts: int
+    """The number of texts that follow."""
 
 
-class Ended(Exception):
-    """The other side is gone."""
+class PipeClosed(Exception):
+    """The process at the other end of the pipe is gone."""
 
 
 def read_tokenizer(directory: Path) -> tuple[Tokenizer, str]:
-    """From its tokenizer.json, with the digest of that. Raises ValueError."""
+    """Read tokenizer.json of a directory and return the tokenizer and the file's digest. Raises ValueError."""
     try:
         data = (directory / "tokenizer.json").read_bytes()
         tokenizer = Tokenizer.from_buffer(data)
     except Exception as err:  # tokenizers raises nothing more precise
         raise ValueError(f"{directory / 'tokenizer.json'} cannot be read: {err}") from err
-    # Some files ask for a length of their own; a prompt is as long as it is.
+    # Some files set a length for truncation or padding; prompts are encoded as they are.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer, xxh3_128_hexdigest(data)
 
 
-def ask(out: BinaryIO, asked: Asked, texts: Sequence[str]) -> None:
-    """The gateway's question. Raises OSError."""
-    header = msgspec.msgpack.encode(asked)
+def write_request(out: BinaryIO, request: EncodeRequest, texts: Sequence[str]) -> None:
+    """Send a request and its texts to the child. Raises OSError."""
+    header = msgspec.msgpack.encode(request)
     out.write(LENGTH.pack(len(header)) + header)
     for text in texts:
         for at in range(0, len(text), CHUNK_CHARACTERS):
@@ -75,17 +79,17 @@ def ask(out: BinaryIO, asked: Asked, texts: Sequence[str]) -> None:
     out.flush()
 
 
-def answer(source: BinaryIO) -> list[Tokens] | None:
-    """The child's answer; None where it has none. Raises Ended and OSError."""
-    count = _length(source)
+def read_answer(source: BinaryIO) -> list[Tokens] | None:
+    """Read the tokens of each text from the child; None if it could not encode. Raises PipeClosed, OSError."""
+    count = _read_length(source)
     if count == NO_ANSWER:
         return None
     found = []
     for _ in range(count):
         tokens: Tokens = array("I")
-        missing = _length(source) * TOKEN_BYTES
+        missing = _read_length(source) * TOKEN_BYTES
         while missing:
-            part = _exactly(source, min(missing, CHUNK_CHARACTERS * TOKEN_BYTES))
+            part = _read_exactly(source, min(missing, CHUNK_CHARACTERS * TOKEN_BYTES))
             tokens.frombytes(part)
             missing -= len(part)
         found.append(tokens)
@@ -93,26 +97,26 @@ def answer(source: BinaryIO) -> list[Tokens] | None:
 
 
 def serve(source: BinaryIO, out: BinaryIO) -> None:
-    """Answers until nobody asks any more. Raises OSError."""
-    known: dict[tuple[str, str], Tokenizer | None] = {}
+    """Answer requests until the pipe is closed. Raises OSError."""
+    tokenizers: dict[tuple[str, str], Tokenizer | None] = {}
     while True:
         try:
-            asked = msgspec.msgpack.decode(_exactly(source, _length(source)), type=Asked)
-            texts = [_text(source) for _ in range(asked.texts)]
-        except Ended:
+            request = msgspec.msgpack.decode(_read_exactly(source, _read_length(source)), type=EncodeRequest)
+            texts = [_read_text(source) for _ in range(request.texts)]
+        except PipeClosed:
             return
-        key = (asked.directory, asked.digest)
-        # The one that was asked for last stands last.
-        known[key] = known.pop(key) if key in known else _read(*key)
-        if len(known) > KNOWN_MAX:
-            del known[next(iter(known))]
-        _tell(out, _encoded(known[key], texts, special=asked.special))
-        if sum(map(len, texts)) > TRIMMED_CHARACTERS:
-            _trim()
+        key = (request.directory, request.digest)
+        # The tokenizer that was used last stands last.
+        tokenizers[key] = tokenizers.pop(key) if key in tokenizers else _read_same_tokenizer(*key)
+        if len(tokenizers) > TOKENIZERS_MAX:
+            del tokenizers[next(iter(tokenizers))]
+        _write_answer(out, _encode(tokenizers[key], texts, special=request.special))
+        if sum(map(len, texts)) > TRIM_CHARACTERS_MIN:
+            _trim_memory()
 
 
-def _read(directory: str, digest: str) -> Tokenizer | None:
-    """None where it is no longer the gateway's."""
+def _read_same_tokenizer(directory: str, digest: str) -> Tokenizer | None:
+    """Read the tokenizer; None if the file is no longer the one that the gateway read."""
     try:
         tokenizer, found = read_tokenizer(Path(directory))
     except ValueError:
@@ -120,18 +124,18 @@ def _read(directory: str, digest: str) -> Tokenizer | None:
     return tokenizer if found == digest else None
 
 
-def _encoded(tokenizer: Tokenizer | None, texts: list[bytes], *, special: bool) -> list[Tokens] | None:
+def _encode(tokenizer: Tokenizer | None, texts: list[bytes], *, special: bool) -> list[Tokens] | None:
     if tokenizer is None:
         return None
     try:
         decoded = [text.decode("utf-8", "surrogatepass") for text in texts]
         encodings = tokenizer.encode_batch_fast(decoded, add_special_tokens=special)
-    except Exception:  # noqa: BLE001 - the gateway asks its own tokenizer then, and gets the error where it looks
+    except Exception:  # noqa: BLE001 - the gateway then uses its own tokenizer, and meets the error there
         return None
     return [array("I", encoding.ids) for encoding in encodings]
 
 
-def _tell(out: BinaryIO, found: list[Tokens] | None) -> None:
+def _write_answer(out: BinaryIO, found: list[Tokens] | None) -> None:
     if found is None:
         out.write(LENGTH.pack(NO_ANSWER))
     else:
@@ -142,33 +146,33 @@ def _tell(out: BinaryIO, found: list[Tokens] | None) -> None:
     out.flush()
 
 
-def _text(source: BinaryIO) -> bytes:
+def _read_text(source: BinaryIO) -> bytes:
     chunks = []
-    while length := _length(source):
-        chunks.append(_exactly(source, length))
+    while length := _read_length(source):
+        chunks.append(_read_exactly(source, length))
     return b"".join(chunks)
 
 
-def _length(source: BinaryIO) -> int:
-    (length,) = LENGTH.unpack(_exactly(source, LENGTH.size))
+def _read_length(source: BinaryIO) -> int:
+    (length,) = LENGTH.unpack(_read_exactly(source, LENGTH.size))
     return int(length)
 
 
-def _exactly(source: BinaryIO, size: int) -> bytes:
+def _read_exactly(source: BinaryIO, size: int) -> bytes:
     data = source.read(size)
     if len(data) < size:
-        raise Ended
+        raise PipeClosed
     return data
 
 
-def _trim() -> None:
+def _trim_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def main() -> None:
-    """Until its gateway ends."""
+    """Serve the gateway that has the process id of the first argument, until that process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):
@@ -176,7 +180,7 @@ def main() -> None:
     # Ctrl-C at a keyboard is for the gateway, which ends its children when it has drained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
-    # Whoever prints must not do so into an answer.
+    # What a library prints to standard output must not end up in an answer.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:

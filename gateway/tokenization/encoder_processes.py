@@ -1,14 +1,15 @@
-"""Processes that encode very long prompts for the threads of a gateway: one each at the most, started when needed.
+"""A pool of child processes that encode very long prompts: at most one for each encoder thread, started on demand.
 
-    loop | thread a  -- text -->  process 1        the interpreter is free meanwhile, also when the tokens come back
+    loop | thread a  -- text -->  process 1        the GIL is free meanwhile, also when the tokens come back
          | thread b  -- text -->  process 2
 
-A thread alone would not do: a tokenizer lets the loop run while it encodes, but what it returns has to be made
-Python's own and be freed again, a tenth of a second for a million tokens, in which nothing else moves.
+A thread alone is not enough: a tokenizer lets the event loop run while it encodes, but its result has to be turned
+into Python objects and freed again, a tenth of a second for a million tokens, in which nothing else runs.
 
-A process that dies is replaced, and asked once more; after that the thread encodes by itself, and so it does where
-one answers far too late (it may have been stopped, and would hold its thread for ever). Where the client of a
-very long prompt has left, its process is ended, and with it the work.
+A process that dies is replaced, and the request is repeated once; after that the thread encodes in the gateway's
+own process. The thread also does so when a process answers far too late (the process may have been stopped, and
+would hold its thread for ever). When the client of a very long prompt has left, its process is killed, and with it
+the work.
 """
 
 import logging
@@ -19,129 +20,130 @@ import threading
 from collections.abc import Sequence
 from typing import BinaryIO, cast
 
-from gateway.tokenization.encoder_child import Asked, Ended, answer, ask
+from gateway.tokenization.encoder_child import EncodeRequest, PipeClosed, read_answer, write_request
 from radix_cache.blocks import Tokens
 
 log = logging.getLogger(__name__)
 
-TRIES = 2
+TRIES_MAX = 2
 
-ENDED_CHARACTERS = 1_000_000
-"""Of longer prompts the process is ended when nobody waits for them: the rest takes longer than a new start."""
+KILL_CHARACTERS_MIN = 1_000_000
+"""The process of a longer prompt is killed when the job is abandoned: finishing takes longer than a new start."""
 
 START_SECONDS_MAX = 20.0
 SECONDS_PER_CHARACTER_MAX = 4e-6
-"""Of a long answer; an encoding takes a tenth to a quarter of that."""
+"""How long a process may take for each character; an encoding takes a tenth to a quarter of that."""
 
 
-class NoProcess(Exception):
-    """There is none that answers."""
+class EncoderUnavailable(Exception):
+    """No encoder process can answer."""
 
 
-class Work:
-    """One question, asked in a thread. `abandon` may be called at any time, from anywhere."""
+class EncodingJob:
+    """Texts to encode in a process, run from a thread; `abandon` may be called at any time, from any thread."""
 
-    def __init__(self, among: "EncoderProcesses", asked: Asked, texts: Sequence[str]) -> None:
-        self._among = among
-        self._asked = asked
+    def __init__(self, pool: "EncoderProcesses", request: EncodeRequest, texts: Sequence[str]) -> None:
+        self._pool = pool
+        self._request = request
         self._texts = texts
         self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._process: _EncoderProcess | None = None
         self._abandoned = False
 
     @property
-    def wanted(self) -> bool:
-        """Does anybody wait for it?"""
-        return not (self._abandoned or self._among.closed)
+    def is_wanted(self) -> bool:
+        """Whether the result is still needed."""
+        return not (self._abandoned or self._pool.closed)
 
     def tokens(self) -> list[Tokens]:
-        """Of each text. Raises NoProcess."""
-        for _ in range(TRIES):
-            process, answered = self._begin(), False
+        """Return the tokens of each text. Raises EncoderUnavailable."""
+        for _ in range(TRIES_MAX):
+            process, answered = self._attach(), False
             try:
-                found = process.encoded(self._asked, self._texts)
+                found = process.encode(self._request, self._texts)
                 answered = True
-            except (Ended, OSError):
+            except (PipeClosed, OSError):
                 if process.is_late:
-                    log.warning("a process that encodes long prompts does not answer, and was ended")
+                    log.warning("a process that encodes long prompts did not answer in time, and was killed")
                     break
-                if self.wanted:
+                if self.is_wanted:
                     log.warning("a process that encodes long prompts has died")
                 continue
             finally:
-                self._done()
+                self._detach()
                 if not answered:
-                    process.end()  # It may be in the middle of an answer.
-            self._among.give_back(process)
+                    process.end()  # The process may be in the middle of an answer.
+            self._pool.give_back(process)
             if found is None:
                 break
             return found
-        raise NoProcess
+        raise EncoderUnavailable
 
     def abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """Note that the result is not needed any more, and kill the process of a very long text."""
         with self._lock:
             self._abandoned = True
-            if self._process is not None and sum(map(len, self._texts)) > ENDED_CHARACTERS:
-                self._process.kill()  # Who asks it sees it end.
+            if self._process is not None and sum(map(len, self._texts)) > KILL_CHARACTERS_MIN:
+                self._process.kill()  # The thread that waits for it sees the pipe close.
 
-    def _begin(self) -> "_Process":
+    def _attach(self) -> "_EncoderProcess":
         if self._abandoned:
-            raise NoProcess
-        process = self._among.take()
+            raise EncoderUnavailable
+        process = self._pool.take()
         with self._lock:
             if not self._abandoned:
                 self._process = process
                 return process
-        self._among.give_back(process)
-        raise NoProcess
+        self._pool.give_back(process)
+        raise EncoderUnavailable
 
-    def _done(self) -> None:
+    def _detach(self) -> None:
         with self._lock:
             self._process = None
 
 
 class EncoderProcesses:
-    """Those of one gateway. As many as there are threads that ask at once."""
+    """The encoder processes of one gateway: as many as there are threads that encode at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: set[_Process] = set()
-        self._idle: list[_Process] = []
+        self._all: set[_EncoderProcess] = set()
+        self._idle: list[_EncoderProcess] = []
         self.closed = False
 
-    def work(self, directory: str, digest: str, texts: Sequence[str], *, special: bool) -> Work:
-        """`directory`, `digest`: of the tokenizer."""
-        return Work(self, Asked(directory, digest, special, len(texts)), texts)
+    def job(self, directory: str, digest: str, texts: Sequence[str], *, special: bool) -> EncodingJob:
+        """Return the job of encoding these texts with the tokenizer of that directory and digest."""
+        return EncodingJob(self, EncodeRequest(directory, digest, special, len(texts)), texts)
 
-    def take(self) -> "_Process":
-        """One that is idle, or a new one. Raises NoProcess."""
+    def take(self) -> "_EncoderProcess":
+        """Return an idle process, or a new one. Raises EncoderUnavailable."""
         with self._lock:
             if self.closed:
-                raise NoProcess
-            self._all = {process for process in self._all if process.lives}
-            self._idle = [process for process in self._idle if process.lives]
+                raise EncoderUnavailable
+            self._all = {process for process in self._all if process.is_alive}
+            self._idle = [process for process in self._idle if process.is_alive]
             if self._idle:
                 return self._idle.pop()
             try:
-                process = _Process()
+                process = _EncoderProcess()
             except OSError as err:
-                log.warning("no process to encode a long prompt in: %s", err.strerror or err)
-                raise NoProcess from err
+                log.warning("cannot start a process that encodes long prompts: %s", err.strerror or err)
+                raise EncoderUnavailable from err
             self._all.add(process)
             return process
 
-    def give_back(self, process: "_Process") -> None:
+    def give_back(self, process: "_EncoderProcess") -> None:
+        """Return a process to the pool after its answer was read."""
         with self._lock:
             self._idle.append(process)
 
     def pids(self) -> set[int]:
-        """Of those that live."""
+        """Return the ids of the running processes."""
         with self._lock:
-            return {process.pid for process in self._all if process.lives}
+            return {process.pid for process in self._all if process.is_alive}
 
     def close(self) -> None:
-        """Ends all, also those at work."""
+        """Kill all processes, including busy ones."""
         with self._lock:
             self.closed = True
             for process in self._all:
@@ -151,47 +153,47 @@ class EncoderProcesses:
             self._idle.clear()
 
 
-class _Process:
-    """Raises OSError where none can be started."""
+class _EncoderProcess:
+    """One running encoder process. The constructor raises OSError if it cannot be started."""
 
     def __init__(self) -> None:
-        # Without -P modules would be looked for where we happen to have been started, before all other places.
+        # Without -P Python would look for modules in the current directory before all other places.
         command = (sys.executable, "-P", "-m", "gateway.tokenization.encoder_child", str(os.getpid()))
         places = os.pathsep.join(place or os.getcwd() for place in sys.path)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Nothing else of ours: it has no use for our secrets.
+            # Nothing else of the environment: it may contain secrets.
             env={"PYTHONPATH": places},
         )
         self.pid = self._process.pid
         self.is_late = False
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def encoded(self, asked: Asked, texts: Sequence[str]) -> list[Tokens] | None:
-        """None where it cannot say. Raises Ended and OSError, also where it was ended for being late."""
+    def encode(self, request: EncodeRequest, texts: Sequence[str]) -> list[Tokens] | None:
+        """Encode the texts; None if the process could not. Raises PipeClosed, OSError, also if it was too late."""
         seconds_max = START_SECONDS_MAX + sum(map(len, texts)) * SECONDS_PER_CHARACTER_MAX
-        timer = threading.Timer(seconds_max, self._end_late)
+        timer = threading.Timer(seconds_max, self._kill_late)
         timer.start()
         try:
-            ask(cast(BinaryIO, self._process.stdin), asked, texts)
-            return answer(cast(BinaryIO, self._process.stdout))
+            write_request(cast(BinaryIO, self._process.stdin), request, texts)
+            return read_answer(cast(BinaryIO, self._process.stdout))
         finally:
             timer.cancel()
 
-    def _end_late(self) -> None:
+    def _kill_late(self) -> None:
         self.is_late = True
         self.kill()
 
     def kill(self) -> None:
-        """It ends soon."""
+        """Kill the process without waiting for it."""
         self._process.kill()
 
     def end(self) -> None:
-        """It has ended: its memory may take a moment to be given back."""
+        """Kill the process and wait until it has ended."""
         self._process.kill()
         self._process.wait()

@@ -3,8 +3,9 @@
     tenant a   [running] [waits] [waits] ...          b's prompt takes the other thread, however many a sends
     tenant b   [running]
 
-A thread cannot be stopped: a client that leaves while it runs still holds it until it is done, or leaving and
-coming back would be a way to hold them all. One that leaves while it waits is gone at once.
+A running thread cannot be stopped. When a client leaves meanwhile, its tenant therefore still counts as holding the
+thread until the work is done; otherwise leaving and coming back would be a way to hold all threads. When a client
+leaves while its prompt waits, the prompt gives up its place at once.
 """
 
 import asyncio
@@ -20,35 +21,40 @@ WAITING_MAX = 32
 """Long prompts of one tenant that may wait. Each is held in memory."""
 
 RETRY_SECONDS = 1.0
+"""After how long a refused client may try again."""
 
 Result = TypeVar("Result")
 
 
 class EncoderThreads:
-    """`executor`: the threads."""
+    """Runs the encoding of long prompts in the threads of `executor`, one at a time for each tenant."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # of every tenant that holds a thread
+        # Has an entry for every tenant that holds a thread: the prompts of that tenant that wait for it.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, tenant: str, work: Callable[[], Result]) -> Result:
-        """What the work gives, done in a thread when it is the tenant's turn. Raises TenantQueueFull."""
-        await self._turn(tenant)
+        """Run `work` in a thread once the tenant has no other running, and return its result.
+
+        Raises TenantQueueFull.
+        """
+        await self._wait_for_turn(tenant)
         loop = asyncio.get_running_loop()
 
         def done(_: object) -> None:
-            with suppress(RuntimeError):  # The loop may have ended meanwhile.
-                loop.call_soon_threadsafe(self._next, tenant)
+            with suppress(RuntimeError):  # The event loop may be closed by now.
+                loop.call_soon_threadsafe(self._start_next, tenant)
 
         try:
             running = self._executor.submit(work)
         except RuntimeError:
-            self._next(tenant)
+            self._start_next(tenant)
             raise
         running.add_done_callback(done)
         return await asyncio.wrap_future(running)
 
-    async def _turn(self, tenant: str) -> None:
+    async def _wait_for_turn(self, tenant: str) -> None:
         waiting = self._waiting.get(tenant)
         if waiting is None:
             self._waiting[tenant] = deque()
@@ -61,13 +67,13 @@ class EncoderThreads:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._next(tenant)  # It came in the same moment.
+                self._start_next(tenant)  # The turn came in the same moment; the next prompt takes it.
             elif turn in waiting:
                 waiting.remove(turn)
             raise
 
-    def _next(self, tenant: str) -> None:
-        """The thread is free: whoever of the tenant waited longest has it."""
+    def _start_next(self, tenant: str) -> None:
+        """Give the tenant's free thread to the prompt that has waited longest."""
         waiting = self._waiting[tenant]
         while waiting:
             turn = waiting.popleft()

@@ -1,8 +1,8 @@
-"""How much text can one token stand for? Then a text of so many bytes has at least so many tokens, unencoded.
+"""A lower bound of a text's token count without encoding it: how many bytes one token can stand for at the most.
 
-Only for tokenizers that lose nothing of a text: every byte of it ends up in some token. Those are byte-level BPE,
-and BPE that falls back to bytes. What drops blanks, strips accents, or makes one unknown token of a whole word has
-no such bound.
+The bound exists only for tokenizers that lose nothing of a text, so that every byte ends up in some token:
+byte-level BPE, and BPE that falls back to bytes. A tokenizer that drops blanks, strips accents, or makes one
+unknown token of a whole word has no such bound.
 """
 
 import json
@@ -12,21 +12,21 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 NORMALIZATION_FACTOR = 4
-"""Unicode normalization shrinks a text to no less than a quarter: four bytes of a mathematical A to one of A."""
+"""Unicode normalization shrinks a text to no less than a quarter: a mathematical A of four bytes to an A of one."""
 
 _FORMS = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 _KEEP_ALL = frozenset({"ByteLevel", "Digits", "Metaspace"})
 
 
 def token_bytes_max(tokenizer: Tokenizer) -> int | None:
-    """UTF-8 bytes of a text that one token can stand for; never too few. None: there is no bound."""
-    byte_level = any(part["type"] == "ByteLevel" for part in _parts(tokenizer))
-    shrink = _shrink(tokenizer)
+    """Return an upper bound of the UTF-8 bytes of text that one token can stand for; None if there is no bound."""
+    byte_level = any(part["type"] == "ByteLevel" for part in _steps(tokenizer))
+    shrink = _shrink_factor(tokenizer)
     added = tokenizer.get_added_tokens_decoder().values()
     if (
         shrink is None
         or not _knows_every_byte(tokenizer, byte_level=byte_level)
-        # These take the blanks beside them along, however many.
+        # Such tokens absorb any number of blanks beside them.
         or any(token.lstrip or token.rstrip for token in added)
     ):
         return None
@@ -40,7 +40,7 @@ def token_bytes_max(tokenizer: Tokenizer) -> int | None:
 
 
 def _knows_every_byte(tokenizer: Tokenizer, *, byte_level: bool) -> bool:
-    """Is there a token for each byte, so that nothing is dropped or unknown?"""
+    """Return whether there is a token for each byte, so that nothing is dropped or unknown."""
     if not isinstance(tokenizer.model, models.BPE):
         return False
     if byte_level:
@@ -52,10 +52,10 @@ def _knows_every_byte(tokenizer: Tokenizer, *, byte_level: bool) -> bool:
     return needed <= tokenizer.get_vocab(with_added_tokens=False).keys()
 
 
-def _shrink(tokenizer: Tokenizer) -> int | None:
-    """By what factor a text may become smaller before it meets the vocabulary; None if by any."""
+def _shrink_factor(tokenizer: Tokenizer) -> int | None:
+    """Return the factor by which normalization may shrink a text; None if there is no limit."""
     factor = 1
-    for part in _parts(tokenizer):
+    for part in _steps(tokenizer):
         kind = part["type"]
         if kind in _FORMS:
             factor = NORMALIZATION_FACTOR
@@ -71,16 +71,16 @@ def _shrink(tokenizer: Tokenizer) -> int | None:
     return factor
 
 
-def _parts(tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """The steps before the model, each as it stands in tokenizer.json."""
+def _steps(tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    """Yield the steps before the model (normalizers, pre-tokenizers), each as in tokenizer.json."""
     for step in (tokenizer.normalizer, tokenizer.pre_tokenizer):
         if step is not None:
-            yield from _flat(json.loads(step.__getstate__()))
+            yield from _flatten(json.loads(step.__getstate__()))
 
 
-def _flat(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _flatten(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
     inner = step.get("normalizers") or step.get("pretokenizers")
     if step["type"] != "Sequence":
         yield step
     for part in inner or ():
-        yield from _flat(part)
+        yield from _flatten(part)

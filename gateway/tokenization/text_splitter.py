@@ -1,4 +1,4 @@
-"""Where a text may be cut before it is encoded: at special tokens that take no neighbouring blanks with them."""
+"""Splits a text before it is encoded: at special tokens that absorb no neighbouring blanks."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from tokenizers import Tokenizer
 
 SLICE_CHARACTERS = 256 * 1024
-"""Searched in one go: a search keeps the interpreter until it returns."""
+"""Searched in one call: a regular expression keeps the GIL until it returns."""
 
 SAMPLES = (" user\nIs it?  Yes. ", "assistant\n\n\tword 12 Ωmega")
+"""Texts by which a tokenizer is tested for whether splitting changes its tokens."""
 
 
-class Cutter:
-    """Cuts at any of these; of several that begin at one place, at the longest."""
+class TextSplitter:
+    """Splits texts at special tokens; where several begin at one place, at the longest."""
 
     def __init__(self, special: Sequence[str]) -> None:
         longest_first = sorted(special, key=len, reverse=True)
@@ -20,10 +21,13 @@ class Cutter:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The special tokens and what stands between them, in order; together they are the text. None is empty."""
+        """Yield the special tokens and the texts between them, in order and without empty ones.
+
+        Joined, the pieces are the text.
+        """
         cut, at = 0, 0
         while at < len(text):
-            # One that begins in this slice may end behind it.
+            # A special token that begins in this slice may end behind it.
             end = min(at + SLICE_CHARACTERS, len(text))
             found = self._pattern.search(text, at, min(end + self._longest - 1, len(text)))
             if found is None or found.start() >= end:
@@ -37,9 +41,10 @@ class Cutter:
             yield text[cut:]
 
 
-def cutter_of(tokenizer: Tokenizer) -> Cutter | None:
-    """None if pieces would be encoded differently from the whole, as with tokenizers that put a blank before the
-    first word of a text: then nothing is cut.
+def splitter_for(tokenizer: Tokenizer) -> TextSplitter | None:
+    """Return the tokenizer's splitter; None if pieces would be encoded differently from the whole text.
+
+    That is so with tokenizers that put a blank before the first word of a text.
     """
     special = [
         token.content
@@ -48,11 +53,11 @@ def cutter_of(tokenizer: Tokenizer) -> Cutter | None:
     ]
     if not special:
         return None
-    cutter = Cutter(special)
+    splitter = TextSplitter(special)
     for sample in SAMPLES:
         whole = sample.join(special[:3]) + sample
-        encodings = [tokenizer.encode(piece, add_special_tokens=False) for piece in cutter.pieces(whole)]
+        encodings = [tokenizer.encode(piece, add_special_tokens=False) for piece in splitter.pieces(whole)]
         apart = [token for encoding in encodings for token in encoding.ids]
         if apart != tokenizer.encode(whole, add_special_tokens=False).ids:
             return None
-    return cutter
+    return splitter

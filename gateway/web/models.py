@@ -62,7 +62,7 @@ class ModelHandlers:
         return _json(_anthropic(found) if speaks_anthropic(http) else found)
 
     def _visible(self, tenant: Tenant) -> list[ModelCard]:
-        models: list[tuple[str, Model]] = sorted(self._catalogue.names().items())
+        models: list[tuple[str, Model]] = sorted(self._catalogue.by_name_or_alias().items())
         return [ModelCard(id=name, created=m.created) for name, m in models if tenant.allows(m.name)]
 
 

@@ -1,7 +1,7 @@
-"""POST /v1/messages/count_tokens and /v1/responses/input_tokens: how many tokens a prompt has.
+"""POST /v1/messages/count_tokens and /v1/responses/input_tokens: the token count of a prompt.
 
-Counted as requests are, by the model's tokenizer; an estimate where the gateway has none. It is no inference: no
-quota is reserved, and nothing is asked of a worker.
+Prompts are counted as those of requests are: by the model's tokenizer, or estimated where the gateway has none.
+Counting is no inference: no quota is reserved, and no worker is asked.
 """
 
 from gateway.domain.errors import GatewayError
@@ -10,13 +10,13 @@ from gateway.telemetry.record import Progress
 from gateway.web.exchange import HttpExchange
 
 
-async def count(exchange: HttpExchange, at: Services) -> None:
-    """Answers with the number, or with what is wrong."""
-    progress = Progress(exchange.id, exchange.surface.value, at.clock, at.wall)
+async def answer_token_count(exchange: HttpExchange, services: Services) -> None:
+    """Answer with the number of tokens of the exchange's prompt, or with an error."""
+    progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
     try:
-        tenant = await authenticate(exchange, at, progress)
-        ctx = await admit(exchange, tenant, at, progress)
-        body = b'{"input_tokens":%d}' % await at.prefixes.count(ctx)
+        tenant = await authenticate(exchange, services, progress)
+        ctx = await admit(exchange, tenant, services, progress)
+        body = b'{"input_tokens":%d}' % await services.prompt_hasher.count_tokens(ctx)
         await exchange.answer(200, "application/json", body, {})
     except GatewayError as err:
         await exchange.fail(err)

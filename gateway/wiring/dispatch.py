@@ -22,7 +22,7 @@ from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.index_quota import CacheShares
 from gateway.kv_index.shared_index import SharedIndexParts
-from gateway.models.catalogue import Catalogue, prices_of
+from gateway.models.catalogue import Catalogue, prices_from
 from gateway.models.service_classes import ServiceClasses
 from gateway.queueing.queue_peer import QueueHousehold
 from gateway.queueing.shared.keys import QueueKeys
@@ -150,7 +150,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
 
 
 def _provider(settings: ProviderSettings) -> Provider:
-    prices = {model: prices_of(there.prices) for model, there in settings.models.items()}
+    prices = {model: prices_from(there.prices) for model, there in settings.models.items()}
     return Provider(
         prices={model: price for model, price in prices.items() if price is not None},
         after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
@@ -184,14 +184,14 @@ def _fleet_events(
     index = shared.index
 
     def reported(worker: Worker) -> None:
-        catalogue.found(worker.models)
+        catalogue.add_reported(worker.models)
         if worker.provider is not None:
             return
         index.enrol(worker.id, worker.report.instance or "")
         feeds.follow(worker.id, worker.report.events if worker.told is None else worker.told)
         loads.follow(worker, worker.report.loads if worker.told_loads is None else worker.told_loads)
         if worker.report.kv_tokens_max is not None:
-            sizes = [model.block_size for name, model in catalogue.names().items() if name in worker.models]
+            sizes = [model.block_size for name, model in catalogue.by_name_or_alias().items() if name in worker.models]
             index.bound(worker.id, worker.report.kv_tokens_max // min(sizes, default=1))
 
     def emptied(worker: WorkerId) -> None:
@@ -210,7 +210,7 @@ def _fleet(settings: Settings, catalogue: Catalogue, events: FleetEvents) -> Fle
     fleet = Fleet([_static(at, worker) for at, worker in enumerate(settings.workers)], events)
     warn_of_shared_caches(fleet, settings)
     for worker in fleet:
-        catalogue.found(worker.models)
+        catalogue.add_reported(worker.models)
     return fleet
 
 

@@ -11,10 +11,10 @@ from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 from workers.kv_events.source import EventSource
 
-SPACE = Space(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
+SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
 
 
 async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
 from radix_cache.follower import Emptied, Follower, Held, Room
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 from radix_cache.tiers import Tier, TierBlocks, tier_of
 from radix_cache.tree import RadixTree
 
@@ -27,7 +27,7 @@ class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.hasher = BlockHasher(block_size=PAGE * self.ratio, salt=b"s")
-        space = Space(Namespace(model="m", block_size=PAGE * self.ratio), self.hasher)
+        space = HashedNamespace(Namespace(model="m", block_size=PAGE * self.ratio), self.hasher)
         self.follower = Follower(lambda salt, adapter, size: space if salt == "ours" else None, Room(10_000))
         self.tree: RadixTree[str] = RadixTree()
         self.pages: dict[tuple, Counter] = {}

@@ -6,7 +6,7 @@ from array import array
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksStored
 from radix_cache.follower import Follower, Room
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 
 PAGE_TOKENS = (1, 16, 64)
 PAGES = 32_768
@@ -22,7 +22,7 @@ def measure() -> dict[str, float]:
 
 def _page_bytes(page_tokens: int) -> float:
     namespace = Namespace(model="m", block_size=BLOCK_TOKENS)
-    space = Space(namespace, BlockHasher(block_size=BLOCK_TOKENS, salt=b"s"))
+    space = HashedNamespace(namespace, BlockHasher(block_size=BLOCK_TOKENS, salt=b"s"))
     follower = Follower(lambda *_: space, Room(PAGES))
     last: int | None = None
     tracemalloc.start()

@@ -11,12 +11,12 @@ from gateway.kv_index.feeds import Feeds
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 from radix_cache.shared.reader import CHECK_SECONDS
 from tests.integration.workers.test_event_subscriber import published, source_of
 from workers.engine.kv.events import BlockRemoved, BlockStored, Cleared
 
-SPACE = Space(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
+SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
 
 
 def chain(first, pages):

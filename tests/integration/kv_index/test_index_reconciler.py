@@ -12,13 +12,13 @@ from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored
 from radix_cache.follower import Follower, Gone, Held, Room
 from radix_cache.match import WorkerId
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 from radix_cache.shared.keys import Keys
 from radix_cache.tree import RadixTree
 from tests.fakes.replica import CROWDED, replica
 
 W = WorkerId("w")
-SPACE = Space(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
+SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
 BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000, "library": CROWDED}
 MEDIA = ("GPU", "GPU", "CPU", "DISK")
 

@@ -62,9 +62,9 @@ async def test_the_index_knows_of_every_group_apart(gateway, embedded, model_set
         at = running.here.gateway.services
         await ask(running, conversation(33), tenant="acme")
         await running.until(lambda: at.reservations.index.stats().blocks > 0)
-        (model,) = at.catalogue.names().values()
+        (model,) = at.catalogue.by_name_or_alias().values()
         groups = ("tenant:acme", "tenant:globex", "group:friends", "")
-        spaces = {group: at.prefixes.space(model, group) for group in groups}
+        spaces = {group: at.prompt_hasher.namespace(model, group) for group in groups}
         tokens = pack_tokens(range(5, 5 + 20 * model.block_size))
         hashes = {group: set(space.hasher.of_tokens(tokens)) for group, space in spaces.items()}
         assert all(len(found) == 20 for found in hashes.values())

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from gateway.media import media_fetch
-from gateway.media.media_fetch import CannotFetch, MediaFetcher
+from gateway.media.media_fetch import MediaFetchFailed, MediaFetcher
 from gateway.settings.types import MediaHost
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -78,7 +78,7 @@ async def test_redirects_are_followed_as_far_as_each_of_them_is_allowed(host, fe
         "http://127.0.0.1:1/",
         "//evil.example/x",
     ):
-        with pytest.raises(CannotFetch) as refused:
+        with pytest.raises(MediaFetchFailed) as refused:
             await fetcher.fetch([f"{host.url}/to?at={target}"])
         assert isinstance(refused.value.__cause__, ValueError)
 
@@ -86,7 +86,7 @@ async def test_redirects_are_followed_as_far_as_each_of_them_is_allowed(host, fe
 async def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_followed(host, fetcher):
     """It is listed, but whoever has the name could point it to the metadata service."""
     assert socket.getaddrinfo("localhost", host.port)
-    with pytest.raises(CannotFetch):
+    with pytest.raises(MediaFetchFailed):
         await fetcher.fetch([f"http://localhost:{host.port}/cat"])
     assert host.asked == []
 
@@ -100,14 +100,14 @@ async def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_followe
     ],
 )  # fmt: skip
 async def test_no_spelling_leads_anywhere_else(host, fetcher, address):
-    with pytest.raises(CannotFetch):
+    with pytest.raises(MediaFetchFailed):
         await fetcher.fetch([address.format(at=f"127.0.0.1:{host.port}", port=host.port)])
     assert host.asked == []
 
 
 @pytest.mark.parametrize("path", ["/loop", "/html", "/packed", "/large", "/nothing"])
 async def test_what_is_no_medium_of_a_decent_size_is_not_taken(host, fetcher, path):
-    with pytest.raises(CannotFetch):
+    with pytest.raises(MediaFetchFailed):
         await fetcher.fetch([host.url + path])
     assert len(host.asked) <= media_fetch.REDIRECTS_MAX + 1
 
@@ -115,7 +115,7 @@ async def test_what_is_no_medium_of_a_decent_size_is_not_taken(host, fetcher, pa
 async def test_the_media_of_a_request_share_one_bound(host):
     fetcher = MediaFetcher((MediaHost(f"127.0.0.1:{host.port}"),), 2 * len(CAT))
     assert len(await fetcher.fetch([f"{host.url}/cat"] * 2)) == 2
-    with pytest.raises(CannotFetch):
+    with pytest.raises(MediaFetchFailed):
         await fetcher.fetch([f"{host.url}/cat"] * 3)
     await fetcher.close()
 
@@ -123,7 +123,7 @@ async def test_the_media_of_a_request_share_one_bound(host):
 async def test_a_host_that_does_not_answer_is_not_waited_for(host, monkeypatch):
     monkeypatch.setattr(media_fetch, "FETCH_SECONDS_MAX", 0.2)
     fetcher = MediaFetcher((MediaHost(f"127.0.0.1:{host.port}"),), 4000)
-    with pytest.raises(CannotFetch):
+    with pytest.raises(MediaFetchFailed):
         await asyncio.wait_for(fetcher.fetch([f"{host.url}/silent"]), 5)
     await fetcher.close()
 

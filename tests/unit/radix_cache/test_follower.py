@@ -8,10 +8,10 @@ import pytest
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
 from radix_cache.follower import PAGES_PER_STEP, Follower, Gone, Held, Page, Room
-from radix_cache.namespace import Namespace, Space
+from radix_cache.namespace import Namespace, HashedNamespace
 
 PAGE = 2
-SPACE = Space(Namespace(model="m", block_size=PAGE), BlockHasher(block_size=PAGE, salt=b"s"))
+SPACE = HashedNamespace(Namespace(model="m", block_size=PAGE), BlockHasher(block_size=PAGE, salt=b"s"))
 
 
 def follower():
@@ -108,7 +108,7 @@ def test_a_walk_over_many_pages_lets_others_have_their_turn():
 )
 def test_pages_that_are_gone_free_their_memory_at_once(ratio, ends):
     """Without waiting for the collector of cycles, which a gateway lets look seldom."""
-    space = Space(SPACE.namespace, BlockHasher(block_size=ratio * PAGE, salt=b"s"))
+    space = HashedNamespace(SPACE.namespace, BlockHasher(block_size=ratio * PAGE, salt=b"s"))
     here, before = Follower(lambda *_: space, Room(10_000)), pages_alive()
     gc.disable()
     try:

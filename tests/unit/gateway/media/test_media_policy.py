@@ -7,7 +7,7 @@ import pytest
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
 from gateway.media.media_fetch import is_public
-from gateway.media.media_policy import MediaRules
+from gateway.media.media_policy import MediaPolicy
 from gateway.settings.types import MediaHost, address_of
 from gateway.web.openai.inference_requests import decode_request
 
@@ -21,7 +21,7 @@ def request(*parts, role="user"):
 
 async def refusal(*parts, role="user"):
     with pytest.raises(BadRequest) as refused:
-        await MediaRules().applied(request(*parts, role=role))
+        await MediaPolicy().apply(request(*parts, role=role))
     assert refused.value.param == "messages"
     return refused.value.message
 
@@ -42,7 +42,7 @@ async def refusal(*parts, role="user"):
 )
 async def test_content_is_passed_on_as_it_came(part):
     asked = request(part)
-    assert await MediaRules().applied(asked) is asked
+    assert await MediaPolicy().apply(asked) is asked
 
 
 @pytest.mark.parametrize("role", ["user", "tool", "system"])
@@ -95,7 +95,7 @@ async def test_a_long_address_is_not_quoted_whole():
 
 async def test_completions_have_no_media():
     asked = decode_request(Surface.COMPLETIONS, b'{"model":"m","prompt":"http://x"}')
-    assert await MediaRules().applied(asked) is asked
+    assert await MediaPolicy().apply(asked) is asked
 
 
 @pytest.mark.parametrize(

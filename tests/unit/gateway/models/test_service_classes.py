@@ -27,7 +27,7 @@ def named(*, header=None, key=None, plan=(), model="m", **more):
     tenant = Tenant(
         id="t", organisation="t", key_id="k", plan=Plan(classes=plan), group="t", service_class=key
     )
-    return CLASSES.of(header, request(**more), tenant, model).name
+    return CLASSES.find(header, request(**more), tenant, model).name
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_class_that_there_is_not_is_a_bad_request():
 
 @pytest.mark.parametrize(("tier", "sent"), [("batch", False), ("flex", True), ("auto", True)])
 def test_a_worker_never_hears_of_our_own_names(tier, sent):
-    assert ("service_tier" in CLASSES.sent(request(service_tier=tier)).fields) is sent
+    assert ("service_tier" in CLASSES.without_own_tiers(request(service_tier=tier)).fields) is sent
 
 
 def test_settings_change_a_class_and_leave_its_other_defaults():

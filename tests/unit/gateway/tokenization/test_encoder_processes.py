@@ -142,7 +142,7 @@ def test_without_processes_the_thread_does_it(elsewhere, here, monkeypatch):
 
 def test_another_tokenizer_than_was_read_here_is_not_used(checkpoint, processes):
     with pytest.raises(EncoderUnavailable):
-        processes.work(str(checkpoint), "another digest", [LONG], special=True).tokens()
+        processes.job(str(checkpoint), "another digest", [LONG], special=True).tokens()
 
 
 @pytest.mark.parametrize("long", [True, False], ids=["ended", "finished"])
@@ -174,7 +174,7 @@ async def test_a_client_that_leaves_ends_a_very_long_work(
 
 
 def test_what_nobody_waits_for_is_not_begun(checkpoint, digest, processes):
-    work = processes.work(str(checkpoint), digest, [LONG], special=True)
+    work = processes.job(str(checkpoint), digest, [LONG], special=True)
     work.abandon()
     with pytest.raises(EncoderUnavailable):
         work.tokens()
@@ -190,7 +190,7 @@ def gone(pid):
 
 def test_it_keeps_the_tokenizers_that_were_asked_for_last(monkeypatch):
     read = []
-    monkeypatch.setattr(encoder_child, "_read", lambda directory, digest: read.append(directory))
+    monkeypatch.setattr(encoder_child, "_read_same_tokenizer", lambda directory, digest: read.append(directory))
     monkeypatch.setattr(encoder_child, "TOKENIZERS_MAX", 2)
     asked = BytesIO()
     for directory in "abacab":
@@ -204,7 +204,7 @@ HERE = """
 import sys
 from gateway.dispatch.encoder_processes import EncoderProcesses
 processes = EncoderProcesses()
-print(processes.work(*sys.argv[1:3], ["a"], special=True).tokens())
+print(processes.job(*sys.argv[1:3], ["a"], special=True).tokens())
 processes.close()
 """
 
@@ -229,10 +229,10 @@ GATEWAY = """
 import sys
 from gateway.dispatch.encoder_processes import EncoderProcesses
 processes = EncoderProcesses()
-processes.work(*sys.argv[1:3], ["a"], special=True).tokens()
+processes.job(*sys.argv[1:3], ["a"], special=True).tokens()
 print(*processes.pids(), flush=True)
 if sys.argv[3] == "working":
-    processes.work(*sys.argv[1:3], ["a b c " * 10_000_000], special=True).tokens()
+    processes.job(*sys.argv[1:3], ["a b c " * 10_000_000], special=True).tokens()
 sys.stdin.read()
 """
 

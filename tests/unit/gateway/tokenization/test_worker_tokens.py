@@ -156,7 +156,7 @@ async def test_an_outage_is_said_once_and_again_after_it_was_over(encoder, engin
 
 
 async def test_an_engine_that_is_silent_costs_a_bounded_time(encoder, engine, monkeypatch):
-    monkeypatch.setattr(module, "ASK_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(module, "CALL_SECONDS_MAX", 0.01)
     engine.says = "silence"
     assert (await encoded(encoder, chat())).tokens is None
 

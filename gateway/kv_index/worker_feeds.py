@@ -32,7 +32,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.events import EventBatch
 from radix_cache.follower import Change, Emptied, Follower, Gone, Held, Room
 from radix_cache.match import WorkerId
-from radix_cache.namespace import Space
+from radix_cache.namespace import HashedNamespace
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.feed_leases import Known
 from radix_cache.shared.index import SharedIndex
@@ -100,7 +100,7 @@ class Surroundings:
     """
 
     index: SharedIndex
-    space: Callable[[WorkerId, str, str, int], Space | None]
+    space: Callable[[WorkerId, str, str, int], HashedNamespace | None]
     wall: Callable[[], float]
     hurry: Callable[[], None]
     may_write: Callable[[], bool]

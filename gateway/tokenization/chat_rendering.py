@@ -1,8 +1,8 @@
-"""A chat request to the text that the model reads, with everything in it that a chat template may look at.
+"""Renders a chat request to the text that the model reads, with all request fields that chat templates use.
 
     messages, tools, documents, reasoning_effort, chat_template_kwargs  -->  template  -->  text
 
-As vLLM and SGLang do it: `chat_template_kwargs` are further variables, and win over the fields of the same name.
+As in vLLM and SGLang, `chat_template_kwargs` are further variables, and win over the fields of the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest
 from workers.chat_template import ChatTemplate, NothingToContinue, TemplateFailed
 
-SHAPES: Mapping[str, tuple[type, str]] = {
+FIELD_TYPES: Mapping[str, tuple[type, str]] = {
     "tools": (list, "a list"),
     "documents": (list, "a list"),
     "reasoning_effort": (str, "a string"),
@@ -22,12 +22,13 @@ SHAPES: Mapping[str, tuple[type, str]] = {
     "continue_final_message": (bool, "true or false"),
     "chat_template_kwargs": (dict, "an object"),
 }
+"""The fields that templates use: the type that each must have, and that type in words for error messages."""
 
 
-def rendered(
+def render_chat(
     request: InferenceRequest, messages: Sequence[Mapping[str, Any]], template: ChatTemplate | None
 ) -> str:
-    """The text of the request with these messages for its own. Raises BadRequest that names the field."""
+    """Render the request, with `messages` in place of its own. Raises BadRequest that names the field."""
     if template is None:
         raise BadRequest("This model has no chat template; use completions.", param="messages")
     variables = _variables(request)
@@ -42,9 +43,9 @@ def rendered(
 
 
 def _variables(request: InferenceRequest) -> dict[str, Any]:
-    """The fields that templates know. Null is absent."""
+    """Return the template's variables from the request's fields; null counts as absent. Raises BadRequest."""
     found: dict[str, Any] = {}
-    for name, (kind, shape) in SHAPES.items():
+    for name, (kind, shape) in FIELD_TYPES.items():
         value = _decoded(request, name)
         if value is not None:
             if not isinstance(value, kind):
@@ -58,7 +59,7 @@ def _variables(request: InferenceRequest) -> dict[str, Any]:
 
 
 def _decoded(request: InferenceRequest, name: str) -> Any:
-    """One field that has stayed raw until now: nobody has looked inside yet."""
+    """Decode one field, which has been raw JSON until now; None if it is absent. Raises BadRequest."""
     raw = request.fields.get(name)
     if raw is None:
         return None

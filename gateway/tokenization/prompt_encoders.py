@@ -1,0 +1,300 @@
+"""Prompt encoders: turn a request into the token ids that the worker will compute, or into canonical text.
+
+Chat: the model's chat template, then its tokenizer without special tokens. Completions: the tokenizer with special
+tokens, or the token ids that the client sent. Without a tokenizer, canonical text is used in place of tokens: four
+bytes count as a token.
+
+A tokenizer reads special tokens before anything else, so a text can be split at them and its pieces encoded one by
+one. A conversation's earlier messages are pieces that were encoded before:
+
+    <|im_start|> | user: Hi | <|im_end|> | <|im_start|> | assistant:     each piece looked up, new ones encoded
+
+The tokens of a piece are cached under a keyed hash, never under its text, and for each isolation group separately:
+otherwise the time to a first token would tell one tenant what another has sent. Long texts are encoded in a thread:
+`encode_batch_fast` lets the event loop run meanwhile, which `encode` does not. Very long texts are rendered and
+split in a thread, too, and encoded in a process (encoder_processes.py). A text that is too long for the model by
+its length in bytes is not encoded at all.
+"""
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from tokenizers import Tokenizer
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
+
+from gateway.concurrency.gil_yield import yield_gil
+from gateway.domain.errors import PromptTooLong
+from gateway.domain.model import CHAT_MARK, EncodedPrompt
+from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Tenant
+from gateway.media.media_parts import ChatMedia, media_tokens
+from gateway.tokenization.canonical_json import canonical_json
+from gateway.tokenization.chat_rendering import render_chat
+from gateway.tokenization.encoder_child import read_tokenizer
+from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable, EncodingJob
+from gateway.tokenization.encoder_threads import EncoderThreads
+from gateway.tokenization.min_token_count import token_bytes_max
+from gateway.tokenization.text_splitter import splitter_for
+from radix_cache.blocks import TOKEN_BYTES, Tokens
+from workers.chat_template import ChatTemplate, TemplateFailed
+
+Part = TypeVar("Part", bytes, Tokens)
+Result = TypeVar("Result")
+
+TEMPLATE_FIELDS = ("tools", "documents", "reasoning_effort", "chat_template_kwargs")
+"""Request fields that chat templates mostly render before the messages."""
+
+INLINE_CHARACTERS_MAX = 4096
+"""Shorter texts are encoded on the event loop: about a millisecond. A thread costs a tenth of that and a switch."""
+
+_SORTED = msgspec.json.Encoder(order="sorted")
+
+LONG_BYTES = 128 * 1024
+"""The prompt of a longer request is rendered in a thread, since that takes a millisecond or more."""
+
+JOINED_TOKENS = 64 * 1024
+"""Tokens that are copied in one call."""
+
+PROCESS_CHARACTERS_MIN = 64 * 1024
+"""Longer texts are encoded in a process."""
+
+
+class TextEncoder:
+    """Encodes prompts of models without a tokenizer as canonical text; equal prefixes give equal blocks."""
+
+    exact = False
+
+    async def encode(
+        self, request: InferenceRequest, tenant: Tenant, length_max: int | None
+    ) -> list[EncodedPrompt]:
+        """Return each prompt of the request as canonical text, or as the token ids that the client sent."""
+        if request.surface is Surface.CHAT:
+            return [await _run_off_loop_if_long(request, partial(self._chat, request))]
+        return [
+            EncodedPrompt(tokens=None, text=prompt.encode())
+            if isinstance(prompt, str)
+            else EncodedPrompt(tokens=_as_array(prompt))
+            for prompt in request.prompt
+        ]
+
+    def _chat(self, request: InferenceRequest) -> EncodedPrompt:
+        media = ChatMedia(request.prompt)
+        before = b"".join(
+            name.encode() + bytes(request.fields[name]) for name in TEMPLATE_FIELDS if name in request.fields
+        )
+        written = canonical_json if request.size > LONG_BYTES else _SORTED.encode
+        text = before + written(media.messages) if before else written(media.messages)
+        if len(text) > LONG_BYTES:
+            yield_gil()
+        if media:
+            texts, digests = media.split(text.decode())
+            text = b"".join(_interleave(map(str.encode, texts), (bytes(media_tokens(d)) for d in digests)))
+        return EncodedPrompt(tokens=None, text=text, mark=CHAT_MARK)
+
+
+class TokenizerEncoder:
+    """Encodes prompts with the model's own tokenizer: the token ids are those of the worker.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        template: The chat template; None for a base model, which has completions only.
+        threads: The threads that encode long texts.
+        key: A secret seed (64 bits) for the hashes under which pieces are cached.
+        memory_bytes_max: About how much memory the cache of pieces may take.
+        process_job: Makes the job of encoding texts in a process; None where no processes are used.
+    """
+
+    exact = True
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        threads: EncoderThreads,
+        key: int,
+        memory_bytes_max: int,
+        process_job: Callable[..., EncodingJob] | None = None,
+    ) -> None:
+        self._process_job = process_job
+        self._tokenizer = tokenizer
+        self._template = template
+        self._threads = threads
+        self._key = key
+        self._memory_bytes_max = memory_bytes_max
+        self._splitter = splitter_for(tokenizer)
+        self._token_bytes_max = token_bytes_max(tokenizer)
+        self._pieces: OrderedDict[bytes, Tokens] = OrderedDict()
+        self._pieces_bytes = 0
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: Path,
+        threads: EncoderThreads,
+        key: int,
+        memory_bytes_max: int,
+        processes: EncoderProcesses | None = None,
+    ) -> "TokenizerEncoder":
+        """Read tokenizer.json and, if there is one, the chat template. Raises OSError or ValueError.
+
+        Args:
+            directory: The directory of the tokenizer.
+            threads: The threads that encode long texts.
+            key: A secret seed (64 bits) for the hashes under which pieces are cached.
+            memory_bytes_max: About how much memory the cache of pieces may take.
+            processes: Encode very long texts; None where all texts are encoded in the gateway's own process.
+        """
+        tokenizer, digest = read_tokenizer(directory)
+        try:
+            template = ChatTemplate.from_directory(directory)
+        except TemplateFailed:
+            template = None  # A base model: completions only.
+        process_job = (
+            partial(processes.job, str(directory.resolve()), digest) if processes is not None else None
+        )
+        return cls(tokenizer, template, threads, key, memory_bytes_max, process_job)
+
+    async def encode(
+        self, request: InferenceRequest, tenant: Tenant, length_max: int | None
+    ) -> list[EncodedPrompt]:
+        """Return the token ids of each prompt. Raises BadRequest, PromptTooLong and TenantQueueFull."""
+        if request.surface is Surface.CHAT:
+            texts, digests = await _run_off_loop_if_long(request, partial(self._render, request))
+            self._check_length(["".join(texts)], request, length_max)
+            parts = await self._encode_texts(texts, tenant)
+            if not digests:
+                return [EncodedPrompt(tokens=parts[0])]
+            tokens = _concatenate(_interleave(parts, map(media_tokens, digests)))
+            return [EncodedPrompt(tokens=tokens, counted=False)]
+        texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
+        self._check_length(texts, request, length_max)
+        encoded = iter(await self._encode_batch(texts, tenant, special=True))
+        return [
+            EncodedPrompt(tokens=next(encoded) if isinstance(prompt, str) else _as_array(prompt))
+            for prompt in request.prompt
+        ]
+
+    def _render(self, request: InferenceRequest) -> tuple[list[str], list[bytes]]:
+        """Render a conversation: return the texts between its media, and the digests of the media."""
+        media = ChatMedia(request.prompt)
+        return media.split(render_chat(request, media.messages, self._template))
+
+    def _check_length(self, texts: Sequence[str], request: InferenceRequest, length_max: int | None) -> None:
+        """Refuse a prompt that cannot fit, before it costs a second of a thread. Raises PromptTooLong."""
+        if length_max is None or self._token_bytes_max is None:
+            return
+        longest = max(map(_utf8_length, texts), default=0)
+        at_least = -(-longest // self._token_bytes_max)
+        output_tokens = request.output_tokens_min
+        if at_least + output_tokens > length_max:
+            raise PromptTooLong(
+                prompt_tokens=at_least, output_tokens=output_tokens, context_length=length_max, exact=False
+            )
+
+    async def _encode_texts(self, texts: Sequence[str], tenant: Tenant) -> list[Tokens]:
+        """Return the tokens of each text of a rendered conversation; media stand between the texts."""
+        return [await self._encode_pieces(text, tenant) for text in texts]
+
+    async def _encode_pieces(self, text: str, tenant: Tenant) -> Tokens:
+        """Return the tokens of a rendered text; the tokens of its pieces are cached."""
+        if self._splitter is None:
+            return (await self._encode_batch([text], tenant, special=False))[0]
+        if len(text) <= PROCESS_CHARACTERS_MIN:
+            pieces, keys = self._split(text, tenant)
+        else:
+            pieces, keys = await asyncio.to_thread(self._split, text, tenant)
+        missing = {key: piece for key, piece in zip(keys, pieces, strict=True) if key not in self._pieces}
+        found = {key: self._pieces[key] for key in keys if key not in missing}
+        if missing:
+            encoded = await self._encode_batch(list(missing.values()), tenant, special=False)
+            found.update(zip(missing, encoded, strict=True))
+        for key in keys:
+            self._remember(key, found[key])
+        parts = [found[key] for key in keys]
+        if sum(map(len, parts)) <= JOINED_TOKENS:
+            return _concatenate(parts)
+        return await asyncio.to_thread(_concatenate, parts)
+
+    def _split(self, text: str, tenant: Tenant) -> tuple[list[str], list[bytes]]:
+        """Split a text, and return its pieces and the cache key of each."""
+        assert self._splitter is not None
+        pieces = list(self._splitter.pieces(text))
+        if len(text) > LONG_BYTES:
+            yield_gil()
+        seed = xxh3_64_intdigest(tenant.group.encode(), self._key)
+        return pieces, [xxh3_128_digest(piece.encode("utf-8", "surrogatepass"), seed) for piece in pieces]
+
+    async def _encode_batch(self, texts: Sequence[str], tenant: Tenant, *, special: bool) -> list[Tokens]:
+        def encode() -> list[Tokens]:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+            return [array("I", encoding.ids) for encoding in encodings]
+
+        characters = sum(map(len, texts))
+        if characters <= INLINE_CHARACTERS_MAX:
+            return encode()
+        if characters <= PROCESS_CHARACTERS_MIN or self._process_job is None:
+            return await self._threads.run(tenant.id, encode)
+        job = self._process_job(list(texts), special=special)
+        try:
+            return await self._threads.run(tenant.id, partial(_encode_in_process_or_here, job, encode))
+        except asyncio.CancelledError:
+            job.abandon()
+            raise
+
+    def _remember(self, key: bytes, tokens: Tokens) -> None:
+        if key in self._pieces:
+            self._pieces.move_to_end(key)
+            return
+        self._pieces[key] = tokens
+        self._pieces_bytes += _memory_bytes(tokens)
+        while self._pieces_bytes > self._memory_bytes_max:
+            self._pieces_bytes -= _memory_bytes(self._pieces.popitem(last=False)[1])
+
+
+async def _run_off_loop_if_long(request: InferenceRequest, make: Callable[[], Result]) -> Result:
+    """Return what `make` returns, run in a thread if the request is long."""
+    return make() if request.size <= LONG_BYTES else await asyncio.to_thread(make)
+
+
+def _encode_in_process_or_here(job: EncodingJob, encode_here: Callable[[], list[Tokens]]) -> list[Tokens]:
+    try:
+        return job.tokens()
+    except EncoderUnavailable:
+        return encode_here() if job.is_wanted else []
+
+
+def _concatenate(parts: Iterable[Tokens]) -> Tokens:
+    """Concatenate tokens slice by slice, because a call keeps the GIL until it returns."""
+    tokens: Tokens = array("I")
+    for part in parts:
+        for at in range(0, len(part), JOINED_TOKENS):
+            tokens.extend(part[at : at + JOINED_TOKENS] if len(part) > JOINED_TOKENS else part)
+    return tokens
+
+
+def _as_array(prompt: Sequence[int]) -> Tokens:
+    return prompt if isinstance(prompt, array) else array("I", prompt)
+
+
+def _interleave(texts: Iterable[Part], media: Iterable[Part]) -> Iterator[Part]:
+    """Yield a text, a medium, a text, ...: there is one text more than there are media."""
+    for text, medium in zip_longest(texts, media):
+        yield text
+        if medium is not None:
+            yield medium
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _memory_bytes(tokens: Tokens) -> int:
+    """Return the bytes of one cached piece, with its key and its place in the dictionary."""
+    return len(tokens) * TOKEN_BYTES + 250

@@ -1,0 +1,146 @@
+"""Makes hashed blocks of a request's prompt, in the namespace of its model and its tenant's isolation group."""
+
+import asyncio
+from array import array
+
+import msgspec
+
+from gateway.domain.context import RequestContext
+from gateway.domain.errors import PromptTooLong
+from gateway.domain.model import EncodedPrompt, Model
+from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
+from radix_cache.blocks import BlockHasher, Hashes, Tokens
+from radix_cache.namespace import HashedNamespace, Namespace, hasher_for
+
+NAMESPACES_MAX = 100_000
+INLINE_TOKENS_MAX = 1 << 16
+"""Longer prompts are hashed in a thread."""
+INLINE_IDS_MAX = 1 << 14
+"""Longer prompts are written as JSON in a thread."""
+ESTIMATE_MARGIN = 2
+"""A prompt may have up to this many times the tokens that it is estimated to have."""
+COUNT_CONTEXTS_MAX = 8
+"""Prompts of up to this many context lengths are counted on request; counting is not charged."""
+TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
+"""Request fields that return the text itself, or change it before it is tokenized; token ids cannot replace it."""
+
+
+class PromptHasher:
+    """Makes hashed blocks of prompts, keyed with the deployment secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._namespaces: dict[tuple[str, str], HashedNamespace] = {}
+
+    async def blocks(self, ctx: RequestContext) -> PromptBlocks:
+        """Encode the request's prompt and return its blocks. Raises BadRequest, PromptTooLong, TenantQueueFull."""
+        length_max = _length_max(ctx)
+        prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
+        lengths = list(map(len, prompts))
+        exact = ctx.model.encoder.exact and all(prompt.counted for prompt in prompts)
+        if exact:
+            _check_length(ctx, max(lengths), length_max)
+        hashed = self.namespace(ctx.model, ctx.tenant.group)
+        return PromptBlocks(
+            namespace=hashed.namespace,
+            hashes=await _block_hashes(prompts[0], hashed.hasher) if ctx.request.generates else NO_HASHES,
+            prompt_tokens=sum(lengths),
+            exact=exact,
+            output_tokens_max=(
+                _output_bound_by_context(ctx, max(lengths) * (1 if exact else ESTIMATE_MARGIN), length_max)
+                if ctx.request.shortens
+                else _output_bound_by_plan(ctx, max(lengths))
+            ),
+            ids=await _ids_as_json(prompts[0])
+            if exact and len(prompts) == 1 and _can_send_ids(ctx)
+            else None,
+        )
+
+    async def count_tokens(self, ctx: RequestContext) -> int:
+        """Return the tokens of the request's prompt, also if it is too long for the model.
+
+        Raises what `blocks` raises, but PromptTooLong only beyond COUNT_CONTEXTS_MAX context lengths.
+        """
+        length_max = _length_max(ctx)
+        bound = length_max * COUNT_CONTEXTS_MAX if length_max is not None else None
+        return sum(map(len, await ctx.model.encoder.encode(ctx.request, ctx.tenant, bound)))
+
+    def namespace(self, model: Model, group: str) -> HashedNamespace:
+        """Return the namespace of an isolation group's cache at a model, with its block hasher."""
+        hashed = self._namespaces.get((model.name, group))
+        if hashed is None:
+            if len(self._namespaces) >= NAMESPACES_MAX:
+                self._namespaces.clear()
+            namespace = Namespace(model=model.name, block_size=model.block_size, group=group)
+            hashed = self._namespaces[model.name, group] = HashedNamespace(
+                namespace, hasher_for(namespace, self._secret)
+            )
+        return hashed
+
+
+async def _block_hashes(prompt: EncodedPrompt, hasher: BlockHasher) -> Hashes:
+    """Return the prompt's block hashes; a long prompt is hashed in a thread (a million tokens take 20 ms)."""
+    if len(prompt) <= INLINE_TOKENS_MAX:
+        return prompt.hashes(hasher)
+    return await asyncio.to_thread(prompt.hashes, hasher)
+
+
+async def _ids_as_json(prompt: EncodedPrompt) -> bytes | None:
+    """Return the prompt's token ids as JSON, a long prompt's made in a thread; None if the prompt is text."""
+    tokens = prompt.tokens
+    if tokens is None or len(tokens) <= INLINE_IDS_MAX:
+        return _json(tokens) if tokens is not None else None
+    return await asyncio.to_thread(_json, tokens)
+
+
+def _json(tokens: Tokens) -> bytes:
+    """Encode slice by slice, because a call keeps the GIL until it returns."""
+    starts = range(0, len(tokens), INLINE_IDS_MAX)
+    slices = [msgspec.json.encode(tokens[at : at + INLINE_IDS_MAX].tolist())[1:-1] for at in starts]
+    return b"[%b]" % b",".join(slices)
+
+
+def _can_send_ids(ctx: RequestContext) -> bool:
+    """Return whether the worker can receive token ids in place of the text.
+
+    The answer must be the same for both, and the client must not have sent token ids itself.
+    """
+    return (
+        ctx.request.surface in ctx.model.hands_tokens
+        and not TEXT_FIELDS & ctx.request.fields.keys()
+        and not isinstance(ctx.request.prompt[0], list | array)
+    )
+
+
+def _length_max(ctx: RequestContext) -> int | None:
+    """Return the tokens that prompt and answer may have together; None where only the worker knows."""
+    if not ctx.request.generates and "truncate_prompt_tokens" in ctx.request.fields:
+        return None
+    bounds = [b for b in (ctx.model.context_length, ctx.tenant.context.of(ctx.model.name)) if b is not None]
+    return min(bounds, default=None)
+
+
+def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
+    """Refuse a prompt that exceeds the context by its exact token count. Raises PromptTooLong."""
+    output_tokens = ctx.request.output_tokens_min
+    if length_max is not None and prompt_tokens + output_tokens > length_max:
+        raise PromptTooLong(
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
+        )
+
+
+def _output_bound_by_context(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> int | None:
+    """Return the answer's bound for a client that accepts a shorter answer; None if all that it asked for fits."""
+    asked = ctx.request.output_tokens_max
+    if asked is None or length_max is None or not prompt_tokens < length_max < prompt_tokens + asked:
+        return None
+    return length_max - prompt_tokens
+
+
+def _output_bound_by_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
+    """Return the answer's bound under the tenant's plan for a client that set none: workers know no plans."""
+    bound = ctx.tenant.context.of(ctx.model.name)
+    if bound is None or ctx.request.output_tokens_max is not None or not ctx.request.generates:
+        return None
+    # An estimated prompt may only seem to fill the bound: leaving one token would give no answer.
+    return bound - prompt_tokens if prompt_tokens < bound else bound
