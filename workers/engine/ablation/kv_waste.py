@@ -1,12 +1,12 @@
-"""What of the KV pool holds tokens, and what is lost: how paging won (Kwon et al., SOSP 2023, figure 2).
+"""The shares of the KV pool that hold tokens and that are lost, as in figure 2 of Kwon et al., SOSP 2023.
 
 pool  |  used  | reserved | internal |        free         |
                                      |  external  |  rest  |
 
-used       slots of tokens that are computed, each block counted once however many share it
-reserved   taken for output that may still come
-internal   taken, and of no use to anybody: the rest of a last block
-external   free, yet too scattered for the request that waits first
+used       slots of computed tokens, each block counted once however many sequences share it
+reserved   allocated for output that may still come
+internal   allocated and of no use: the rest of a last block (internal fragmentation)
+external   free, yet too scattered for the first waiting request (external fragmentation)
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from workers.engine.scheduler.sequence import Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVWaste:
-    """Slots for one token each, at one moment."""
+    """The use of the KV pool at one moment, in slots of one token each; see the module."""
 
     pool: int
     used: int
@@ -29,13 +29,13 @@ class KVWaste:
 
     @property
     def lost_share(self) -> float:
-        """Of the slots that are taken or cannot be taken, how many hold no token."""
+        """The share of the allocated and the unusable slots that hold no token."""
         lost = self.reserved + self.internal + self.external
         return lost / (self.used + lost) if lost else 0.0
 
 
 def measure_kv_waste(scheduler: Scheduler, pool: BlockPool) -> KVWaste:
-    """The waste at this moment, of what is running."""
+    """Return how the running sequences use the pool at this moment."""
     size = pool.block_size
     used: dict[int, int] = {}
     reserved = 0
@@ -57,7 +57,7 @@ def measure_kv_waste(scheduler: Scheduler, pool: BlockPool) -> KVWaste:
 
 
 def _scattered(waiting: list[Sequence], scheduler: Scheduler, pool: BlockPool) -> int:
-    """Free blocks that would be enough for the first who waits, if they lay side by side."""
+    """Return the free blocks that would be enough for the first waiting request, if they were consecutive."""
     contiguous = any(isinstance(sequence.table, ContiguousTable) for sequence in scheduler.running)
     if not waiting or not contiguous:
         return 0

@@ -1,4 +1,4 @@
-"""Reads the small JSON files of a checkpoint directory, and says clearly what is wrong with them."""
+"""Reading the JSON files of a checkpoint directory, with error messages that name the file and the key."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from workers.engine.errors import CheckpointInvalid
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; CheckpointInvalid when it is missing, unreadable or no object."""
+    """Return the JSON object in `path`; CheckpointInvalid when the file is missing, unreadable or no object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -22,12 +22,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_json_if_present(path: Path) -> dict[str, Any]:
-    """As read_json, but an absent file reads as an empty object."""
+    """Return the JSON object in `path`, or an empty one when there is no such file."""
     return read_json(path) if path.exists() else {}
 
 
 def integer(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """The positive integer under `name`; an absent or null one gives the default, if there is one."""
+    """Return the positive integer under `name`; an absent or null one gives the default, if there is one."""
     value = values.get(name)
     if value is None:
         value = default
@@ -37,7 +37,7 @@ def integer(values: Mapping[str, Any], name: str, default: int | None = None) ->
 
 
 def number(values: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """The positive number under `name`; an absent or null one gives the default, if there is one."""
+    """Return the positive number under `name`; an absent or null one gives the default, if there is one."""
     value = values.get(name)
     if value is None:
         value = default

@@ -1,12 +1,12 @@
 """The shape of a model, read from its config.json.
 
-    family     biases                     besides                         window
+    family     biases                     other differences               sliding window
     llama      all or none                biases in the MLP, all or none  never
-    qwen2      query, key, value          -                               from a layer on, where it is switched on
+    qwen2      query, key, value          -                               from some layer on, where it is enabled
     qwen3      all or none (attention)    norm of each query and key head as qwen2
     mistral    none                       -                               every layer, unless it says null
 
-What we cannot compute exactly is refused here, by name, so that a checkpoint either runs right or does not start.
+A setting that the engine cannot compute exactly is refused here, by name: a checkpoint runs right or not at all.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ from workers.engine.errors import CheckpointInvalid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """What a family means by a key that its config.json leaves out; None: as derived from the other keys."""
+    """The defaults of a model family for keys that config.json leaves out; None: derived from the other keys."""
 
     kv_heads: int | None = None
     head_dim: int | None = None
     window: int | None = None
     full_layers: int | None = None
-    """Layers before the first one with a window, in a family where `use_sliding_window` switches windows on."""
+    """Layers before the first one with a window, in a family where `use_sliding_window` enables windows."""
     qk_norm: bool = False
     may_have_biases: bool = False
 
@@ -45,7 +45,7 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One decoder-only transformer."""
+    """The dimensions and variants of a decoder-only transformer."""
 
     architecture: str
     vocab_size: int
@@ -62,38 +62,39 @@ class ModelSpec:
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
-    """Every query and key head is normalised before it is turned."""
+    """Whether every query and key head is normalised before its rotation."""
     windows: tuple[int | None, ...]
-    """For each layer how many positions a token sees, its own included; None: all."""
+    """For each layer the positions that a token attends to, its own included; None: all of them."""
     tied_head: bool
     quantization: QuantizationSpec | None = None
-    """How the linear layers are stored, where not plainly."""
+    """How the linear layers are stored; None where they are not quantised."""
     dtype: str
+    """The type of the weights, as config.json names it."""
     eos_ids: frozenset[int]
 
     @property
     def window(self) -> int | None:
-        """Positions that some layer still needs, the token's own included; None: all of them, for ever."""
+        """The positions that the widest window of the layers covers; None when some layer has no window."""
         widths = [width for width in self.windows if width is not None]
         return max(widths) if len(widths) == self.layers else None
 
     @classmethod
     def from_directory(cls, directory: Path) -> "ModelSpec":
-        """Read config.json and generation_config.json; CheckpointInvalid names what does not fit."""
+        """Read config.json and generation_config.json; CheckpointInvalid names a value that is not supported."""
         config = read_json(directory / "config.json")
         generation = read_json_if_present(directory / "generation_config.json")
         return cls.from_config(config, generation)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], generation: Mapping[str, Any]) -> "ModelSpec":
-        """The spec of parsed files; `generation` may be empty."""
+        """Return the spec of the parsed files; `generation` may be empty."""
         architecture = config.get("model_type")
         family = _FAMILIES.get(architecture) if isinstance(architecture, str) else None
         if family is None or not isinstance(architecture, str):
             raise CheckpointInvalid(
                 f"config.json: model_type {architecture!r} is not supported ({', '.join(_FAMILIES)})"
             )
-        _refuse_what_we_cannot_compute(config)
+        _refuse_unsupported_activation(config)
         hidden, heads, layers = (
             integer(config, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")
         )
@@ -127,24 +128,24 @@ class ModelSpec:
             tied_head=bool(config.get("tie_word_embeddings", False)),
             quantization=quantization_spec(config),
             dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
-            # Instruct models end a turn with a token that often stands in only one of the two files. One that the
-            # model does not have, for its tokenizer is larger, can never be sampled.
+            # Instruct models end a turn with a token that is often in only one of the two files. A token beyond
+            # the model's vocabulary, where the tokenizer is larger, can never be sampled.
             eos_ids=frozenset(token for token in ends if 0 <= token < vocab),
         )
 
 
-def _refuse_what_we_cannot_compute(config: Mapping[str, Any]) -> None:
+def _refuse_unsupported_activation(config: Mapping[str, Any]) -> None:
     if config.get("hidden_act", "silu") != "silu":
         raise CheckpointInvalid(f"config.json: hidden_act {config['hidden_act']!r} is not supported (silu)")
 
 
 def _derived(config: Mapping[str, Any], name: str, of_family: int | None, derived: int) -> int:
-    """A key that is absent has the family's own value, where it has one; one that is null is always derived."""
+    """Return an integer: an absent key has the family's default, where there is one; a null key is derived."""
     return integer(config, name, derived if name in config or of_family is None else of_family)
 
 
 def _windows(config: Mapping[str, Any], family: _Family, layers: int) -> tuple[int | None, ...]:
-    """How far each layer looks back."""
+    """Return the sliding window of each layer, None where it has none."""
     width, first = _width(config, family), 0
     if family.full_layers is not None and config.get("max_window_layers") != 0:
         first = integer(config, "max_window_layers", family.full_layers)
@@ -157,11 +158,11 @@ def _windows(config: Mapping[str, Any], family: _Family, layers: int) -> tuple[i
         raise CheckpointInvalid(
             f"config.json: layer_types must name {' or '.join(known)} for each of {layers} layers"
         )
-    told = tuple(known[kind] for kind in kinds)
-    # A list that only some families heed must not say anything else than what is computed.
-    if (width is None and "sliding_attention" in kinds) or (family.full_layers is None and told != derived):
+    listed = tuple(known[kind] for kind in kinds)
+    # Some families ignore the list in other engines: it must not differ from what the other keys say.
+    if (width is None and "sliding_attention" in kinds) or (family.full_layers is None and listed != derived):
         raise CheckpointInvalid("config.json: layer_types contradicts the sliding window")
-    return told
+    return listed
 
 
 def _width(config: Mapping[str, Any], family: _Family) -> int | None:
@@ -173,7 +174,7 @@ def _width(config: Mapping[str, Any], family: _Family) -> int | None:
 
 
 def _ids(value: object) -> frozenset[int]:
-    """One id, several, or none."""
+    """Return the token ids of a key that holds one id, a list of ids, or nothing."""
     if isinstance(value, int):
         return frozenset({value})
     return frozenset(i for i in value if isinstance(i, int)) if isinstance(value, list) else frozenset()

@@ -1,4 +1,4 @@
-"""How a checkpoint that comes quantised stores its linear layers, read from its config.json."""
+"""How a quantised checkpoint stores its linear layers, read from its config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,18 +9,22 @@ from workers.engine.errors import CheckpointInvalid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSpec:
-    """How the linear layers of a checkpoint are stored."""
+    """The format in which a quantised checkpoint stores its linear layers."""
 
     method: Literal["awq", "gptq"]
     bits: int
     group: int | None
-    """Inputs that share a scale; None: all."""
+    """Inputs that share a scale; None: all inputs."""
     zero_points_minus_one: bool = False
-    """GPTQ's first format."""
+    """Whether zero points are stored less one, as in GPTQ's first format."""
 
 
 def quantization_spec(config: Mapping[str, Any]) -> QuantizationSpec | None:
-    """What `quantization_config` says; None without one; CheckpointInvalid names what cannot be read."""
+    """Return the format that `quantization_config` describes, or None without one.
+
+    Raises:
+        CheckpointInvalid: the engine cannot read the format; the message names the key.
+    """
     values = config.get("quantization_config")
     if not values:
         return None

@@ -1,11 +1,8 @@
-"""How a model turns positions into angles, read from its config.json.
-
-Two generations of that file are in use: the old one has `rope_theta` and `rope_scaling` at the top, the new one
-(transformers 5) has both in `rope_parameters`.
-
-    default   theta alone          linear   all positions / factor          Chen et al. 2023, arXiv 2306.15595
-    llama3    slow pairs stretched          Llama 3.1; the blend is between two frequency factors
-    yarn      slow pairs stretched, and cosine and sine scaled              Peng et al. 2023, arXiv 2309.00071
+"""The rotary position embedding of a model, read from its config.json.
+default   theta alone
+linear    all positions / factor                             Chen et al. 2023, arXiv 2306.15595
+llama3    slow pairs stretched, with a blend between two frequency factors            Llama 3.1
+yarn      slow pairs stretched, and cosine and sine scaled   Peng et al. 2023, arXiv 2309.00071
 """
 
 import math
@@ -21,26 +18,42 @@ RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """The base, and for stretched contexts how the frequencies are scaled; each kind reads its own fields."""
+    """The base of the frequencies, and how they are scaled for stretched contexts; each kind reads its own fields."""
 
     kind: RopeKind = "default"
     theta: float = 10_000.0
+    """The base of the frequencies."""
     factor: float = 1.0
+    """linear, llama3, yarn: how many times the context is stretched."""
     original_context: int = 0
+    """llama3, yarn: the context length before it was stretched."""
     low_frequency_factor: float = 1.0
+    """llama3: pairs with fewer rotations within the original context are stretched by the whole factor."""
     high_frequency_factor: float = 4.0
+    """llama3: pairs with more rotations within the original context are not stretched."""
     beta_fast: float = 32.0
-    """yarn: pairs that turn more often than this within the original context stay as they are."""
+    """yarn: pairs with more rotations within the original context are not stretched."""
     beta_slow: float = 1.0
-    """yarn: pairs that turn less often than this are stretched by the whole factor."""
+    """yarn: pairs with fewer rotations within the original context are stretched by the whole factor."""
     truncate: bool = True
-    """yarn: the borders between those are whole pairs."""
+    """yarn: whether the bounds between those are rounded to whole pairs."""
     attention_factor: float = 1.0
-    """Cosine and sine are multiplied by this."""
+    """yarn: the factor that cosine and sine are multiplied by."""
 
 
 def rope_spec(config: Mapping[str, Any], context: int) -> RopeSpec:
-    """The rope of a parsed config.json; CheckpointInvalid names what cannot be computed."""
+    """Return the rotary embedding of a parsed config.json.
+
+    Two generations of that file are in use: the old one has `rope_theta` and `rope_scaling` at the top, the new one
+    (transformers 5) has both in `rope_parameters`.
+
+    Args:
+        config: the parsed file.
+        context: the model's context length, `max_position_embeddings`.
+
+    Raises:
+        CheckpointInvalid: the kind is not supported, or a number is missing or wrong.
+    """
     values = dict(config.get("rope_scaling") or {}) | dict(config.get("rope_parameters") or {})
     values.setdefault("rope_theta", config.get("rope_theta"))
     kind = values.get("rope_type") or values.get("type") or "default"
@@ -52,7 +65,7 @@ def rope_spec(config: Mapping[str, Any], context: int) -> RopeSpec:
         return RopeSpec(theta=theta)
     if kind == "linear":
         return RopeSpec(kind="linear", theta=theta, factor=number(values, "factor"))
-    # Some files have the original length beside the rope instead of in it; then that one counts.
+    # Some files have the original length at the top instead of in the rope's own object; then that one counts.
     outside = integer(values, "original_max_position_embeddings", context)
     original = integer(config, "original_max_position_embeddings", outside)
     if kind == "llama3":
@@ -86,7 +99,7 @@ def _yarn(values: Mapping[str, Any], theta: float, original: int, context: int) 
 
 
 def _temperature(values: Mapping[str, Any], factor: float) -> float:
-    """What yarn scales cosine and sine by when the file does not say: 0.1 ln(factor) + 1, equation 22 there."""
+    """Return yarn's default factor of cosine and sine: 0.1 ln(factor) + 1, equation 22 of the paper."""
 
     def scale(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0

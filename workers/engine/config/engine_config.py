@@ -1,4 +1,4 @@
-"""What the engine is started with."""
+"""The settings that an engine is started with."""
 
 import math
 from dataclasses import dataclass
@@ -19,46 +19,48 @@ PriorityFirst = Literal["lower", "higher"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Validated settings of one engine; `None` means "choose for me"."""
+    """The validated settings of one engine; None leaves the choice to the engine."""
 
     model: Path
     """A checkpoint directory in Hugging Face's layout."""
     block_size: int = 16
     """Tokens per KV block."""
     kv_tokens: int | None = None
-    """Tokens that the KV pool holds; rounded down to whole blocks."""
+    """Tokens that the KV pool holds, rounded down to whole blocks; None: what fits into the memory."""
     running_max: int = 32
-    """Sequences computed at the same time."""
+    """Sequences computed in the same step."""
     waiting_max: int = 256
     """Sequences that may wait; one more is refused with QueueFull."""
     chunk_tokens: int = 512
     """Tokens computed in one step, over all sequences."""
     batching: Batching = "continuous"
-    """"static" lets a whole batch in when the last of the one before has finished: a baseline."""
+    """"static" admits a whole batch when the last sequence of the one before has finished: a baseline."""
     chunked_prefill: bool = True
-    """False computes each prompt in one piece, however long the step gets: a baseline."""
+    """False computes each prompt in one step, however long the step takes: a baseline."""
     prefix_caching: bool = True
-    """False shares nothing between requests: a baseline."""
+    """False shares no blocks between requests: a baseline."""
     priority_first: PriorityFirst = "lower"
     """Which priority goes first: "lower" as in vLLM, "higher" as in SGLang."""
     ageing_seconds: float = 60.0
-    """How long a wait makes up for one class of priority."""
+    """The wait that compensates for one class of priority."""
     context_length: int | None = None
-    """Prompt and output together; at most what the model was made for, which is also the default."""
+    """Tokens of prompt and output together; at most the model's context length, which is the default."""
     dtype: Dtype = "auto"
+    """The type that the model computes in; "auto": the one that config.json names."""
     quantization: Quantization = "none"
-    """Quantise the linear layers of a plain checkpoint as it is read. AWQ and GPTQ ones stay as they are."""
+    """How the linear layers of an unquantised checkpoint are quantised as it is read; AWQ and GPTQ need "none"."""
     kv_dtype: KvDtype = "auto"
-    """How keys and values are kept: as `dtype`, or quantised. `k8v4`: keys in 8 bits, values in 4."""
+    """The type that keys and values are stored in: `dtype`, or quantised. `k8v4`: keys in 8 bits, values in 4."""
     kv_layout: KvLayout = "paged"
-    """`contiguous` reserves prompt and max_tokens in one run; `none` keeps nothing and computes all again."""
+    """`contiguous` reserves prompt and max_tokens in one run; `none` stores nothing and computes all again."""
     device: Device = "auto"
+    """"auto": CUDA where there is a device, else the CPU."""
     threads: int | None = None
-    """Threads of torch. Torch keeps one number per process, so engines in one process share it."""
+    """Threads of torch. Torch has one number per process, so engines in one process share it."""
     seed: int | None = None
-    """Makes requests without a seed of their own repeatable; None draws from the system."""
+    """Makes requests without a seed of their own repeatable; None: a random seed from the system."""
     speculation: SpecConfig | None = None
-    """Who guesses tokens ahead; None: nobody."""
+    """The settings of speculative decoding; None: no speculation."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -1,4 +1,4 @@
-"""What a speculating engine is started with. Names are vLLM's where it has them."""
+"""The settings of speculative decoding. Names are vLLM's where vLLM has the setting."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,32 +10,33 @@ Method = Literal["ngram", "draft_model", "early_exit", "medusa"]
 DraftSampleMethod = Literal["probabilistic", "greedy"]
 
 NUM_TOKENS_MAX = 32
+"""The largest `num_tokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecConfig:
-    """Validated settings; ConfigInvalid names what does not go together."""
+    """The validated settings of speculative decoding; ConfigInvalid names settings that contradict each other."""
 
     method: Method
     num_tokens: int = 4
-    """Tokens guessed at most in one step for one sequence."""
+    """The most draft tokens of one sequence in one step."""
     model: Path | None = None
     """draft_model: the checkpoint of the smaller model. medusa: the directory of the heads."""
     prompt_lookup_max: int = 4
-    """ngram: the longest end of the text that is looked up."""
+    """ngram: tokens of the longest end of the text that is looked up."""
     prompt_lookup_min: int = 2
-    """ngram: the shortest one."""
+    """ngram: tokens of the shortest end of the text that is looked up."""
     exit_layer: int | None = None
-    """early_exit: how many of the first layers guess."""
+    """early_exit: how many of the first layers make the drafts."""
     draft_sample_method: DraftSampleMethod = "probabilistic"
-    """draft_model, early_exit: whether a sampled request's guesses are drawn, too. Then more of them stand."""
+    """draft_model, early_exit: whether a sampled request's drafts are sampled too; then more are accepted."""
     adaptive: bool = True
-    """Guess less far, or not at all, where guesses are rejected. Without it always `num_tokens`."""
+    """Make fewer drafts, or none, where drafts are rejected. False: always `num_tokens`."""
     batch_size_max: int = 32
-    """No guesses in a step in which more sequences than this decode, whatever they are worth. On a CPU a guess
-    for each of 32 makes a step 1.8 times as long, which breaks even where four in five of them stand."""
+    """No drafts are made in a step in which more sequences than this decode. On a CPU a draft for each of 32
+    sequences makes a step 1.8 times as long, which breaks even where four in five drafts are accepted."""
     verify_cost: float | None = None
-    """What a second row adds to the time of a step with one, as a share of it; None: as it is measured."""
+    """The time that a second row adds to a step with one, as a share of it; None: measured."""
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
@@ -60,9 +61,9 @@ class SpecConfig:
             raise ConfigInvalid(f"the batch size must be at least 1, not {self.batch_size_max}")
         if self.verify_cost is not None and not 0 <= self.verify_cost < 1:
             raise ConfigInvalid(f"verify_cost must be at least 0 and below 1, not {self.verify_cost}")
-        self._check_what_the_method_needs()
+        self._check_method_settings()
 
-    def _check_what_the_method_needs(self) -> None:
+    def _check_method_settings(self) -> None:
         needs_model = self.method in ("draft_model", "medusa")
         if needs_model and self.model is None:
             raise ConfigInvalid(f"speculative method {self.method} needs a speculative model")

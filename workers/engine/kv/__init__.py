@@ -1,4 +1,8 @@
-"""KV blocks: `pool` counts them, `prefix` shares them, `table` lends them, `store` holds the numbers.
+"""The KV cache: blocks of keys and values, their reference counts, and the prefix tree that shares them.
 
-`sizing` says how many there are when nobody else did.
+block_pool      counts the references of each block
+prefix_tree     shares full blocks between requests with equal prefixes
+block_table     lists the blocks of one sequence; `baseline_tables` has two layouts that paging replaced
+kv_store        holds the tensors; `kv_codec` says how a number is stored, `pool_sizing` how many blocks fit
+events          reports what the prefix tree stored and removed
 """

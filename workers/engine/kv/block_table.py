@@ -1,12 +1,12 @@
-"""The blocks of one sequence, in order of position.
+"""The block table: the KV blocks of one sequence, in order of position.
 
 ids     [ 0 | 7 | 3 | 9 | 4 ]      slot(position) = ids[position // size] * size + position % size
           |   |-path-|-own--|
-          |                        path: in the prefix tree, may be read by others
+          |                        path: in the prefix tree, may be read by other sequences
           |                        own: this sequence's, until a full block of it is committed
-          behind a sliding window: given back, read by nobody
+          before the sliding window: released, not read any more
 
-A fork shares the block that is not full yet as well, and whoever writes into it first gets a copy:
+A fork also shares the block that is not full yet, and the sequence that writes into it first gets a copy:
 
     leader  [ 7 | 3 | 9 ]    9 half full       leader  [ 7 | 3 | 9 ]
     fork    [ 7 | 3 | 9 ]    --- writes --->   fork    [ 7 | 3 | 5 ]   copy (9, 5) before the step
@@ -18,72 +18,77 @@ from typing import Protocol
 from workers.engine.kv.prefix_tree import BlockTokens, PrefixNode, PrefixTree
 
 NextBlock = tuple[str, PrefixNode | None, BlockTokens]
+"""The name of a block that a sequence will fill: its salt, the node before it, its tokens."""
 BlockCopy = tuple[int, int]
-"""A block whose content goes into another one: (from, to)."""
+"""A block copy: (source, target)."""
 
 
 class KVTable(Protocol):
-    """What the scheduler wants of the blocks of one sequence, however they are laid out."""
+    """The interface that the scheduler needs to the blocks of one sequence, whatever their layout."""
 
     ids: list[int]
+    """The block numbers by position; 0 for a block before the sliding window."""
 
     @property
     def computed(self) -> int:
-        """Tokens whose keys and values stand in the blocks already."""
+        """The number of tokens whose keys and values are in the blocks."""
         ...
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens in blocks that stay findable when this table is closed."""
+        """The number of tokens in blocks that stay in the prefix tree when this table is closed."""
         ...
 
     @property
     def recomputes_everything(self) -> bool:
-        """Must all tokens be computed in one step, whatever the budget?"""
+        """Whether every step computes all tokens again, whatever the token budget."""
         ...
 
     def fits(self, num_tokens: int, promised: int) -> bool:
-        """Is there room for `num_tokens` tokens, and for `promised` blocks that others will need?"""
+        """Return whether `num_tokens` tokens fit beside `promised` blocks that other sequences will need."""
         ...
 
     def missing(self, num_tokens: int) -> int:
-        """Blocks still to be taken before `num_tokens` tokens have a place that can be written."""
+        """Return the blocks still to be allocated before `num_tokens` tokens can be written."""
         ...
 
     def grow(self, num_tokens: int) -> list[BlockCopy]:
-        """Take those blocks, which the caller made sure of; what has to be copied before anything is written."""
+        """Allocate the missing blocks, and return the copies to be made before anything is written.
+
+        The caller has made sure that enough blocks are available.
+        """
         ...
 
     def commit(self, tokens: Sequence[int], num_computed: int) -> None:
-        """The first `num_computed` of `tokens` are computed."""
+        """Record that the first `num_computed` of `tokens` are computed."""
         ...
 
     def shrink(self, num_tokens: int) -> None:
-        """Give back what `num_tokens` tokens do not need: room for drafts that failed."""
+        """Release the blocks that `num_tokens` tokens do not need: those of rejected drafts."""
         ...
 
     def allocation_id(self, index: int) -> int:
-        """Which life of its block stands at `index`; see BlockPool."""
+        """Return the allocation number of the block at `index`; see BlockPool.allocation_id."""
         ...
 
     def next_block(self, tokens: Sequence[int]) -> NextBlock | None:
-        """Names the next block that others could share; equal for equal prefixes."""
+        """Return the name of the next block that other sequences could share; equal for equal prefixes."""
         ...
 
     def close(self) -> None:
-        """Give every block back."""
+        """Release every block."""
         ...
 
 
 class BlockTable:
-    """Blocks held by one running sequence; opened once, closed once."""
+    """The paged block table of one running sequence; opened once, closed once."""
 
     recomputes_everything = False
 
     __slots__ = ("_path", "_released", "_salt", "_shares", "_size", "_tree", "computed", "ids")
 
     def __init__(self, tree: PrefixTree, tokens: Sequence[int], salt: str, *, shares: bool = True) -> None:
-        """Hold the longest cached prefix of `tokens`; a table that does not share has all blocks to itself."""
+        """Retain the longest cached prefix of `tokens`; with `shares` False every block is the sequence's own."""
         self._tree = tree
         self._salt = salt
         self._shares = shares
@@ -91,24 +96,24 @@ class BlockTable:
         node = tree.match(tokens, salt) if shares else None
         self._path = [*node.path_to_root()][::-1] if node else []
         self._released = tree.first_readable_block(len(self._path))
-        """Leading blocks that are behind the window."""
+        """Leading blocks that are before the sliding window, and were released."""
         self.ids = [0] * self._released + [node.block for node in self._path[self._released :]]
         self.computed = self.shared_tokens
 
     @property
     def shared_blocks(self) -> int:
-        """Leading blocks that are, or were, in the prefix tree."""
+        """The number of leading blocks that are, or were, in the prefix tree."""
         return len(self._path)
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens in the shared blocks."""
+        """The number of tokens in the shared blocks."""
         return self.shared_blocks * self._size
 
     def share_tail(self, leader: "BlockTable", num_tokens: int) -> None:
-        """Fork: go on where `leader` has computed the same `num_tokens` tokens, in the block that is not full too.
+        """Fork from `leader`, which has computed the same `num_tokens` tokens: share its last, partly filled block.
 
-        Does nothing when the full blocks before are not the same, or that block is in the prefix tree already.
+        Nothing happens when the full blocks before it are not the same, or it is in the prefix tree already.
         """
         index = num_tokens // self._size
         if self.computed >= num_tokens or leader.computed < num_tokens:
@@ -119,15 +124,15 @@ class BlockTable:
             self.computed = num_tokens
 
     def fits(self, num_tokens: int, promised: int) -> bool:
-        """As promised by Table."""
+        """Return whether `num_tokens` tokens fit beside `promised` blocks that other sequences will need."""
         return self.missing(num_tokens) + promised <= self._tree.available_blocks
 
     def missing(self, num_tokens: int) -> int:
-        """As promised by Table."""
+        """Return the blocks still to be allocated, one for the copy of a shared last block among them."""
         return max(0, -(-num_tokens // self._size) - len(self.ids)) + self._tail_is_shared
 
     def grow(self, num_tokens: int) -> list[BlockCopy]:
-        """As promised by Table."""
+        """Allocate the missing blocks; a last block that a fork reads is replaced by an own copy."""
         copies = []
         if self._tail_is_shared:
             index = self.computed // self._size
@@ -139,13 +144,13 @@ class BlockTable:
         return copies
 
     def shrink(self, num_tokens: int) -> None:
-        """Give back the own blocks behind those that `num_tokens` tokens need: room for drafts that failed."""
+        """Release the own blocks after those that `num_tokens` tokens need: those of rejected drafts."""
         needed = max(self.shared_blocks, -(-num_tokens // self._size))
         while len(self.ids) > needed:
             self._tree.pool.release(self.ids.pop())
 
     def commit(self, tokens: Sequence[int], num_computed: int) -> None:
-        """Share every block that is now full of computed tokens; give back what no token to come will read."""
+        """Insert every block that is now full into the prefix tree; release those before the sliding window."""
         self.computed = num_computed
         while self._shares and (len(self._path) + 1) * self._size <= num_computed:
             index = len(self._path)
@@ -162,13 +167,13 @@ class BlockTable:
             self._released = behind
 
     def allocation_id(self, index: int) -> int:
-        """As promised by Table."""
+        """Return the allocation number of the block at `index`."""
         return self._tree.pool.allocation_id(self.ids[index])
 
     def next_block(self, tokens: Sequence[int]) -> NextBlock | None:
-        """Names the first full block of `tokens` after the shared ones; equal for equal prefixes.
+        """Return the name of the first full block of `tokens` after the shared ones; equal for equal prefixes.
 
-        None when the tokens known so far do not fill that block, and for a table that does not share.
+        None when the tokens known so far do not fill that block, and for a table that shares no blocks.
         """
         begin = self.shared_tokens
         if not self._shares or begin + self._size > len(tokens):
@@ -176,7 +181,7 @@ class BlockTable:
         return self._salt, self._path[-1] if self._path else None, tuple(tokens[begin : begin + self._size])
 
     def close(self) -> None:
-        """Give every block back, tail first, so that heads outlive tails."""
+        """Release every block, the last one first, so that the beginning of a prefix is evicted last."""
         for block in reversed(self.ids[self.shared_blocks :]):
             self._tree.pool.release(block)
         self._tree.release(self._path[self._released :][::-1])
@@ -184,7 +189,7 @@ class BlockTable:
 
     @property
     def _tail_is_shared(self) -> bool:
-        """Would the next token be written into a block that a fork reads?"""
+        """Whether the next token would be written into a block that a fork reads."""
         index = self.computed // self._size
         own = len(self._path) <= index < len(self.ids)
         return own and self._tree.pool.references(self.ids[index]) > 1

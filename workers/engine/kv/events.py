@@ -1,7 +1,7 @@
-"""What the prefix tree tells others: blocks stored, blocks removed, all cleared.
+"""The KV events of the prefix tree: a block was stored, a block was removed, all blocks were cleared.
 
 A block's hash names the whole prefix: SHA-256 over the digest of the block before and the tokens as little-endian
-u32, of which the first 64 bits go out, as in SGLang. A salted chain begins with the digest of the salt.
+u32, of which the first 64 bits are published, as in SGLang. A salted chain begins with the digest of the salt.
 """
 
 import hashlib
@@ -9,39 +9,49 @@ from dataclasses import dataclass
 from struct import pack
 
 EVENTS_MAX = 65536
-"""More than that between two readings: the oldest are dropped, and whoever counts will notice."""
+"""Events kept between two readings. Above it the oldest are dropped; a reader that counts blocks sees the gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """One full block behind `parent`."""
+    """A full block was put into the prefix tree."""
 
     hash: int
     parent: int | None
+    """The hash of the block before it; None for the first block of a prefix."""
     tokens: tuple[int, ...]
     salt: str
+    """The cache salt of the request; blocks with different salts are never shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRemoved:
+    """A block was evicted from the prefix tree."""
+
     hash: int
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    pass
+    """The whole prefix tree was cleared."""
 
 
 KVEvent = BlockStored | BlockRemoved | Cleared
 
 
 def prefix_digest(parent: bytes | None, tokens: tuple[int, ...], salt: str) -> bytes:
-    """The digest that names a prefix which ends with these tokens."""
+    """Return the SHA-256 digest that names a prefix whose last block has these tokens.
+
+    Args:
+        parent: the digest of the block before, None for the first block.
+        tokens: the tokens of the last block.
+        salt: the cache salt, which begins the chain where it is not empty.
+    """
     if parent is None:
         parent = hashlib.sha256(b"cache salt" + salt.encode()).digest() if salt else b""
     return hashlib.sha256(parent + pack(f"<{len(tokens)}I", *tokens)).digest()
 
 
 def block_hash(digest: bytes) -> int:
-    """The 64 bits that go out, signed."""
+    """Return the published hash of a block: the first 64 bits of its digest, as a signed integer."""
     return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,12 +1,12 @@
-"""How one side of the KV cache, keys or values, is kept in memory.
+"""The codecs of the KV cache: how the keys, and how the values, are stored in memory.
 
     plain   [ head_dim numbers ]                                 head_dim * itemsize bytes a head
     int8    [ head_dim x int8 | scale ]                          head_dim + 2
     int4    [ head_dim / 2 x two nibbles | scale, minimum .. ]   head_dim / 2 + 4 a group of 64
 
-A scale, and a minimum, is a float16. INT8 is symmetric, one scale for each token and head. INT4 is asymmetric in
-groups along the head: it has 16 steps only, so none of them may be spent where no value is. What is quantised is
-decoded with the rounded scale, so encoding asks the rounded one too.
+A scale, and a minimum, is a float16. INT8 is symmetric, with one scale for each token and head. INT4 is asymmetric,
+in groups along the head: it has 16 steps only, so none of them may be spent where no value is. Quantised numbers
+are decoded with the scale as rounded to float16, so encoding divides by the rounded scale too.
 """
 
 from dataclasses import dataclass
@@ -20,87 +20,94 @@ from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import KvDtype
 
 GROUP = 64
+"""Numbers of a head that share an INT4 scale and minimum."""
 _HALF_MAX = torch.finfo(torch.float16).max
 _STEPS_INT8, _STEPS_INT4 = 127, 15
 
 
 class SideCodec(Protocol):
-    """Rows of heads [..., heads, head_dim] to parts and back; every part is [..., heads, its width]."""
+    """The interface of a codec for one side, keys or values.
+
+    It turns rows of heads [..., heads, head_dim] into stored parts and back; each part is [..., heads, its width].
+    """
 
     @property
     def exact(self) -> bool:
-        """Does a row read back as it was written?"""
+        """Whether a row reads back exactly as it was written."""
         ...
 
     def parts(self, head_dim: int) -> tuple[tuple[int, torch.dtype], ...]:
-        """Width and type of each part of one head."""
+        """Return the width and the type of each stored part of one head."""
         ...
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """The parts to be kept."""
+        """Return the parts to be stored."""
         ...
 
     def decode(self, parts: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
-        """The rows as they are read, in the type that the model computes in."""
+        """Return the rows that the parts stand for, in `dtype`, the type that the model computes in."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlainCodec:
-    """Numbers as they are, perhaps in a smaller type."""
+    """A codec that stores the numbers unquantised, perhaps in a smaller type."""
 
     dtype: torch.dtype
     exact: bool
 
     def parts(self, head_dim: int) -> tuple[tuple[int, torch.dtype], ...]:
-        """As promised by Codec."""
+        """Return one part: the numbers of a head."""
         return ((head_dim, self.dtype),)
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """As promised by Codec."""
+        """Return the rows in the stored type."""
         return (rows.to(self.dtype),)
 
     def decode(self, parts: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
-        """As promised by Codec."""
+        """Return the rows in the type that the model computes in."""
         return parts[0].to(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Codec:
-    """scale = max |x| / 127; x = scale * q."""
+    """The symmetric INT8 codec: scale = max |x| / 127 for each token and head, x = scale * q."""
 
     exact: bool = False
 
     def parts(self, head_dim: int) -> tuple[tuple[int, torch.dtype], ...]:
-        """As promised by Codec."""
+        """Return two parts: the steps of a head, and their scale."""
         return (head_dim, torch.int8), (1, torch.float16)
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """As promised by Codec."""
+        """Return the nearest steps and their scale."""
         rows = rows.float()
         scale = _half(rows.abs().amax(dim=-1, keepdim=True) / _STEPS_INT8)
         steps = (rows / _divisor(scale)).round().clamp(-_STEPS_INT8, _STEPS_INT8)
         return steps.to(torch.int8), scale
 
     def decode(self, parts: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
-        """As promised by Codec."""
+        """Return the steps times their scale."""
         steps, scale = parts
         return (steps * scale.float()).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Int4Codec:
-    """scale = (max - min) / 15; x = min + scale * q; even places in the low nibble."""
+    """The asymmetric INT4 codec: scale = (max - min) / 15 for each group, x = min + scale * q.
+
+    Two steps share a byte, the one of the even place in the low nibble.
+    """
 
     exact: bool = False
 
     def parts(self, head_dim: int) -> tuple[tuple[int, torch.dtype], ...]:
-        """As promised by Codec."""
+        """Return three parts: the packed steps of a head, and the scale and the minimum of each group."""
         groups = head_dim // _group(head_dim)
         return (head_dim // 2, torch.uint8), (groups, torch.float16), (groups, torch.float16)
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """As promised by Codec."""
+        """Return the packed steps, the scales and the minima."""
         groups = _cut(rows.float(), _group(rows.shape[-1]))
         low = _half(groups.amin(dim=-1))
         scale = _half((groups.amax(dim=-1) - low) / _STEPS_INT4)
@@ -110,7 +117,7 @@ class Int4Codec:
         return pairs[..., 0] | pairs[..., 1] << 4, scale, low
 
     def decode(self, parts: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
-        """As promised by Codec."""
+        """Return each group's minimum plus its steps times its scale."""
         packed, scale, low = parts
         steps = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
         groups = _cut(steps, steps.shape[-1] // scale.shape[-1]) * scale.float()[..., None]
@@ -119,20 +126,20 @@ class Int4Codec:
 
 @dataclass(frozen=True, slots=True)
 class KVCodec:
-    """How keys and how values are kept. Keys are the sensitive side: their errors pass through a softmax."""
+    """The pair of codecs for keys and values. Keys are more sensitive: their errors pass through a softmax."""
 
     name: str
     key: SideCodec
     value: SideCodec
 
     def bytes_per_token(self, spec: ModelSpec) -> int:
-        """Memory of one token's keys and values over all layers."""
+        """Return the bytes of one token's keys and values over all layers."""
         parts = [*self.key.parts(spec.head_dim), *self.value.parts(spec.head_dim)]
         return spec.layers * spec.kv_heads * sum(width * dtype.itemsize for width, dtype in parts)
 
 
 def kv_codec(name: KvDtype, dtype: torch.dtype) -> KVCodec:
-    """The codec of that name, for a model that computes in `dtype`."""
+    """Return the codec of the setting `name`, for a model that computes in `dtype`."""
     match name:
         case "int8":
             return KVCodec(name, Int8Codec(), Int8Codec())
@@ -146,12 +153,12 @@ def kv_codec(name: KvDtype, dtype: torch.dtype) -> KVCodec:
 
 
 def _group(head_dim: int) -> int:
-    """Groups of 64, or the largest that a head of another size can be cut into."""
+    """Return the group size: 64, or the largest that a head of another size can be cut into."""
     return head_dim if head_dim <= GROUP else gcd(head_dim, GROUP)
 
 
 def _cut(rows: Tensor, width: int) -> Tensor:
-    """The last axis in groups of `width`: [..., n * width] as [..., n, width]."""
+    """Return the last axis cut into groups of `width`: [..., n * width] as [..., n, width]."""
     return rows.reshape(*rows.shape[:-1], -1, width)
 
 
@@ -160,6 +167,6 @@ def _half(values: Tensor) -> Tensor:
 
 
 def _divisor(scale: Tensor) -> Tensor:
-    """The scale as it will be read; a zero one, of values that are all the same, divides nothing."""
+    """Return the scale as it will be read, with 1 in place of 0: then all values are the same."""
     wide = scale.float()
     return wide.masked_fill(wide == 0, 1.0)

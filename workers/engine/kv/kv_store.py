@@ -1,7 +1,7 @@
-"""Where keys and values live: one tensor per part of a side, [layers, blocks, block_size, kv_heads, width].
+"""The tensors of the KV cache: one per stored part, [layers, blocks, block_size, kv_heads, width].
 
 Token-major blocks make a write one indexed copy, a gather one indexed read of whole blocks, and one block of one
-layer a contiguous slab that can be sent elsewhere as it is. What the parts are, says the codec.
+layer a contiguous slab that can be sent elsewhere as it is. The codec defines the parts of keys and of values.
 
     exported block    [ layer 0 of part 0 .. layer n of part 0 | layer 0 of part 1 .. ]    as bytes
 """
@@ -18,7 +18,7 @@ from workers.engine.kv.kv_codec import KVCodec, SideCodec
 
 
 class KVStore:
-    """Keys and values of `blocks` blocks, block 0 included."""
+    """The keys and values of a fixed number of blocks, block 0 included."""
 
     def __init__(
         self,
@@ -30,7 +30,16 @@ class KVStore:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """`dtype`: what the model computes in, and is given to read."""
+        """Allocate the tensors.
+
+        Args:
+            spec: the model whose keys and values are stored.
+            blocks: the number of blocks, block 0 included.
+            block_size: tokens in a block.
+            codec: how keys and values are stored.
+            dtype: the type that the model computes in, and in which it reads keys and values.
+            device: where the tensors live.
+        """
         self.block_size = block_size
         self.codec = codec
         self.dtype = dtype
@@ -43,22 +52,22 @@ class KVStore:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of everything, block 0 included."""
+        """The bytes of all blocks, block 0 included."""
         return sum(part.nbytes for part in self._parts)
 
     @property
     def bytes_per_block(self) -> int:
-        """Size of an exported block."""
+        """The bytes of an exported block."""
         return self.num_bytes // self.keys[0].shape[1]
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Put `key` and `value` [tokens, kv_heads, head_dim] into `slots` [tokens]."""
+        """Store `key` and `value` [tokens, kv_heads, head_dim] of one layer in `slots` [tokens]."""
         for parts, codec, rows in ((self.keys, self.codec.key, key), (self.values, self.codec.value, value)):
             for part, encoded in zip(parts, codec.encode(rows), strict=True):
                 part[layer].flatten(0, 1).index_copy_(0, slots, encoded)
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of `blocks` [n], each [n * block_size, kv_heads, head_dim], in their order."""
+        """Return the keys and the values of `blocks` [n], each [n * block_size, kv_heads, head_dim], in order."""
         key, value = (
             # index_select, not part[layer][blocks]: the same copy, five times faster on CPU.
             codec.decode(
@@ -69,16 +78,16 @@ class KVStore:
         return key, value
 
     def as_read(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Fresh keys and values as `gather` would give them: a miss must see what a hit will see."""
+        """Return new keys and values as `gather` would: a cache miss must read the same numbers as a hit."""
         return self._as_read(self.codec.key, key), self._as_read(self.codec.value, value)
 
     def copy(self, source: int, target: int) -> None:
-        """Give block `target` the content of block `source`."""
+        """Copy the content of block `source` to block `target`, in all layers."""
         for part in self._parts:
             part[:, target] = part[:, source]
 
     def export(self, blocks: Sequence[int], into: Tensor | None = None) -> Tensor:
-        """The content of `blocks` as bytes on the CPU, [n, bytes_per_block], in a new tensor or `into` one."""
+        """Return the content of `blocks` as bytes on the CPU, [n, bytes_per_block], in `into` or a new tensor."""
         if into is None:
             into = torch.empty((len(blocks), self.bytes_per_block), dtype=torch.uint8)
         for part, slabs in self._slabs(into):
@@ -88,13 +97,13 @@ class KVStore:
         return into
 
     def load(self, blocks: Sequence[int], content: Tensor) -> None:
-        """Fill `blocks` with what `export` gave, [n, bytes_per_block]."""
+        """Fill `blocks` with bytes from `export`, [n, bytes_per_block]."""
         for part, slabs in self._slabs(content):
             for index, block in enumerate(blocks):
                 part[:, block].copy_(slabs[index])
 
     def _slabs(self, content: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each part, and its place in `content` [n, bytes] as [n, layers, block_size, kv_heads, width]."""
+        """Yield each part with its view in `content` [n, bytes], [n, layers, block_size, kv_heads, width]."""
         begin = 0
         for part in self._parts:
             layers, _, *shape = part.shape
@@ -111,7 +120,7 @@ class KVStore:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros and not garbage: a masked slot still enters 0 * value, and 0 * nan is nan."""
+    """Return a tensor of zeros. Garbage would not do: a masked slot still enters 0 * value, and 0 * nan is nan."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     # torch.zeros writes every page at once. numpy gets zeroed pages, which cost memory only when they are used.

@@ -1,4 +1,4 @@
-"""How many KV blocks the pool gets when nobody said so."""
+"""The number of KV blocks of an engine that is started without `kv_tokens`."""
 
 import torch
 
@@ -8,7 +8,9 @@ from workers.engine.errors import ConfigInvalid
 from workers.engine.kv.kv_codec import KVCodec
 
 CPU_BYTES = 1 << 30
+"""Bytes of the KV cache on a CPU."""
 CUDA_SHARE = 0.8
+"""The KV cache's share of the memory that is free on a CUDA device once the weights are loaded."""
 
 
 def pool_blocks(
@@ -20,9 +22,20 @@ def pool_blocks(
     device: torch.device,
     draft_bytes: int = 0,
 ) -> int:
-    """Usable blocks: what was asked for, else what fits, but no more than every sequence at full length needs.
+    """Return the number of usable blocks: by `kv_tokens`, else what fits into the memory.
 
-    `draft_bytes` is what a draft model keeps for each token beside the model.
+    No more blocks than `running_max` sequences at full length need are used.
+
+    Args:
+        config: the engine's settings.
+        spec: the model.
+        context_length: tokens of the longest sequence.
+        codec: how keys and values are stored.
+        device: where they are stored.
+        draft_bytes: the bytes that a draft model stores for each token besides.
+
+    Raises:
+        ConfigInvalid: the memory does not hold two blocks.
     """
     if config.kv_tokens is not None:
         return config.kv_tokens // config.block_size

@@ -1,4 +1,4 @@
-"""The prefix tree: one node per full KV block, so that equal beginnings are computed once.
+"""The prefix tree: one node per full KV block, so that equal prefixes are computed once.
 
     salt "acme" -- [a b c d] -- [e f g h] -- [i j k l]      a node = the tokens of one block, the block's id,
                          |                                   and the way down to it, which names the whole prefix
@@ -7,20 +7,22 @@
 
 The tree holds one reference on each block that it owns, and every sequence that reads the block holds another. So:
 
-    ref 1  idle: only the tree has it; may be evicted
-    ref >1 in use: somebody reads it, hence somebody holds its ancestors too
+    ref 1  idle: only the tree refers to the block, which may be evicted
+    ref >1 in use: a sequence reads the block, and hence refers to its ancestors too
 
-No path compression, so nothing is ever split. No lock counts: a sequence holds its whole path, so an idle node has
-only idle descendants. A path is released deepest first, so the idle list is ordered by last use, children before
-parents: its oldest entry is a leaf, and evicting it is the exact least-recently-used rule, in O(1).
+There is no path compression, so no node is ever split. There are no lock counts: a sequence refers to its whole
+path, so an idle node has only idle descendants. A path is released deepest first, so the idle list is ordered by
+last use, children before parents: its oldest entry is a leaf, and evicting it is the exact least-recently-used
+rule, in O(1).
 
-When every layer of the model looks back over a sliding window only, what stands behind it is read by nobody:
+When every layer of the model has a sliding window, the blocks that lie wholly before the window are not read again:
 
     [a b c d] -- [e f g h] -- [i j k l] -- ...    a window of 6: after l, the first block is not read any more
-      hollow       block 7      block 3           its node stays, to name the path, but may lose its block
+      no block     block 7      block 3           its node stays, to name the path, but may lose its block
 
-A sequence then holds the end of its path, as far as the window reaches. A prefix is found when that end is there,
-whatever became of the blocks before. A hollow node gets a block again from the next one who computes it.
+A sequence then refers only to the end of its path, as far as the window reaches. A prefix matches when that end is
+cached, whatever became of the blocks before. A node without a block gets one from the next sequence that computes
+it.
 """
 
 from collections import OrderedDict, deque
@@ -41,12 +43,22 @@ from workers.engine.kv.events import (
 
 BlockTokens = tuple[int, ...]
 
-HOLLOW = 0
-"""In place of a block: it was behind the window, and evicted."""
+EVICTED = 0
+"""In place of a node's block number: the block was before the window, and was evicted."""
 
 
 class PrefixNode:
-    """One full block of one prefix. `depth` counts blocks from the beginning, this one included."""
+    """A node of the prefix tree: one full block of one prefix.
+
+    Attributes:
+        parent: the node of the block before, None for the first block.
+        salt: the cache salt of the prefix.
+        tokens: the tokens of the block.
+        block: the number of the KV block, or EVICTED.
+        depth: blocks from the beginning of the prefix, this one included.
+        digest: names the whole prefix, see `prefix_digest`.
+        children: the nodes of the blocks that follow, by their tokens.
+    """
 
     __slots__ = ("block", "children", "depth", "digest", "parent", "salt", "tokens")
 
@@ -60,7 +72,7 @@ class PrefixNode:
         self.children: dict[BlockTokens, PrefixNode] = {}
 
     def path_to_root(self) -> Iterator["PrefixNode"]:
-        """This node and its ancestors, deepest first."""
+        """Yield this node and its ancestors, deepest first."""
         node: PrefixNode | None = self
         while node is not None:
             yield node
@@ -68,10 +80,16 @@ class PrefixNode:
 
 
 class PrefixTree:
-    """Full blocks by salt and tokens, over the pool that counts them."""
+    """The cached full blocks of a BlockPool, found by cache salt and tokens."""
 
     def __init__(self, pool: BlockPool, *, window: int | None = None) -> None:
-        """`window`: how many tokens the model looks back, its own included, in the layer that looks farthest."""
+        """Create an empty tree over `pool`.
+
+        Args:
+            pool: counts the references of the blocks.
+            window: the tokens that the layer with the widest sliding window reads, the newest one included; None
+                when some layer reads all of them.
+        """
         self.pool = pool
         self.window = window
         self._roots: dict[str, dict[BlockTokens, PrefixNode]] = {}
@@ -81,40 +99,43 @@ class PrefixTree:
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks that the tree owns, idle or in use."""
+        """The number of blocks that the tree owns, idle or in use."""
         return self._size
 
     @property
     def available_blocks(self) -> int:
-        """Blocks that `take` can hand out: the free ones and the idle ones."""
+        """The number of blocks that `allocate` can return: the free ones and the idle ones."""
         return self.pool.free_blocks + len(self._idle)
 
     def match_depth(self, tokens: Sequence[int], salt: str) -> int:
-        """How many blocks `match` would find; changes nothing."""
+        """Return how many blocks `match` would find, without changing anything."""
         node = self._deepest(tokens, salt)
         return node.depth if node else 0
 
     def match(self, tokens: Sequence[int], salt: str) -> PrefixNode | None:
-        """The deepest node of the longest cached prefix, its path now held by the caller, as far as it is read.
+        """Return the deepest node of the longest cached prefix, and retain the blocks of its path that are read.
 
-        At most (len - 1) // block_size blocks: at least one token is always left to compute, because logits come
-        from computing and not from the cache.
+        At most (len - 1) // block_size blocks match: at least one token is always left to compute, because logits
+        come from computing and not from the cache.
         """
         deepest = self._deepest(tokens, salt)
         for node in self.readable_path(deepest):
-            self._hold(node)
+            self._retain(node)
         return deepest
 
     def readable_path(self, node: PrefixNode | None) -> list[PrefixNode]:
-        """What whoever goes on from `node` reads, deepest first: all of its path, or the window's part."""
+        """Return the nodes that a sequence continuing after `node` reads, deepest first.
+
+        These are the whole path, or its end as far as the window reaches.
+        """
         if node is None:
             return []
         return list(islice(node.path_to_root(), node.depth - self.first_readable_block(node.depth)))
 
     def first_readable_block(self, depth: int) -> int:
-        """How many blocks at the beginning of a path of `depth` are not read by the token that follows it.
+        """Return the index of the first block of a path of `depth` blocks that the next token reads.
 
-        The last one always counts as read: it is what holds the path in the tree.
+        The last block always counts as read: its reference keeps the path in the tree.
         """
         if self.window is None or not depth:
             return 0
@@ -122,17 +143,20 @@ class PrefixTree:
         return min(max(0, depth * size - self.window + 1) // size, depth - 1)
 
     def insert(self, parent: PrefixNode | None, salt: str, tokens: BlockTokens, block: int) -> PrefixNode:
-        """Put `block`, which the caller holds and has filled, under `parent`, which the caller holds too.
+        """Insert a computed block below `parent`; the caller holds a reference on both.
 
-        When the same block was cached meanwhile, the caller's own is released and the cached one held instead: it
-        has the same content, so the caller reads on from the returned node's block.
+        When a block with the same tokens was cached meanwhile, the caller's own is released and the cached one
+        retained instead: its content is the same, so the caller goes on with the returned node's block.
+
+        Raises:
+            BlockMisused: the same block is in the tree already.
         """
         siblings = self._children(parent, salt)
         node = siblings.get(tokens)
-        if node is not None and node.block != HOLLOW:
+        if node is not None and node.block != EVICTED:
             if node.block == block:
                 raise BlockMisused(f"block {block} is in the tree already")
-            self._hold(node)
+            self._retain(node)
             self.pool.release(block)
             return node
         if node is None:
@@ -145,20 +169,24 @@ class PrefixTree:
         return node
 
     def take_events(self) -> list[KVEvent]:
-        """What has changed since this was last asked."""
+        """Return the events since the last call, and forget them."""
         events = list(self._events)
         self._events.clear()
         return events
 
     def release(self, nodes: Iterable[PrefixNode]) -> None:
-        """Give back nodes of one path, which come deepest first; what nobody else reads becomes idle."""
+        """Release nodes of one path, given deepest first; a block that only the tree refers to becomes idle."""
         for node in nodes:
             self.pool.release(node.block)
             if self.pool.references(node.block) == 1:
                 self._idle[node] = None
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks, evicting the least recently used idle ones where the free ones do not reach."""
+        """Take `count` blocks, evicting the least recently used idle ones where too few are free.
+
+        Raises:
+            BlockMisused: fewer than `count` blocks are free or idle.
+        """
         if count > self.available_blocks:
             raise BlockMisused(f"{count} blocks were asked for, {self.available_blocks} are available")
         while self.pool.free_blocks < count:
@@ -166,7 +194,7 @@ class PrefixTree:
         return self.pool.allocate(count)
 
     def clear(self) -> bool:
-        """Forget everything; refused (False) while a sequence reads any of it."""
+        """Remove every block and return True, or return False while a sequence reads any of them."""
         if len(self._idle) != self._size:
             return False
         while self._idle:
@@ -176,7 +204,7 @@ class PrefixTree:
         return True
 
     def nodes(self) -> Iterator[PrefixNode]:
-        """Every node, parents before children."""
+        """Yield every node, parents before children."""
         stack = [node for root in self._roots.values() for node in root.values()]
         while stack:
             node = stack.pop()
@@ -184,15 +212,15 @@ class PrefixTree:
             stack.extend(node.children.values())
 
     def check(self) -> None:
-        """Raise BlockMisused unless tree, idle list and pool agree."""
-        hollow = [node for node in self.nodes() if node.block == HOLLOW]
-        if hollow and (self.window is None or not all(node.children for node in hollow)):
-            raise BlockMisused("a node lost its block while others stand behind it, or was kept for nothing")
-        nodes = [node for node in self.nodes() if node.block != HOLLOW]
+        """Raise BlockMisused unless the tree, the idle list and the pool agree."""
+        evicted = [node for node in self.nodes() if node.block == EVICTED]
+        if evicted and (self.window is None or not all(node.children for node in evicted)):
+            raise BlockMisused("a node without a block has no descendant, or the model has no sliding window")
+        nodes = [node for node in self.nodes() if node.block != EVICTED]
         if len({node.block for node in nodes}) != len(nodes) or len(nodes) != self._size:
-            raise BlockMisused("a block stands twice in the tree, or the tree's size is wrong")
+            raise BlockMisused("a block is twice in the tree, or the tree's size is wrong")
         if {node for node in nodes if self.pool.references(node.block) == 1} != set(self._idle):
-            raise BlockMisused("the idle list is not exactly the blocks that only the tree holds")
+            raise BlockMisused("the idle list is not exactly the blocks that only the tree refers to")
         if not all(self._roots.values()):
             raise BlockMisused("a salt without blocks was kept")
         self.pool.check()
@@ -206,7 +234,7 @@ class PrefixTree:
             node = children.get(tuple(tokens[end - size : end]))
             if node is None:
                 break
-            unbroken = unbroken + 1 if node.block != HOLLOW else 0
+            unbroken = unbroken + 1 if node.block != EVICTED else 0
             if unbroken >= node.depth - self.first_readable_block(node.depth):
                 deepest = node
             children = node.children
@@ -215,24 +243,24 @@ class PrefixTree:
     def _children(self, parent: PrefixNode | None, salt: str) -> dict[BlockTokens, PrefixNode]:
         return parent.children if parent else self._roots.setdefault(salt, {})
 
-    def _hold(self, node: PrefixNode) -> None:
+    def _retain(self, node: PrefixNode) -> None:
         self.pool.retain(node.block)
         self._idle.pop(node, None)
 
     def _evict(self) -> None:
         node, _ = self._idle.popitem(last=False)
         self.pool.release(node.block)
-        node.block = HOLLOW
+        node.block = EVICTED
         self._size -= 1
         self._events.append(BlockRemoved(block_hash(node.digest)))
         self._prune(node)
 
     def _prune(self, node: PrefixNode | None) -> None:
-        """Take away a hollow node that leads nowhere, and those above it that only led here."""
-        while node is not None and node.block == HOLLOW and not node.children:
+        """Remove a node without a block and without children, and its ancestors that thereby become so."""
+        while node is not None and node.block == EVICTED and not node.children:
             siblings = self._children(node.parent, node.salt)
             del siblings[node.tokens]
-            # Salts come from clients: an empty root that stayed would be memory that anyone can make us keep.
+            # Salts come from clients: an empty root that stayed would be memory that any client can make us keep.
             if node.parent is None and not siblings:
                 del self._roots[node.salt]
             node = node.parent

@@ -1,1 +1,1 @@
-"""The decoder and how a checkpoint becomes one: `spec`, `rope`, `decoder`, `weights`, and smaller: `quant`."""
+"""The decoder-only transformer, its linear layers, plain and quantised, and the loading of its weights."""

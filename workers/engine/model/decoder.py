@@ -1,9 +1,10 @@
-"""The one decoder: Llama, Qwen2, Qwen3 and Mistral differ only in biases, in norms of single heads, and in windows.
+"""The decoder of all families: Llama, Qwen2, Qwen3 and Mistral differ only in biases, head norms and windows.
 
     tokens -> embedding -> [ + attention(norm x) ; + mlp(norm x) ] x layers -> norm -> head (only sampled rows)
 
-The batch is ragged and flat: rows of all sequences stand one after another, [tokens, hidden], and only attention
-knows whose row is whose. What it needs is handed down as an argument: any number of decoders can share a process.
+The batch is ragged and flat: the rows of all sequences follow each other, [tokens, hidden], and only the attention
+step knows which row belongs to which sequence. It is passed as an argument, and nothing is global: any number of
+decoders can share a process.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from workers.engine.model.rope import RopeTable, rotate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderLayer:
-    """The weights of one layer; query, key and value are one matrix, and so are gate and up."""
+    """The weights of one decoder layer; query, key and value are one matrix, and so are gate and up."""
 
     attention_norm: Tensor
     qkv: Projection
@@ -29,16 +30,18 @@ class DecoderLayer:
     gate_up: Projection
     down: Projection
     query_norm: Tensor | None = None
-    """[head_dim], for models that normalise every query and key head."""
+    """[head_dim], for models that normalise every query and key head; else None."""
     key_norm: Tensor | None = None
+    """[head_dim], as `query_norm`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """All weights of a model, and the forward pass over one packed step."""
+    """A decoder-only transformer: its weights, and the forward pass over one packed step."""
 
     spec: ModelSpec
     embedding: Tensor
+    """[vocab, hidden]."""
     layers: tuple[DecoderLayer, ...]
     norm: Tensor
     head: Projection
@@ -46,7 +49,7 @@ class Decoder:
 
     @property
     def linear_bytes(self) -> int:
-        """Memory of the layers' matrices: what quantisation makes smaller."""
+        """The bytes of the layers' matrices, which quantisation reduces."""
         return sum(
             part.num_bytes
             for layer in self.layers
@@ -54,7 +57,7 @@ class Decoder:
         )
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: AttentionStep) -> Tensor:
-        """Last hidden states [tokens, hidden] of packed `tokens` [tokens] at `positions` [tokens]."""
+        """Return the last hidden states [tokens, hidden] of packed `tokens` [tokens] at `positions` [tokens]."""
         cos, sin = self.rope.at(positions)
         x = F.embedding(tokens, self.embedding)
         for number, layer in enumerate(self.layers):
@@ -63,7 +66,7 @@ class Decoder:
         return self._norm(x, self.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores [rows, vocab] in float32 of the rows that will be sampled, and of no others."""
+        """Return the logits [rows, vocab] in float32 for the hidden states [rows, hidden] of sampled rows."""
         return self.head(hidden).float()
 
     def _attend(
@@ -72,15 +75,15 @@ class Decoder:
         spec = self.spec
         rows = x.shape[0]
         qkv = layer.qkv(x).view(rows, spec.heads + 2 * spec.kv_heads, spec.head_dim)
-        unturned = qkv[:, : spec.heads + spec.kv_heads]
+        unrotated = qkv[:, : spec.heads + spec.kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, key = unturned[:, : spec.heads], unturned[:, spec.heads :]
-            unturned = torch.cat(
+            query, key = unrotated[:, : spec.heads], unrotated[:, spec.heads :]
+            unrotated = torch.cat(
                 (self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)), dim=1
             )
-        # Query and key heads turn by the same angles: one rotation over both.
-        turned = rotate(unturned, cos, sin)
-        query, key = turned[:, : spec.heads], turned[:, spec.heads :]
+        # Query and key heads rotate by the same angles: one rotation over both.
+        rotated = rotate(unrotated, cos, sin)
+        query, key = rotated[:, : spec.heads], rotated[:, spec.heads :]
         value = qkv[:, spec.heads + spec.kv_heads :]
         mixed = attention.attend(number, query, key, value)
         return layer.output(mixed.reshape(rows, spec.heads * spec.head_dim))

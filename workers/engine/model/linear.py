@@ -1,8 +1,8 @@
-"""Linear layers of plain weights, and the promise that those of quantised ones keep too.
+"""Linear layers with unquantised weights, and the interface that the quantised ones implement too.
 
-Linear    the weight as it is: anywhere, and where the memory is somebody else's too (a tied head)
-Packed    the weight in a kernel's own order, and nowhere else: see `packed`
-Stacked   several layers over the same input that cannot be one
+PlainLinear     the weight in row-major order: on any device, and where its memory is shared (a tied head)
+PackedLinear    the weight only in the order of a oneDNN kernel; see `packed_weights`
+StackedLinear   several layers over the same input that cannot be joined to one
 """
 
 from dataclasses import dataclass
@@ -16,70 +16,73 @@ from workers.engine.model.row_counts import linear
 
 
 class Projection(Protocol):
-    """A linear layer of any kind."""
+    """The interface of a linear layer of any kind."""
 
     @property
     def num_bytes(self) -> int:
-        """Memory of its weights, biases left out."""
+        """The bytes of the weights, without biases."""
         ...
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """y = x W^T + b: [rows, in] to [rows, out]."""
+        """Return x W^T + b, [rows, out], for the inputs x [rows, in]."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainLinear:
-    """y = x W^T + b, with weight [out, in] and, where the model has one, bias [out]."""
+    """A linear layer with a row-major weight: y = x W^T + b."""
 
     weight: Tensor
+    """[out, in]."""
     bias: Tensor | None = None
+    """[out], where the model has one."""
 
     @property
     def num_bytes(self) -> int:
-        """As promised by Projection."""
+        """The bytes of the weight."""
         return self.weight.nbytes
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """As promised by Projection."""
+        """Return x W^T + b, [rows, out], for the inputs x [rows, in]."""
         return linear(rows, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLinear:
-    """The same with a weight that only its kernel can read."""
+    """A linear layer with a weight that only its kernel can read: y = x W^T + b."""
 
     weight: packed_weights.PackedFloat
     bias: Tensor | None = None
+    """[out], where the model has one."""
 
     @property
     def num_bytes(self) -> int:
-        """As promised by Projection."""
+        """The bytes of the weight before it was packed."""
         return self.weight.num_bytes
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """As promised by Projection."""
+        """Return x W^T + b, [rows, out], for the inputs x [rows, in]."""
         return self.weight.product(rows, self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedLinear:
-    """Layers over the same input that cannot be one: their results side by side."""
+    """Several linear layers over the same input, whose results are concatenated."""
 
     parts: tuple[Projection, ...]
 
     @property
     def num_bytes(self) -> int:
-        """As promised by Projection."""
+        """The bytes of all weights."""
         return sum(part.num_bytes for part in self.parts)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """As promised by Projection."""
+        """Return the concatenated results, [rows, out], for the inputs [rows, in]."""
         return torch.cat([part(rows) for part in self.parts], dim=1)
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None = None) -> Projection:
-    """A layer over `weight` [out, in], which nobody else needs: as this machine multiplies it best."""
+    """Return the fastest layer on this machine for `weight` [out, in], whose memory is not shared."""
     if (found := packed_weights.PackedFloat.pack(weight)) is not None:
         return PackedLinear(weight=found, bias=bias)
     return PlainLinear(weight=weight, bias=bias)

@@ -1,4 +1,4 @@
-"""ATen's kernels for packed weights, and when they are worth it. Their names are private: no other file knows them.
+"""ATen's kernels for packed weights, and when they are faster. Only this file calls their private names.
 
 Measured on one core of a Zen 4 with torch 2.13, [2048, 1024], milliseconds of processor time:
 
@@ -9,12 +9,13 @@ Measured on one core of a Zen 4 with torch 2.13, [2048, 1024], milliseconds of p
     int4  packed             0.1   0.4   0.8    1.6    3.2   24.9
     int4  unpack, multiply   2.0   2.2   2.4    2.6    3.3   12.3
 
-Packed kernels read less, so they win while memory is the limit: few rows. And they are vectorised for bfloat16
-alone; in float32 and float16 they take ten times as long as unpacking does, so there they are not used. Nor on
-CUDA, where they were not tried.
+Packed kernels read less, so they are faster while memory is the limit: for few rows. They are vectorised for
+bfloat16 alone; in float32 and float16 they take ten times as long as unpacking does, so they are not used there.
+Nor are they used on CUDA, where they were not tried.
 
-Plain float32 weights gain as well when they lie as oneDNN reads them: then it need not put them in order for every
-product, as a general one (MKL here) does. Measured on one core of an AVX2 machine with torch 2.13, milliseconds:
+Plain float32 weights gain as well when they are stored in the order in which oneDNN reads them: then it need not
+reorder them for every product, as a general one (MKL here) does. Measured on one core of an AVX2 machine with torch
+2.13, milliseconds:
 
     rows                                   1      2      5      8     16     32    128
     [4096, 768]                          1.0    2.3    2.9    3.2    4.5    6.0   12.2
@@ -22,8 +23,8 @@ product, as a general one (MKL here) does. Measured on one core of an AVX2 machi
     [768, 2048]                          0.4    0.8    1.0    1.3    1.4    2.2    5.9
     [768, 2048] packed                   0.6    0.7    0.8    1.0    1.5    2.0    6.4
 
-Wide matrices are the ones to pack: they gain most where decoding batches and verified guesses are, and lose next to
-nothing with one row. In bfloat16 this was not tried.
+Wide matrices are the ones to pack: they gain most with the row counts of decoding batches and verified drafts, and
+lose next to nothing with one row. In bfloat16 this was not tried.
 """
 
 from dataclasses import dataclass
@@ -34,40 +35,43 @@ from torch import Tensor
 from workers.engine.model.row_counts import with_padded_rows
 
 INT8_ROWS_MAX = 8
+"""Rows up to which the INT8 kernel is faster than unpacking."""
 INT4_ROWS_MAX = 48
+"""Rows up to which the INT4 kernel is faster than unpacking."""
 INT4_GROUPS = (32, 64, 128, 256)
+"""Group sizes that the INT4 kernel supports."""
 FLOAT_ROWS = 128
-"""Rows that plain weights are laid out for; any number may come. Of 16 to 512 this was the best for one row."""
+"""Rows that float32 weights are packed for; any number works. Of 16 to 512 this was the best for one row."""
 FLOAT_WIDTH = 2
-"""How many times as many outputs as inputs make a matrix wide."""
+"""A matrix is wide, and packed, when it has at least so many times as many outputs as inputs."""
 
 _aten = torch.ops.aten
 _mkldnn = torch.ops.mkldnn
 
 
 def has_int8(device: torch.device, dtype: torch.dtype) -> bool:
-    """Is the INT8 kernel there, and the fast one?"""
+    """Return whether the INT8 kernel exists, and is vectorised for this device and type."""
     return device.type == "cpu" and dtype == torch.bfloat16 and hasattr(_aten, "_weight_int8pack_mm")
 
 
 def int8_product(rows: Tensor, steps: Tensor, scale: Tensor) -> Tensor:
-    """`rows` [n, in] times (`steps` [out, in] int8 * `scale` [out]) transposed, [n, out]."""
+    """Return `rows` [n, in] times (`steps` [out, in] int8 * `scale` [out]) transposed, [n, out]."""
     product: Tensor = _aten._weight_int8pack_mm(rows, steps, scale)
     return product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedFloat:
-    """A float32 weight [out, in] in an order that oneDNN chooses by the processor."""
+    """A float32 weight [out, in], in an order that oneDNN chooses by the processor."""
 
     packed: Tensor
-    """Opaque: it has neither strides nor a size in bytes."""
+    """The opaque tensor: it has neither strides nor a size in bytes."""
     num_bytes: int
-    """Of the weight as it was; the order may pad it to whole blocks of some rows."""
+    """The bytes of the weight before packing; the kernel's order may pad it to whole blocks of some rows."""
 
     @classmethod
     def pack(cls, weight: Tensor) -> "PackedFloat | None":
-        """The same numbers in another order; None where that does not pay, or there is no such kernel."""
+        """Pack `weight` [out, in]; return None where that is not faster, or the kernel is missing."""
         outputs, inputs = weight.shape
         if not (
             outputs >= FLOAT_WIDTH * inputs
@@ -80,12 +84,12 @@ class PackedFloat:
         try:
             packed = _mkldnn._reorder_linear_weight(weight.contiguous(), FLOAT_ROWS)
         except RuntimeError:
-            # Built without it, or for another processor.
+            # Torch was built without oneDNN, or for another processor.
             return None
         return cls(packed=packed, num_bytes=weight.nbytes)
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        """`rows` [n, in] times the weight transposed, plus `bias` [out]; [n, out]."""
+        """Return `rows` [n, in] times the weight transposed, plus `bias` [out]; [n, out]."""
         return with_padded_rows(
             lambda padded: _mkldnn._linear_pointwise(padded, self.packed, bias, "none", [], ""), rows
         )
@@ -93,19 +97,19 @@ class PackedFloat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedInt4:
-    """Steps 0 to 15 in the kernel's own order, [out, in / 2]; which order that is depends on the processor.
+    """INT4 steps 0 to 15 in the kernel's own order, [out, in / 2], which depends on the processor.
 
-    `width` rows lie together. They have width / 2 bytes for each input: byte d has row d in its low nibble, and row
-    d + width / 2 in its high one.
+    `width` rows are interleaved. They have width / 2 bytes for each input: byte d has row d in its low nibble, and
+    row d + width / 2 in its high one.
     """
 
     packed: Tensor
     width: int
-    """Rows that lie together: 64 with AVX-512, 32 with AVX2."""
+    """Rows that are interleaved: 64 with AVX-512, 32 with AVX2."""
 
     @classmethod
     def pack(cls, steps: Tensor, group: int, dtype: torch.dtype) -> "PackedInt4 | None":
-        """Pack `steps` [out, in] uint8; None where the kernel is missing, slow, or cannot take this shape."""
+        """Pack `steps` [out, in] uint8; return None where the kernel is missing, slow, or refuses this shape."""
         outputs, inputs = steps.shape
         if not (
             steps.device.type == "cpu"
@@ -120,18 +124,21 @@ class PackedInt4:
                 continue
             packed = _aten._convert_weight_to_int4pack_for_cpu(steps.to(torch.int32), 2)
             made = cls(packed=packed, width=width)
-            # The order is nobody's promise. What reads back is right, and anything else is not used.
+            # Torch does not document the order: packed steps are used only where they read back unchanged.
             if torch.equal(made.unpack(), steps):
                 return made
         return None
 
     def product(self, rows: Tensor, group: int, scale_and_middle: Tensor) -> Tensor:
-        """`rows` [n, in] times ((steps - 8) * scale + middle) transposed; the pairs are [in / group, out, 2]."""
+        """Return `rows` [n, in] times ((steps - 8) * scale + middle) transposed, [n, out].
+
+        `scale_and_middle` is [in / group, out, 2].
+        """
         product: Tensor = _aten._weight_int4pack_mm_for_cpu(rows, self.packed, group, scale_and_middle)
         return product
 
     def unpack(self) -> Tensor:
-        """The steps, [out, in] uint8."""
+        """Return the steps, [out, in] uint8."""
         outputs, half_inputs = self.packed.shape
         pairs = self.packed.view(outputs // self.width, 2 * half_inputs, self.width // 2)
         both = torch.cat((pairs & 15, pairs >> 4), dim=2)

@@ -1,10 +1,10 @@
-"""Checkpoints that somebody else has quantised: AWQ and GPTQ, read into groups.
+"""The packed tensors of AWQ and GPTQ checkpoints, read into grouped weights.
 
     AWQ (gemm)   qweight [in, out / 8]          eight outputs in an int32, output order[n] in nibble n
                  qzeros  [in / group, out / 8]  the same                           order = 0 2 4 6 1 3 5 7
     GPTQ         qweight [in / n, out]          n = 32 / bits inputs in an int32, the first in the lowest bits
                  qzeros  [in / group, out / n]  outputs; the first format (v1) stores them less one
-                 g_idx   [in]                   the group of each input; with desc_act groups are not neighbours
+                 g_idx   [in]                   the group of each input; with desc_act not in order
     both         scales  [in / group, out]      w[i, o] = scale * (q - zero)
 
 Lin et al. 2023 (AWQ, arXiv 2306.00978) and Frantar et al. 2022 (GPTQ, arXiv 2210.17323) say how to choose the
@@ -21,16 +21,20 @@ from workers.engine.errors import CheckpointInvalid
 from workers.engine.model.quantization import GroupedWeight
 
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""In which nibble each of eight outputs is: the inverse of the order above."""
+"""The nibble that each of eight outputs is in: the inverse of the order above."""
 
 ReadTensor = Callable[..., Tensor]
-"""Reads the tensor of a name; the sizes that follow are checked."""
+"""A function that reads the tensor of a name, and checks it against the sizes that follow."""
 
 
 def read_groups(
     spec: QuantizationSpec, read: ReadTensor, module: str, *, inputs: int, outputs: int
 ) -> GroupedWeight:
-    """The layer `module`, from its packed tensors; CheckpointInvalid when they do not fit together."""
+    """Return the weight of the layer `module`, read from its packed tensors.
+
+    Raises:
+        CheckpointInvalid: the tensors do not fit together.
+    """
     group, packed = spec.group or inputs, 32 // spec.bits
     if inputs % group or inputs % packed or outputs % packed:
         raise CheckpointInvalid(
@@ -39,7 +43,7 @@ def read_groups(
     count = inputs // group
     words = read(f"{module}.qzeros", count, outputs // packed)
     if spec.zero_points_minus_one:
-        # Over the whole word, as GPTQModel takes it off: a zero point of 0 borrowed from its neighbour.
+        # Added to the whole word, as GPTQModel subtracts it: a zero point of 0 borrowed from its neighbour.
         words = words + sum(1 << shift for shift in range(0, 32, spec.bits))
     zeros = _unpack(words, spec.bits)
     scales = read(f"{module}.scales", count, outputs).float()
@@ -65,7 +69,7 @@ def read_groups(
 
 
 def _unpack(words: Tensor, bits: int) -> Tensor:
-    """The numbers in each int32, lowest bits first, in one axis more."""
+    """Return the numbers in each int32, lowest bits first, along a new last axis."""
     if words.dtype != torch.int32:
         raise CheckpointInvalid(f"packed tensors must be int32, not {words.dtype}")
     shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
@@ -75,7 +79,7 @@ def _unpack(words: Tensor, bits: int) -> Tensor:
 
 
 def _order(groups: Tensor, module: str, group: int) -> Tensor | None:
-    """Inputs sorted by their group; None where they are already."""
+    """Return the inputs sorted by their group, or None where they are sorted already."""
     regular = torch.arange(len(groups), device=groups.device) // group
     if torch.equal(groups.long(), regular):
         return None

@@ -1,4 +1,4 @@
-"""Rotary position embedding: a pair of coordinates turns by position x frequency.
+"""Rotary position embedding: a pair of coordinates is rotated by position x frequency.
 
     x = [ a | b ]   two halves of one head          a' = a cos - b sin
     angle[p, i] = p * frequency[i],  i < head_dim/2  b' = b cos + a sin
@@ -16,7 +16,7 @@ from workers.engine.checkpoint.rope_spec import RopeSpec
 
 
 def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Turning speed of each pair, [head_dim / 2] float32, in radians per position."""
+    """Return the rotation frequency of each pair, [head_dim / 2] float32, in radians per position."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     plain = 1.0 / (rope.theta**exponents)
     if rope.kind == "default":
@@ -26,7 +26,7 @@ def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
     if rope.kind == "yarn":
         keep = _yarn_keep(rope, head_dim)
         return keep * plain + (1 - keep) * (1.0 / (rope.factor * rope.theta**exponents))
-    # llama3: pairs that turn often in the original context stay, slow ones are stretched, between them a blend.
+    # llama3: pairs that rotate often in the original context are kept, slow ones stretched, those between blended.
     turns = rope.original_context * plain / (2 * math.pi)
     span = rope.high_frequency_factor - rope.low_frequency_factor
     keep = ((turns - rope.low_frequency_factor) / span).clamp(0.0, 1.0)
@@ -34,10 +34,10 @@ def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def _yarn_keep(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Share of its own frequency that each pair keeps, [head_dim / 2]: a ramp from fast pairs to slow ones."""
+    """Return the share of its own frequency that each pair keeps, [head_dim / 2]: from fast pairs to slow."""
 
     def pair(turns: float) -> float:
-        """Which pair turns so often within the original context (a fraction; equation 17 of the paper)."""
+        """Return the pair that rotates so often within the original context (a fraction; eq. 17 of the paper)."""
         return head_dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     first, last = pair(rope.beta_fast), pair(rope.beta_slow)
@@ -51,7 +51,7 @@ def _yarn_keep(rope: RopeSpec, head_dim: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeTable:
-    """Cosine and sine of every angle that a context can hold; both [context, head_dim / 2] float32."""
+    """The cosine and sine of the angles of every position; both [context, head_dim / 2] float32."""
 
     cos: Tensor
     sin: Tensor
@@ -60,19 +60,19 @@ class RopeTable:
     def build(
         cls, rope: RopeSpec, *, head_dim: int, context_length: int, device: torch.device
     ) -> "RopeTable":
-        """Tables for positions 0 to context_length - 1."""
+        """Compute the tables for positions 0 to context_length - 1."""
         positions = torch.arange(context_length, dtype=torch.float32)
         angles = torch.outer(positions, frequencies(rope, head_dim))
         cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
         return cls(cos=cos.to(device), sin=sin.to(device))
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows for `positions` [tokens], shaped [tokens, 1, head_dim / 2] to fit every head."""
+        """Return the rows for `positions` [tokens], shaped [tokens, 1, head_dim / 2] to fit every head."""
         cos, sin = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
         return cos.unsqueeze(1), sin.unsqueeze(1)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn `heads` [tokens, heads, head_dim] by the angles of their positions; the dtype stays."""
+    """Rotate `heads` [tokens, heads, head_dim] by the angles of their positions; the dtype stays the same."""
     a, b = heads.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(heads.dtype)

@@ -1,11 +1,11 @@
-"""Safetensors on disk, one file or several, to a Decoder.
+"""Loading a Decoder from the safetensors of a checkpoint, in one file or several.
 
 q_proj k_proj v_proj   -> qkv       one product instead of three
 gate_proj up_proj      -> gate_up   one instead of two
-lm_head, or the embedding again where the head is tied
+lm_head                -> head      the embedding again where the head is tied
 
-Linear layers are quantised here if that is wanted, or come so from the checkpoint. Embedding, norms and head stay
-as they are.
+Linear layers are quantised here if the settings say so, or come quantised from the checkpoint. Embedding, norms and
+head are never quantised.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,20 @@ def load_decoder(
     device: torch.device,
     quantization: Quantization = "none",
 ) -> Decoder:
-    """Read every weight that the spec needs; CheckpointInvalid names a missing or misshapen one."""
+    """Read every weight that the spec needs.
+
+    Args:
+        directory: the checkpoint.
+        spec: the model, as config.json describes it.
+        context_length: positions that the rotary tables are made for.
+        dtype: the type that the model computes in.
+        device: where the weights go.
+        quantization: how the linear layers of an unquantised checkpoint are quantised.
+
+    Raises:
+        CheckpointInvalid: a weight is missing, or has another shape than the spec says.
+        ConfigInvalid: `quantization` is asked for, and the checkpoint is quantised already.
+    """
     if spec.quantization is not None and quantization != "none":
         raise ConfigInvalid(
             f"quantization {quantization} was asked for, and the checkpoint is quantised ({spec.quantised.method})"
@@ -45,7 +58,7 @@ def load_decoder(
     embedding = files.take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
     builder = _Builder(files=files, spec=spec, quantization=quantization)
     head = (
-        # The embedding is read by rows, and so kept as it is; a packed copy would be as large again.
+        # The embedding is read by rows, so it stays row-major; a packed copy would be as large again.
         PlainLinear(weight=embedding)
         if spec.tied_head
         else _Builder(files=files, spec=spec, quantization="none").linear(
@@ -71,11 +84,11 @@ class _Files:
     device: torch.device
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """As the model computes with it."""
+        """Read a tensor, check its shape, and convert it to the type that the model computes in."""
         return self.raw(name, *shape).to(self.dtype)
 
     def raw(self, name: str, *shape: int) -> Tensor:
-        """As it is stored."""
+        """Read a tensor in the type that it is stored in, and check its shape."""
         return _read(self.shards, name, shape).to(self.device)
 
     def __contains__(self, name: object) -> bool:
@@ -84,14 +97,14 @@ class _Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Builder:
-    """Joins what a checkpoint keeps apart."""
+    """Builds decoder layers by joining the matrices that a checkpoint stores apart."""
 
     files: _Files
     spec: ModelSpec
     quantization: Quantization
 
     def layer(self, prefix: str) -> DecoderLayer:
-        """One layer; its names begin with `prefix`."""
+        """Return the layer of the tensors with names that begin with `prefix`."""
         spec, take = self.spec, self.files.take
         hidden, inner = spec.hidden_size, spec.intermediate_size
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
@@ -112,7 +125,7 @@ class _Builder:
         )
 
     def linear(self, names: dict[str, int], inputs: int, *, bias: bool) -> Projection:
-        """The named matrices one under the other; `names` gives the outputs of each."""
+        """Return one layer of the named matrices joined by outputs; `names` gives the outputs of each."""
         if self.spec.quantization is not None and any(f"{name}.qweight" in self.files for name in names):
             return self._quantised(names, inputs, bias=bias)
         weights = [self.files.take(f"{name}.weight", outputs, inputs) for name, outputs in names.items()]
@@ -120,7 +133,7 @@ class _Builder:
         return build_projection(torch.cat(weights), torch.cat(biases) if biases else None, self.quantization)
 
     def _quantised(self, names: dict[str, int], inputs: int, *, bias: bool) -> Projection:
-        """One layer where the parts are cut in the same way, else one for each. Parts may also be left plain."""
+        """Return one layer where the parts have the same groups, else one for each; a part may be unquantised."""
         parts = {name: self._groups(name, inputs, outputs) for name, outputs in names.items()}
         groups = [part for part in parts.values() if part is not None]
         joined = GroupedWeight.stack(groups) if len(groups) == len(parts) else None
@@ -143,12 +156,12 @@ class _Builder:
         return read_groups(self.spec.quantization, self.files.raw, name, inputs=inputs, outputs=outputs)
 
     def _bias(self, name: str, outputs: int, *, bias: bool) -> Tensor | None:
-        """Quantisers may add a bias where the model has none."""
+        """Read a bias if there is one: quantisers may add a bias where the model has none."""
         return self.files.take(f"{name}.bias", outputs) if bias or f"{name}.bias" in self.files else None
 
 
 def _shards(directory: Path) -> dict[str, Path]:
-    """Which file holds which tensor."""
+    """Return the file that holds each tensor."""
     index = directory / "model.safetensors.index.json"
     if not index.exists():
         single = directory / "model.safetensors"
@@ -159,7 +172,7 @@ def _shards(directory: Path) -> dict[str, Path]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise CheckpointInvalid(f"{index} has no weight_map")
-    # A file name that leads out of the directory would read what nobody meant to share.
+    # A file name that leads out of the directory would read files that do not belong to the checkpoint.
     if stray := [name for name in weight_map.values() if Path(str(name)).name != name]:
         raise CheckpointInvalid(f"{index} names a shard outside of the checkpoint: {stray[0]!r}")
     return {tensor: directory / name for tensor, name in weight_map.items()}

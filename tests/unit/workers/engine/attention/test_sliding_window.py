@@ -15,7 +15,7 @@ from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.block_table import BlockTable
-from workers.engine.kv.prefix_tree import HOLLOW, PrefixTree
+from workers.engine.kv.prefix_tree import EVICTED, PrefixTree
 from workers.engine.request import Request
 from workers.engine.tiny_checkpoint import build
 
@@ -143,7 +143,7 @@ def test_many_long_answers_in_a_small_pool_are_still_those_of_transformers(
     for name in ("first", "second", "third"):
         answers = finish_all(engine, requests(name))
         assert expected("every layer") == [answer.tokens for answer in answers.values()]
-    assert any(node.block == HOLLOW for node in engine.tree.nodes())
+    assert any(node.block == EVICTED for node in engine.tree.nodes())
 
 
 SIZE = 4

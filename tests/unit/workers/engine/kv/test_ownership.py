@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.block_table import BlockCopy, BlockTable
 from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent, block_hash
-from workers.engine.kv.prefix_tree import HOLLOW, PrefixNode, PrefixTree
+from workers.engine.kv.prefix_tree import EVICTED, PrefixNode, PrefixTree
 
 CAPACITY = 6
 SIZE = 2
@@ -145,7 +145,7 @@ class Ownership(RuleBasedStateMachine):
     @invariant()
     def every_cached_block_holds_what_its_node_says(self) -> None:
         for node in self.tree.nodes():
-            if node.block == HOLLOW:
+            if node.block == EVICTED:
                 continue
             tokens = tuple(token for step in [*node.path_to_root()][::-1] for token in step.tokens)
             for offset in range(SIZE):
@@ -155,7 +155,7 @@ class Ownership(RuleBasedStateMachine):
     @invariant()
     def references_are_what_counting_from_scratch_gives(self) -> None:
         holders = Counter(block for reader in self.readers for block in reader.table.ids if block)
-        holders.update(node.block for node in self.tree.nodes() if node.block != HOLLOW)
+        holders.update(node.block for node in self.tree.nodes() if node.block != EVICTED)
         pool = self.tree.pool
         assert [holders[block] for block in range(CAPACITY + 1)] == [
             pool.references(block) for block in range(CAPACITY + 1)
@@ -174,7 +174,7 @@ class Ownership(RuleBasedStateMachine):
                     self.heard.remove(removed)
                 case _:
                     self.heard.clear()
-        assert self.heard == {block_hash(node.digest) for node in self.tree.nodes() if node.block != HOLLOW}
+        assert self.heard == {block_hash(node.digest) for node in self.tree.nodes() if node.block != EVICTED}
 
     def teardown(self) -> None:
         for reader in self.readers:

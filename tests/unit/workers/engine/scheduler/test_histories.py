@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from tests.fakes.desk import text_of, verified
 from workers.engine.kv.block_pool import BlockPool
-from workers.engine.kv.prefix_tree import HOLLOW, PrefixTree
+from workers.engine.kv.prefix_tree import EVICTED, PrefixTree
 from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import StepPlan
 from workers.engine.scheduler.scheduler import Scheduler
@@ -115,7 +115,7 @@ class History(RuleBasedStateMachine):
         holders = Counter(
             block for sequence in self.scheduler.running for block in sequence.blocks.ids if block
         )
-        holders.update(node.block for node in self.tree.nodes() if node.block != HOLLOW)
+        holders.update(node.block for node in self.tree.nodes() if node.block != EVICTED)
         pool = self.tree.pool
         assert [holders[block] for block in range(BLOCKS + 1)] == [
             pool.references(block) for block in range(BLOCKS + 1)
