@@ -1,5 +1,6 @@
-"""The embedded engine as an HTTP worker: OpenAI's API, and beside it what SGLang offers a gateway.
+"""The embedded engine as an HTTP worker: OpenAI's API, and SGLang's control endpoints for a gateway.
 
-Read in this order: `options`, `main`, `app`, `worker`, `generation`, `requests`, `prompts`, `sampling`,
-`structured`, `tools`, `sending`, `said`, `answers`, `control`, `errors`.
+Read in this order: `options`, `main`, `serving`, `app`, `worker`, `generation`, `requests`, `prompt_tokenizer`,
+`sampling`, `structured_outputs`, `tools`, `responses`, `choices`, `completion_formatters`, `logprobs`, `control`,
+`errors`.
 """

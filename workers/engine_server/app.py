@@ -1,4 +1,4 @@
-"""Which URL is answered by what."""
+"""The worker's HTTP application: every URL and its handler."""
 
 from aiohttp import web
 
@@ -10,7 +10,7 @@ from workers.engine_server.worker import WORKER, EngineWorker
 
 
 def build_app(worker: EngineWorker) -> web.Application:
-    """The application of one worker."""
+    """Return the HTTP application of one worker."""
     app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES_MAX)
     app[WORKER] = worker
     app.add_routes(

@@ -1,4 +1,4 @@
-"""What one step of the engine says in one choice, and what a whole choice has said."""
+"""The state of one choice while it is generated: what each step adds, and all of it together."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from workers.engine_server.tools.call_parser import CallDelta, CallParser, Parse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceDelta:
-    """Text, pieces of tool calls, and the log probabilities of the tokens that they came from."""
+    """What one step added to a choice: text, pieces of tool calls, and the log probabilities of its tokens."""
 
     text: str = ""
     calls: tuple[CallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
     def __bool__(self) -> bool:
-        """Is there anything to send? A step may let nothing out: half a character, or half a marker."""
+        """Is there anything to send? Half a character or half a marker of a tool call is not sent yet."""
         return bool(self.text or self.calls or self.logprobs)
 
 
@@ -32,13 +32,15 @@ class CompletedToolCall:
 
 @dataclass(slots=True, kw_only=True)
 class ChoiceState:
-    """One choice while it is said. `parser` None: all of it is text."""
+    """One choice while it is generated."""
 
     parser: CallParser | None = None
+    """Finds tool calls in the text; None where all of the answer is text."""
     last: Output | None = None
+    """The engine's latest output for this choice."""
 
-    def hear(self, output: Output) -> ChoiceDelta:
-        """What this output adds."""
+    def add(self, output: Output) -> ChoiceDelta:
+        """Take the engine's next output, and return what it adds to the choice."""
         self.last = output
         if self.parser is None:
             return ChoiceDelta(text=output.text, logprobs=output.logprobs)
@@ -50,8 +52,8 @@ class ChoiceState:
         )
 
     @property
-    def finish(self) -> str:
-        """Why it ended, in OpenAI's words."""
+    def finish_reason(self) -> str:
+        """Why the choice ended, in OpenAI's words; RuntimeError while it has not ended."""
         if self.last is None or self.last.finish is None:
             raise RuntimeError("the choice has not ended")
         called = self.parser is not None and self.parser.calls
@@ -59,28 +61,28 @@ class ChoiceState:
 
     @property
     def ending(self) -> dict[str, str]:
-        """How it has ended, as a choice of an answer says it."""
+        """The fields of a response's choice that say how it ended."""
         stop = self.last.stop if self.last is not None else None
-        # SGLang's name; OpenAI has none.
-        return {"finish_reason": self.finish, **({"matched_stop": stop} if stop is not None else {})}
+        # `matched_stop` is SGLang's field; OpenAI has none for it.
+        return {"finish_reason": self.finish_reason, **({"matched_stop": stop} if stop is not None else {})}
 
 
 @dataclass(slots=True, kw_only=True)
 class CompletedChoice:
-    """All that a choice said, for clients that do not stream."""
+    """Everything that one choice generated, for clients that do not stream."""
 
-    choice: ChoiceState
-    said: list[ChoiceDelta] = field(default_factory=list)
+    state: ChoiceState
+    deltas: list[ChoiceDelta] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """Its text."""
-        return "".join(said.text for said in self.said)
+        """The whole text."""
+        return "".join(delta.text for delta in self.deltas)
 
     @property
     def calls(self) -> list[CompletedToolCall]:
-        """Its tool calls."""
-        pieces = [piece for said in self.said for piece in said.calls]
+        """The tool calls, each with all of its arguments."""
+        pieces = [piece for delta in self.deltas for piece in delta.calls]
         return [
             CompletedToolCall(
                 id=begin.id,
@@ -93,12 +95,12 @@ class CompletedChoice:
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
-        """Of all its tokens."""
-        return tuple(one for said in self.said for one in said.logprobs)
+        """The log probabilities of all tokens."""
+        return tuple(one for delta in self.deltas for one in delta.logprobs)
 
 
 def _joined(pieces: Sequence[ParsedPiece]) -> tuple[CallDelta, ...]:
-    """The pieces of calls; neighbours of one call become one, but what begins a call stands alone."""
+    """Return the pieces of calls; join neighbours of one call, except the piece that begins it."""
     joined: list[CallDelta] = []
     for piece in _calls(pieces):
         before = joined[-1] if joined else None

@@ -178,7 +178,7 @@ class TextCompletionFormatter:
     def __init__(self, metadata: CompletionMetadata) -> None:
         self._metadata = metadata
         self._offsets: dict[int, int] = {}
-        """Of each choice, the characters whose log probabilities have been written."""
+        """Of each choice, the number of characters covered by the log probabilities written so far."""
 
     def first_chunk(self, index: int) -> Json | None:
         """Return a chunk with the echoed prompt, or None without echo."""
@@ -217,5 +217,7 @@ class TextCompletionFormatter:
         return completion_logprobs(part.logprobs, self._metadata.pieces, offset)
 
 
-def _text(index: int, text: str, ending: Mapping[str, Any] = UNFINISHED, logprobs: Json | None = None) -> Json:
+def _text(
+    index: int, text: str, ending: Mapping[str, Any] = UNFINISHED, logprobs: Json | None = None
+) -> Json:
     return {"index": index, "text": text, "logprobs": logprobs, **ending}

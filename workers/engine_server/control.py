@@ -1,4 +1,4 @@
-"""What a gateway asks a worker besides text: is it up, what is it, how busy is it.
+"""The control endpoints: health, identity, load, metrics, models, tokenization, aborts and cache flushes.
 
 Shapes and names are SGLang's.
 """
@@ -17,25 +17,25 @@ from workers.engine_server.requests import AbortBody, DetokenizeBody, TokenizeBo
 from workers.engine_server.worker import WORKER, EngineWorker
 
 
-def _json(value: object, status: int = 200) -> web.Response:
+def _json_response(value: object, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
 
 
 async def health(request: web.Request) -> web.Response:
-    """GET /health and /ready: 200 when a request that comes now would be served, else 503."""
+    """Answer GET /health and /ready: 200 when a request that comes now would be served, else 503."""
     worker = request.app[WORKER]
     if worker.ready:
-        return _json({"status": "ok"})
-    if worker.live.draining:
+        return _json_response({"status": "ok"})
+    if worker.live_requests.draining:
         raise ApiError(503, "The worker is shutting down.", code="shutting_down")
     raise ApiError(503, "The engine has failed and answers no more.", code="engine_failed")
 
 
 async def server_info(request: web.Request) -> web.Response:
-    """GET /server_info: what this process is."""
+    """Answer GET /server_info: the model, the limits and the identity of this process."""
     worker = request.app[WORKER]
     info = worker.engine.info
-    return _json(
+    return _json_response(
         {
             "model_path": str(worker.options.model),
             "served_model_name": worker.options.model_name,
@@ -46,8 +46,8 @@ async def server_info(request: web.Request) -> web.Response:
             "dtype": info.dtype,
             "device": info.device,
             "kv_cache_dtype": info.kv_dtype,
-            "disaggregation_mode": worker.half.mode,
-            "disaggregation_bootstrap_port": worker.half.port,
+            "disaggregation_mode": worker.disaggregation.mode,
+            "disaggregation_bootstrap_port": worker.disaggregation.port,
             "version": _version(),
             "instance_id": worker.instance,
             "kv_events": _kv_events(worker),
@@ -57,40 +57,40 @@ async def server_info(request: web.Request) -> web.Response:
 
 
 async def loads(request: web.Request) -> web.Response:
-    """GET /v1/loads: one entry per data-parallel rank, and this engine has one."""
+    """Answer GET /v1/loads: one entry per data-parallel rank, of which this engine has one."""
     worker = request.app[WORKER]
     now = datetime.now(UTC).isoformat()
-    return _json({"timestamp": now, "version": _version(), "loads": [_loads_of_rank(worker, now)]})
+    return _json_response({"timestamp": now, "version": _version(), "loads": [_loads_of_rank(worker, now)]})
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """GET /metrics: for Prometheus, under vLLM's names and under SGLang's."""
+    """Answer GET /metrics for Prometheus, under vLLM's names and under SGLang's."""
     worker = request.app[WORKER]
     body = exposition(worker.engine, worker.options.model_name)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def models(request: web.Request) -> web.Response:
-    """GET /v1/models."""
-    return _json({"object": "list", "data": [_model(request.app[WORKER])]})
+    """Answer GET /v1/models: the list of the one served model."""
+    return _json_response({"object": "list", "data": [_model(request.app[WORKER])]})
 
 
 async def model(request: web.Request) -> web.Response:
-    """GET /v1/models/{model}."""
+    """Answer GET /v1/models/{model}; 404 for any other model than the served one."""
     worker, name = request.app[WORKER], request.match_info["model"]
     if name != worker.options.model_name:
         raise ApiError(404, f"The model {name!r} does not exist.", param="model", code="model_not_found")
-    return _json(_model(worker))
+    return _json_response(_model(worker))
 
 
 async def tokenize(request: web.Request) -> web.Response:
-    """POST /tokenize: the tokens that a prompt or a conversation would have."""
+    """Answer POST /tokenize: the tokens that a prompt or a conversation would have."""
     worker = request.app[WORKER]
     body = await read(request, TokenizeBody)
     if (body.prompt is None) == (body.messages is None):
         raise bad_request("Send either prompt or messages.", param="prompt")
     if body.messages is not None:
-        tokens = await worker.prompts.of_chat(
+        tokens = await worker.prompt_tokenizer.tokenize_chat(
             body.messages,
             tools=body.tools,
             variables=body.chat_template_kwargs,
@@ -99,42 +99,46 @@ async def tokenize(request: web.Request) -> web.Response:
         )
     else:
         special = body.add_special_tokens is not False
-        tokens = await worker.prompts.of_text(body.prompt or "", add_special_tokens=special, param="prompt")
-    return _json({"tokens": tokens, "count": len(tokens), "max_model_len": worker.engine.info.context_length})
+        tokens = await worker.prompt_tokenizer.tokenize_text(
+            body.prompt or "", add_special_tokens=special, param="prompt"
+        )
+    return _json_response(
+        {"tokens": tokens, "count": len(tokens), "max_model_len": worker.engine.info.context_length}
+    )
 
 
 async def detokenize(request: web.Request) -> web.Response:
-    """POST /detokenize: what tokens say; `prompt` is vLLM's name for it, `text` SGLang's."""
+    """Answer POST /detokenize: the text of tokens; vLLM names the field `prompt`, SGLang `text`."""
     worker = request.app[WORKER]
     body = await read(request, DetokenizeBody)
     vocab_size = worker.engine.limits.vocab_size
     if not all(0 <= token < vocab_size for token in body.tokens):
         raise bad_request(f"Token ids must be between 0 and {vocab_size - 1}.", param="tokens")
-    text = await worker.prompts.text_of(body.tokens, special=body.skip_special_tokens is False)
-    return _json({"prompt": text, "text": text})
+    text = await worker.prompt_tokenizer.detokenize(body.tokens, special=body.skip_special_tokens is False)
+    return _json_response({"prompt": text, "text": text})
 
 
 async def abort_request(request: web.Request) -> web.Response:
-    """POST /abort_request: end one request, or all; says how many there were."""
+    """Answer POST /abort_request: end one request or all, and return how many there were."""
     worker = request.app[WORKER]
     body = await read(request, AbortBody)
     if not body.abort_all and not body.rid:
         raise bad_request("Send a rid, or abort_all.", param="rid")
-    ids = worker.live.ids(None if body.abort_all else body.rid)
+    ids = worker.live_requests.engine_ids(None if body.abort_all else body.rid)
     for engine_id in ids:
         worker.engine.abort(engine_id)
-    return _json({"aborted": len(ids)})
+    return _json_response({"aborted": len(ids)})
 
 
 async def flush_cache(request: web.Request) -> web.Response:
-    """POST /flush_cache: forget every cached prefix; 400 while requests run or wait."""
+    """Answer POST /flush_cache: forget every cached prefix; 400 while requests run or wait."""
     if not await request.app[WORKER].engine.flush_cache():
         raise bad_request("The cache is in use: requests run or wait.", code="requests_running")
-    return _json({"success": True})
+    return _json_response({"success": True})
 
 
 def _kv_events(worker: EngineWorker) -> dict[str, Any] | None:
-    """Where they are published, in SGLang's words; None if they are not."""
+    """Return where KV events are published, in SGLang's fields; None if they are not published."""
     publisher = worker.publisher
     if publisher is None:
         return None
@@ -163,7 +167,7 @@ def _loads_of_rank(worker: EngineWorker, now: str) -> dict[str, Any]:
         "token_usage": round(loads.used_tokens / loads.pool_tokens, 4),
         "gen_throughput": round(loads.generated_per_second, 2),
         "cache_hit_rate": round(loads.cache_hit_rate, 4),
-        "disaggregation": worker.half.counts(),
+        "disaggregation": worker.disaggregation.counts(),
     }
 
 
@@ -182,5 +186,5 @@ def _version() -> str:
     try:
         return version("radixgate")
     except PackageNotFoundError:
-        # Run from a copy of the source, as on a borrowed GPU machine.
+        # The source runs without being installed.
         return "unknown"

@@ -1,4 +1,4 @@
-"""Makes a worker one half of a pair: the prefill half listens for handoffs, the decode half fetches them."""
+"""Sets up a worker for prefill/decode disaggregation: it hands over prompts, or it fetches them, or neither."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,44 +15,49 @@ from workers.engine_server.options import WorkerOptions
 
 
 class DisaggregationStatus:
-    """Which half this worker is, and what it has done as such."""
+    """The disaggregation mode of a worker, and its counts of handoffs."""
 
-    def __init__(self, mode: str, port: int | None = None, counted: Any = None) -> None:
+    def __init__(self, mode: str, port: int | None = None, counters: Any = None) -> None:
         self.mode = mode
+        """`null`, `prefill` or `decode`."""
         self.port = port
-        """Where decode workers find a prefill worker."""
-        self._counted = counted
+        """The port at which decode workers connect to a prefill worker; None on other workers."""
+        self._counters = counters
 
     def counts(self) -> dict[str, Any]:
-        """Handoffs so far."""
-        return {"mode": self.mode} | (asdict(self._counted) if self._counted else {})
+        """Return the mode and the counts of handoffs so far."""
+        return {"mode": self.mode} | (asdict(self._counters) if self._counters else {})
 
 
 @asynccontextmanager
-async def halved(
-    options: WorkerOptions, engine: Engine, running: AsyncEngine
+async def disaggregated(
+    options: WorkerOptions, engine: Engine, async_engine: AsyncEngine
 ) -> AsyncIterator[DisaggregationStatus]:
-    """The handoffs of a worker, for as long as it serves. OSError if the bootstrap port is taken."""
+    """Run the handoffs of a worker for as long as it serves.
+
+    Raises:
+        OSError: The bootstrap port is taken.
+    """
     if options.disaggregation_mode == "null" or engine.store is None:
         yield DisaggregationStatus("null")
         return
     name = fingerprint(options.model, quantization=options.quantization, dtype=engine.info.dtype)
     if options.disaggregation_mode == "decode":
         side = DecodeSide(
-            engine, running.call, fingerprint=name, backend=options.disaggregation_transfer_backend
+            engine, async_engine.call, fingerprint=name, backend=options.disaggregation_transfer_backend
         )
         engine.side = side
         try:
-            yield DisaggregationStatus("decode", counted=side.taken)
+            yield DisaggregationStatus("decode", counters=side.taken)
         finally:
             side.close()
         return
 
-    def let_go(request_id: str) -> None:
-        # Not waited for: it may be the engine's own thread that says so.
-        running.call(lambda: _let_go(engine, request_id))
+    def release(request_id: str) -> None:
+        # The result is not waited for: the caller may be the engine's own thread.
+        async_engine.call(lambda: _release_blocks(engine, request_id))
 
-    leases = Leases(let_go)
+    leases = Leases(release)
     server = PrefillServer(engine.store, leases, fingerprint=name)
     engine.side = PrefillSide(engine, leases)
     port = server.listen(options.kv_events_host, options.disaggregation_bootstrap_port)
@@ -62,6 +67,6 @@ async def halved(
         server.close()
 
 
-def _let_go(engine: Engine, request_id: str) -> list[Any]:
+def _release_blocks(engine: Engine, request_id: str) -> list[Any]:
     engine.scheduler.let_go(request_id)
     return []

@@ -1,6 +1,7 @@
-"""POST /v1/embeddings: texts or token ids to vectors, as lists or as base64 of little-endian float32.
+"""POST /v1/embeddings: turns texts or token ids into vectors, as lists or as base64 of little-endian float32.
 
-One text is computed at a time, a chunk between two steps of the engine: a client that leaves ends it after a chunk.
+The texts of a request are computed one after another, a chunk of tokens between two steps of the engine. So the
+work for a client that disconnects ends after the current chunk.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from workers.engine_server.requests import read
 from workers.engine_server.worker import WORKER, EngineWorker, request_name
 
 TEXTS_MAX = 2048
-"""As OpenAI has it."""
+"""Most texts of one request: OpenAI's limit."""
 
 
 class EngineEmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /v1/embeddings."""
+    """The body of POST /v1/embeddings."""
 
     input: str | list[Any]
     model: str | None = None
@@ -34,18 +35,18 @@ class EngineEmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    """Vectors of length one, one for each text."""
+    """Answer POST /v1/embeddings with one vector of length one for each text."""
     worker = request.app[WORKER]
     body = await read(request, EngineEmbeddingBody)
     _check(worker, body)
     prompts = await _prompts(worker, body.input)
-    with worker.live.enter(request_name(request, body.rid)):
+    with worker.live_requests.enter(request_name(request, body.rid)):
         vectors = [await _vector(worker, prompt) for prompt in prompts]
     tokens = sum(map(len, prompts))
     answer = {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": index, "embedding": _written(vector, body.encoding_format)}
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
             for index, vector in enumerate(vectors)
         ],
         "model": worker.options.model_name,
@@ -70,22 +71,22 @@ def _check(worker: EngineWorker, body: EngineEmbeddingBody) -> None:
 
 
 async def _prompts(worker: EngineWorker, given: str | list[Any]) -> list[list[int]]:
-    """Tokens of each text. Raises ApiError, RequestRefused."""
+    """Return the tokens of each text. Raises ApiError, RequestRefused."""
     if not given:
         raise bad_request("input must not be empty.", param="input")
     try:
-        prompts = await worker.prompts.of_completion(given, TEXTS_MAX)
+        prompts = await worker.prompt_tokenizer.tokenize_completion(given, TEXTS_MAX)
         for prompt in prompts:
-            _fitting(worker.engine.limits, prompt)
+            _check_fits(worker.engine.limits, prompt)
     except (ApiError, RequestRefused) as err:
-        # They speak of prompts; this client sent an input.
+        # These messages speak of prompts, but the client sent an `input`.
         code = err.code or "invalid_request"
         raise bad_request(str(err).replace("prompt", "input"), param="input", code=code) from err
     return prompts
 
 
-def _fitting(limits: Limits, prompt: list[int]) -> None:
-    """Nothing is written after it, and nothing of it is in the KV store."""
+def _check_fits(limits: Limits, prompt: list[int]) -> None:
+    """Check a text against the context length alone: it has no answer, and it takes no room in the KV cache."""
     unbound = Limits(
         context_length=limits.context_length,
         pool_tokens=limits.context_length,
@@ -95,7 +96,7 @@ def _fitting(limits: Limits, prompt: list[int]) -> None:
 
 
 async def _vector(worker: EngineWorker, prompt: list[int]) -> list[float]:
-    """Raises EngineFailed."""
+    """Return the vector of one text. Raises EngineFailed."""
     assert worker.embedder is not None
     embedding = worker.embedder.begin(prompt)
 
@@ -108,7 +109,7 @@ async def _vector(worker: EngineWorker, prompt: list[int]) -> list[float]:
     return embedding.vector
 
 
-def _written(vector: list[float], encoding: str | None) -> list[float] | str:
+def _encoded(vector: list[float], encoding: str | None) -> list[float] | str:
     if encoding != "base64":
         return vector
     numbers = array("f", vector)

@@ -1,10 +1,10 @@
-"""Everything that a client of the worker can be told, in OpenAI's shape.
+"""The errors that a client of the worker can receive, in OpenAI's shape.
 
     {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 
 | what happened            | status | code                               |
 |--------------------------|--------|------------------------------------|
-| bad input                | 400    | invalid_request, or what it is     |
+| bad input                | 400    | invalid_request, or a narrower one |
 | too long for the context | 400    | context_length_exceeded            |
 | unknown model            | 404    | model_not_found                    |
 | unknown URL, method      | 404/405| not_found, method_not_allowed      |
@@ -32,7 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ApiError(Exception):
-    """An answer that is an error; the message is safe for clients."""
+    """A request that ends in an HTTP error; the message is safe for clients."""
 
     def __init__(self, status: int, message: str, *, code: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -41,14 +41,14 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """OpenAI's error object, with all four keys."""
+        """Return OpenAI's error object, with all four keys."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return orjson.dumps({"error": error})
 
     def response(self) -> web.Response:
-        """The whole answer."""
-        # A queue moves within a second; an SDK that is told nothing may wait much longer.
+        """Return the whole HTTP response."""
+        # A queue moves within a second; without this header an SDK may wait much longer.
         headers = {"Retry-After": "1"} if self.status == 503 else None
         return web.Response(
             status=self.status, body=self.body(), content_type="application/json", headers=headers
@@ -56,12 +56,12 @@ class ApiError(Exception):
 
 
 def bad_request(message: str, *, param: str | None = None, code: str = "invalid_request") -> ApiError:
-    """The client's own fault; `param` names the field."""
+    """Return a 400 error; `param` names the field that caused it."""
     return ApiError(400, message, code=code, param=param)
 
 
 def translate(error: Exception) -> ApiError:
-    """What a client is told about an exception; the cause of a bug stays in the log."""
+    """Return the error that a client receives for an exception; the cause of a bug stays in the log."""
     match error:
         case ApiError():
             return error
@@ -89,14 +89,14 @@ def _translate_http(error: web.HTTPException) -> ApiError:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure before the first byte becomes an error object, never a traceback."""
+    """Turn every failure before the first byte into an error object, never a traceback."""
     try:
         return await handler(request)
     except ConnectionResetError:
-        # The client left while something was written to it: this goes nowhere. Raised, it would fill the log.
+        # The client disconnected during a write: this response goes nowhere. Raised, the error would fill the log.
         return web.Response()
     except web.HTTPNotFound:
-        said = f"This worker has nothing at {request.method} {request.path[:200]}."
-        return ApiError(404, said, code="not_found").response()
-    except Exception as err:  # noqa: BLE001 - the one border where everything is translated
+        message = f"This worker has nothing at {request.method} {request.path[:200]}."
+        return ApiError(404, message, code="not_found").response()
+    except Exception as err:  # noqa: BLE001 - the one place where every exception is translated
         return translate(err).response()

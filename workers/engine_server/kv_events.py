@@ -1,7 +1,7 @@
-"""Publishes the engine's KV events on ZMQ, as SGLang does, and replays the last of them to who asks.
+"""Publishes the engine's KV events on ZMQ, as SGLang does, and replays the latest of them on request.
 
 PUB      topic | sequence, 8 bytes big-endian | msgpack [seconds, [event, ...], rank]
-ROUTER   asked: empty | sequence from which      answers: empty | topic | sequence | payload, ..., an empty payload
+ROUTER   request: empty | first sequence         answers: empty | topic | sequence | payload, ..., an empty payload
 """
 
 import logging
@@ -19,55 +19,71 @@ from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent
 
 _log = logging.getLogger(__name__)
 
-END = b"\xff" * 8
+END_OF_REPLAY = b"\xff" * 8
+"""The sequence number of the last message of a replay."""
 
 
 class KvEventPublisher:
-    """`publish` from the event loop; `replay` as a task. Addresses as bound: `endpoint`, `replay_endpoint`."""
+    """A ZMQ publisher of KV events, and a server that replays the batches it keeps.
+
+    `publish` is called from the event loop; `replay` runs as a task.
+    """
 
     def __init__(self, host: str, port: int, page_size: int, batches_kept_max: int, topic: str = "") -> None:
-        """`port`: 0 takes free ones; else the next one is the replay's. Raises OSError."""
+        """Bind both sockets.
+
+        Args:
+            host: The address to bind.
+            port: Where events are published; replays use the next port. 0 takes two free ports.
+            page_size: Tokens of a KV block.
+            batches_kept_max: Batches that can be replayed.
+            topic: The first frame of each message.
+
+        Raises:
+            OSError: A port is taken or the address is unknown.
+        """
         self.topic = topic
         self._page_size = page_size
         self._context = zmq.asyncio.Context()
-        self._out: zmq.Socket[bytes] = zmq.Socket(self._context, zmq.PUB)
-        self._asked = self._context.socket(zmq.ROUTER)
+        self._publisher: zmq.Socket[bytes] = zmq.Socket(self._context, zmq.PUB)
+        self._replayer = self._context.socket(zmq.ROUTER)
         try:
-            for kind, at in ((self._out, port), (self._asked, port + 1 if port else 0)):
-                kind.setsockopt(zmq.LINGER, 0)
-                kind.setsockopt(zmq.SNDHWM, 100_000)
-                kind.bind(f"tcp://{host}:{at or '*'}")
+            for socket, number in ((self._publisher, port), (self._replayer, port + 1 if port else 0)):
+                socket.setsockopt(zmq.LINGER, 0)
+                socket.setsockopt(zmq.SNDHWM, 100_000)
+                socket.bind(f"tcp://{host}:{number or '*'}")
         except zmq.ZMQError as err:
             self.close()
             raise OSError(
                 err.errno, f"KV events cannot be published on {host}:{port}: {err.strerror}"
             ) from err
-        self.port, self.replay_port = (_port(socket) for socket in (self._out, self._asked))
+        self.port, self.replay_port = (_port(socket) for socket in (self._publisher, self._replayer))
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=batches_kept_max)
         self._sequence = 0
 
     def publish(self, events: Sequence[KVEvent]) -> None:
-        """One batch. Whoever is too slow misses it, and asks for it."""
-        payload = msgspec.msgpack.encode([time.time(), list(_on_the_wire(events, self._page_size)), 0])
+        """Send one batch; a subscriber that is too slow misses the batch and has to request a replay."""
+        payload = msgspec.msgpack.encode([time.time(), list(_encoded_events(events, self._page_size)), 0])
         self._kept.append((self._sequence, payload))
         frames = [self.topic.encode(), self._sequence.to_bytes(8, "big"), payload]
         self._sequence += 1
-        self._out.send_multipart(frames, zmq.NOBLOCK)
+        self._publisher.send_multipart(frames, zmq.NOBLOCK)
 
     async def replay(self) -> None:
-        """Answers who asks, for as long as it is not cancelled."""
+        """Answer requests for replays until the task is cancelled."""
         while True:
-            who, *frames = await self._asked.recv_multipart()
+            client, *frames = await self._replayer.recv_multipart()
             start = int.from_bytes(frames[-1][:8], "big")
             _log.debug("replaying KV events from %d", start)
             for sequence, payload in [kept for kept in self._kept if kept[0] >= start]:
                 number = sequence.to_bytes(8, "big")
-                await self._asked.send_multipart([who, b"", self.topic.encode(), number, payload])
-            await self._asked.send_multipart([who, b"", b"", END, b""])
+                await self._replayer.send_multipart([client, b"", self.topic.encode(), number, payload])
+            await self._replayer.send_multipart([client, b"", b"", END_OF_REPLAY, b""])
 
     def close(self) -> None:
-        self._out.close()
-        self._asked.close()
+        """Close both sockets."""
+        self._publisher.close()
+        self._replayer.close()
         self._context.term()
 
 
@@ -75,8 +91,8 @@ def _port(socket: Any) -> int:
     return int(socket.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1])
 
 
-def _on_the_wire(events: Sequence[KVEvent], page_size: int) -> Iterator[dict[str, Any]]:
-    """Blocks that follow each other go out as one event."""
+def _encoded_events(events: Sequence[KVEvent], page_size: int) -> Iterator[dict[str, Any]]:
+    """Yield events as they are sent; neighbouring blocks of one sequence become one event."""
     for kind, group in groupby(events, key=type):
         if kind is BlockStored:
             yield from _stored([event for event in group if isinstance(event, BlockStored)], page_size)

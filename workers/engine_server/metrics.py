@@ -59,13 +59,29 @@ class EngineCollector(Collector):
         for name, text, value in (
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", counts.queried_tokens),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", counts.hit_tokens),
-            ("num_preemptions", "Preemptions: requests that lost their KV blocks to others.", counts.preemptions),
+            (
+                "num_preemptions",
+                "Preemptions: requests that lost their KV blocks to others.",
+                counts.preemptions,
+            ),
             ("prompt_tokens", "Prompt tokens of all requests.", sum(each.prompt_tokens for each in figures)),
-            ("prompt_tokens_cached", "Prompt tokens that were read from the prefix cache.", counts.hit_tokens),
-            ("generation_tokens", "Tokens generated for all requests.", sum(each.generated_tokens for each in figures)),
+            (
+                "prompt_tokens_cached",
+                "Prompt tokens that were read from the prefix cache.",
+                counts.hit_tokens,
+            ),
+            (
+                "generation_tokens",
+                "Tokens generated for all requests.",
+                sum(each.generated_tokens for each in figures),
+            ),
             ("spec_decode_num_drafts", "Speculative drafts that were verified.", drafts.num_drafts),
             ("spec_decode_num_draft_tokens", "Tokens in speculative drafts.", drafts.num_draft_tokens),
-            ("spec_decode_num_accepted_tokens", "Draft tokens that were accepted.", drafts.num_accepted_tokens),
+            (
+                "spec_decode_num_accepted_tokens",
+                "Draft tokens that were accepted.",
+                drafts.num_accepted_tokens,
+            ),
         ):
             yield counter(f"vllm:{name}", text, [(labels, value)])
         positions = [
@@ -73,7 +89,9 @@ class EngineCollector(Collector):
             for position, count in enumerate([*drafts.num_accepted_tokens_per_pos])
         ]
         yield counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens, by position in the draft.", positions
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Accepted draft tokens, by position in the draft.",
+            positions,
         )
 
     def _vllm_requests(self) -> Iterator[Metric]:
@@ -85,18 +103,42 @@ class EngineCollector(Collector):
         ]
         yield counter("vllm:request_success", "Requests that have ended, by finish reason.", finished)
         for name, text, values in (
-            ("time_to_first_token_seconds", "Seconds from a request's arrival to its first token.", streamed.ttft.merged_with(whole.ttft)),
+            (
+                "time_to_first_token_seconds",
+                "Seconds from a request's arrival to its first token.",
+                streamed.ttft.merged_with(whole.ttft),
+            ),
             ("inter_token_latency_seconds", "Seconds between two outputs of a request.", counts.itl),
             (
                 "request_time_per_output_token_seconds",
                 "Seconds per output token after the first: (last - first token) / (output tokens - 1).",
                 streamed.tpot.merged_with(whole.tpot),
             ),
-            ("e2e_request_latency_seconds", "Seconds from a request's arrival to its end.", streamed.e2e.merged_with(whole.e2e)),
-            ("request_queue_time_seconds", "Seconds from a request's arrival to its first step.", counts.queue),
-            ("request_prefill_time_seconds", "Seconds from a request's first step to its first token.", counts.prefill),
-            ("request_decode_time_seconds", "Seconds from a request's first to its last token.", counts.decode),
-            ("request_inference_time_seconds", "Seconds from a request's first step to its last token.", counts.inference),
+            (
+                "e2e_request_latency_seconds",
+                "Seconds from a request's arrival to its end.",
+                streamed.e2e.merged_with(whole.e2e),
+            ),
+            (
+                "request_queue_time_seconds",
+                "Seconds from a request's arrival to its first step.",
+                counts.queue,
+            ),
+            (
+                "request_prefill_time_seconds",
+                "Seconds from a request's first step to its first token.",
+                counts.prefill,
+            ),
+            (
+                "request_decode_time_seconds",
+                "Seconds from a request's first to its last token.",
+                counts.decode,
+            ),
+            (
+                "request_inference_time_seconds",
+                "Seconds from a request's first step to its last token.",
+                counts.inference,
+            ),
             ("request_prompt_tokens", "Prompt tokens of one request.", counts.prompt_lengths),
             ("request_generation_tokens", "Generated tokens of one request.", counts.output_lengths),
             ("request_num_preemptions", "Preemptions of one request.", counts.preemptions_each),
@@ -111,11 +153,19 @@ class EngineCollector(Collector):
             ("num_running_reqs", "Requests in the running batch.", loads.running),
             ("num_queue_reqs", "Requests in the waiting queue.", loads.waiting),
             ("gen_throughput", "Tokens generated per second.", loads.generated_per_second),
-            ("cache_hit_rate", "Share of prompt tokens that were read from the prefix cache.", loads.cache_hit_rate),
+            (
+                "cache_hit_rate",
+                "Share of prompt tokens that were read from the prefix cache.",
+                loads.cache_hit_rate,
+            ),
             ("token_usage", "KV cache in use; 1 is all of it.", loads.used_tokens / loads.pool_tokens),
             ("num_used_tokens", "Tokens of KV cache in use.", loads.used_tokens),
             ("kv_used_tokens", "Tokens of KV cache in use.", loads.used_tokens),
-            ("kv_evictable_tokens", "Tokens of KV cache that no request uses and that can be evicted.", loads.idle_tokens),
+            (
+                "kv_evictable_tokens",
+                "Tokens of KV cache that no request uses and that can be evicted.",
+                loads.idle_tokens,
+            ),
             (
                 "kv_available_tokens",
                 "Tokens of KV cache that are free.",
@@ -148,7 +198,11 @@ class EngineCollector(Collector):
             (labels | {"mode": "decode"}, counts.decode_tokens),
         ]
         yield counter("sglang:realtime_tokens", "Tokens processed, by kind of work.", modes)
-        yield histogram("sglang:queue_time_seconds", "Seconds from a request's arrival to its first step.", [(labels, counts.queue)])
+        yield histogram(
+            "sglang:queue_time_seconds",
+            "Seconds from a request's arrival to its first step.",
+            [(labels, counts.queue)],
+        )
 
     def _sglang_requests(self) -> Iterator[Metric]:
         counts, labels = self._engine.metrics, self._request
@@ -177,14 +231,20 @@ class EngineCollector(Collector):
         cached: Series = [(labels | {"cache_source": "device"}, counts.hit_tokens)]
         yield counter("sglang:cached_tokens", "Prompt tokens that were read from the prefix cache.", cached)
         aborted = sum(count for reason, count in [*counts.finished.items()] if reason.early)
-        yield counter("sglang:num_aborted_requests", "Requests that ended before their answer was complete.", [(labels, aborted)])
+        yield counter(
+            "sglang:num_aborted_requests",
+            "Requests that ended before their answer was complete.",
+            [(labels, aborted)],
+        )
         yield counter(
             "sglang:spec_verify_calls",
             "Speculative drafts that were verified.",
             [(labels, counts.speculation.num_drafts)],
         )
         yield histogram(
-            "sglang:inter_token_latency_seconds", "Seconds between two outputs of a request.", [(labels, counts.itl)]
+            "sglang:inter_token_latency_seconds",
+            "Seconds between two outputs of a request.",
+            [(labels, counts.itl)],
         )
         for name, text, values in (
             (
@@ -219,7 +279,11 @@ class EngineCollector(Collector):
             ("computed_tokens", "Token positions computed by the model.", [(labels, work.computed)]),
             ("wasted_tokens", "Computed token positions whose result was not used.", wasted),
             ("good_requests", "Requests that met all latency objectives.", [(labels, counts.good_requests)]),
-            ("good_tokens", "Tokens of the requests that met all latency objectives.", [(labels, counts.good_tokens)]),
+            (
+                "good_tokens",
+                "Tokens of the requests that met all latency objectives.",
+                [(labels, counts.good_tokens)],
+            ),
             ("steps", "Engine steps computed.", [(labels, counts.steps)]),
             ("step_seconds", "Seconds spent in engine steps.", [(labels, counts.step_seconds)]),
             ("grammars_compiled", "Grammars compiled, refused ones included.", [(labels, grammars.compiled)]),

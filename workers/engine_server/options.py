@@ -1,4 +1,4 @@
-"""What a worker process is started with."""
+"""The options of a worker process."""
 
 import math
 from dataclasses import dataclass
@@ -23,59 +23,71 @@ from workers.engine_server.tools.formats import FORMATS
 DisaggregationMode = Literal["null", "prefill", "decode"]
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
+"""Largest request body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """One model, one engine, one address. `None` means "choose for me"."""
+    """The options of one worker process: its model, its engine and its address. `None` lets the worker choose."""
 
     model: Path
-    """A checkpoint directory."""
+    """The checkpoint directory."""
     host: str = "127.0.0.1"
     port: int = 30000
-    """0 takes any free port; the line that says "ready" names it."""
+    """The port to listen on; 0 takes any free port, which the line "radixgate worker ready" names."""
     unix_socket: Path | None = None
-    """Listen here instead of on host and port."""
+    """The Unix socket to listen on instead of host and port."""
     served_model_name: str | None = None
-    """The name that clients use; by default the directory's."""
+    """The model name that clients use; by default the directory's name."""
     page_size: int = 16
     """Tokens per KV block."""
     kv_tokens: int | None = None
+    """Tokens that the KV cache holds."""
     max_running_requests: int = 32
+    """Sequences computed in one batch."""
     waiting_max: int = 256
+    """Requests that may wait in the queue."""
     chunk_tokens: int = 512
+    """The token budget of one step."""
     batching: Batching = "continuous"
+    """When requests join a batch: at every step, or only when the previous batch has ended."""
     chunked_prefill: bool = True
+    """Whether long prompts are computed in pieces that fit a step."""
     prefix_caching: bool = True
+    """Whether KV blocks of earlier prompts are reused."""
     kv_layout: KvLayout = "paged"
     priority_first: PriorityFirst = "lower"
     """Whether a request with a lower or with a higher `priority` goes first."""
     ageing_seconds: float = 60.0
+    """How long a request waits until it overtakes new requests of the next better priority."""
     context_length: int | None = None
+    """Most tokens of a prompt and its answer together."""
     dtype: Dtype = "auto"
     kv_cache_dtype: KvDtype = "auto"
     quantization: Quantization = "none"
     device: Device = "auto"
     threads: int | None = None
+    """CPU threads that torch uses."""
     seed: int | None = None
+    """The seed of the random numbers for sampling."""
     speculative_method: Method | None = None
-    """Who guesses tokens ahead; None: nobody. The others are settings of SpecConfig."""
+    """How draft tokens are guessed; None turns speculative decoding off. SpecConfig explains the next four."""
     speculative_num_tokens: int = 4
     speculative_draft_model: Path | None = None
     speculative_exit_layer: int | None = None
     speculative_disable_by_batch_size: int = 32
     kv_events_port: int | None = 0
-    """Publish KV events on this port and replay them on the next; 0 takes free ones, None publishes nothing."""
+    """The port that publishes KV events; the next one replays them. 0 takes free ports, None publishes nothing."""
     kv_events_buffer_steps: int = 10_000
-    """Batches of KV events that are kept for replay, each of one step: about 4 bytes for each token computed."""
+    """Batches of KV events kept for replay, one batch per step: about 4 bytes for each token computed."""
     tool_call_parser: str = "auto"
-    """How the model writes tool calls, by the names of vLLM and SGLang; "auto" reads it off the chat template."""
+    """How the model writes tool calls, by vLLM's and SGLang's names; "auto" detects it from the chat template."""
     disaggregation_mode: DisaggregationMode = "null"
-    """`prefill` computes prompts for a worker that is in mode `decode`; `null` does both."""
+    """`prefill` computes prompts for workers in mode `decode`; a worker in mode `null` does both itself."""
     disaggregation_transfer_backend: Backend = "tcp"
-    """How a decode worker has blocks sent: `shm` through shared memory, if both are on one machine."""
+    """How KV blocks travel to a decode worker: over `tcp`, or by `shm` (shared memory) on one machine."""
     disaggregation_bootstrap_port: int = 8998
-    """Where a prefill worker waits for decode workers; 0 takes a free port."""
+    """The port at which a prefill worker waits for decode workers; 0 takes a free port."""
     drain_seconds: float = 30.0
     """How long running requests may go on after SIGTERM."""
 
@@ -114,7 +126,7 @@ class WorkerOptions:
 
     @property
     def kv_events_host(self) -> str:
-        """Where KV events are published: beside HTTP."""
+        """The address that publishes KV events: the one that serves HTTP."""
         return "127.0.0.1" if self.unix_socket else self.host
 
     @property
@@ -123,7 +135,7 @@ class WorkerOptions:
         return self.served_model_name or self.model.absolute().name
 
     def engine_config(self) -> EngineConfig:
-        """The engine's part; ConfigInvalid when it cannot work."""
+        """Return the engine's part of the options. Raises ConfigInvalid when they cannot work."""
         return EngineConfig(
             model=self.model,
             block_size=self.page_size,

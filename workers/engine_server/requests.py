@@ -1,6 +1,7 @@
-"""Bodies of requests, typed. Unknown fields are ignored; known ones that would change the answer are refused.
+"""The typed bodies of requests, and how they are read.
 
-`null` means absent, as OpenAI's clients send it.
+Unknown fields are ignored. Known fields that would change the answer and are not implemented are refused. `null`
+means absent, as OpenAI's clients send it.
 """
 
 import re
@@ -18,27 +19,29 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 
 
 class EngineStreamOptions(msgspec.Struct, frozen=True):
-    """`include_usage` asks for a last chunk with the usage."""
+    """OpenAI's `stream_options`."""
 
     include_usage: bool | None = None
+    """Whether the stream ends with a chunk that has the usage."""
 
 
 class JsonSchema(msgspec.Struct, frozen=True):
-    """OpenAI's wrapping of a schema."""
+    """OpenAI's wrapper of a JSON schema."""
 
     schema: dict[str, Any] | None = None
     name: str | None = None
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """`type`: text, json_object, or json_schema."""
+    """OpenAI's `response_format`."""
 
     type: str
+    """`text`, `json_object` or `json_schema`."""
     json_schema: JsonSchema | None = None
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """vLLM's way to ask for a grammar: one of them."""
+    """vLLM's `structured_outputs`: exactly one field asks for a grammar."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -49,7 +52,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What chat and text completions have in common."""
+    """The fields that chat and text completions have in common."""
 
     model: str | None = None
     stream: bool | None = None
@@ -91,7 +94,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineChatBody(GenerationBody, frozen=True, kw_only=True):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
@@ -108,7 +111,7 @@ class EngineChatBody(GenerationBody, frozen=True, kw_only=True):
 
 
 class EngineCompletionBody(GenerationBody, frozen=True, kw_only=True):
-    """POST /v1/completions."""
+    """The body of POST /v1/completions."""
 
     prompt: str | list[Any]
     logprobs: int | None = None
@@ -116,7 +119,7 @@ class EngineCompletionBody(GenerationBody, frozen=True, kw_only=True):
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /tokenize: one of `prompt` and `messages`."""
+    """The body of POST /tokenize: either `prompt` or `messages`."""
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
@@ -128,21 +131,21 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /detokenize."""
+    """The body of POST /detokenize."""
 
     tokens: list[int]
     skip_special_tokens: bool | None = None
 
 
 class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /abort_request: one request by its `rid`, or all."""
+    """The body of POST /abort_request: one request by its `rid`, or all."""
 
     rid: str | None = None
     abort_all: bool | None = None
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = None) -> Body:
-    """The typed body, or the value of one `field` of it; a 400 that names the field otherwise."""
+    """Return the typed body, or the typed value of one `field` of it; raise a 400 that names the invalid field."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as err:
@@ -152,14 +155,14 @@ def decode(body: bytes | msgspec.Raw, kind: type[Body], *, field: str | None = N
         # Inside an object with free keys msgspec says "[...]", which names nothing.
         param = path[1].split("[...]")[0] if path and path[1] else (missing[1] if missing else None)
         raise bad_request(f"The request body is invalid: {message}.", param=field or param or None) from err
-    # A text that is no UTF-8 is found only when it is read, and is not msgspec's own error.
+    # A text that is not valid UTF-8 is found only when it is decoded, and raises no error of msgspec's.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise bad_request(
             f"The request body is not valid JSON: {err}.", param=field, code="invalid_json"
         ) from err
 
 
-# What changes the answer and is not implemented: the field, and when its value asks for nothing.
+# Fields that would change the answer and are not implemented, each with a test whether its value changes nothing.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
     "suffix": lambda value: value == "",
     "functions": lambda value: value == [],
@@ -178,7 +181,7 @@ _REFUSED: dict[str, Callable[[Any], bool]] = {
     "structural_tag": lambda value: value == "",
     "lora_path": lambda value: value == "",
 }
-_REFUSED_IN_TEXT: dict[str, Callable[[Any], bool]] = {
+_REFUSED_IN_TEXT_COMPLETIONS: dict[str, Callable[[Any], bool]] = {
     "tools": lambda value: value == [],
     "continue_final_message": lambda value: value is False,
     "add_generation_prompt": lambda value: value is True,
@@ -188,23 +191,25 @@ _REFUSED_IN_TEXT: dict[str, Callable[[Any], bool]] = {
 
 
 async def read(request: web.Request, kind: type[Body]) -> Body:
-    """The body of a request, typed."""
+    """Return the typed body of a request."""
     return decode(await request.read(), kind)
 
 
 async def read_generation(request: web.Request, kind: type[Body]) -> Body:
-    """The same, for a request whose unsupported fields must not pass unnoticed."""
+    """Return the typed body of a request for a completion; raise a 400 for fields that are not supported."""
     raw = await request.read()
     body = decode(raw, kind)
-    _refuse_unsupported(raw, _REFUSED | _REFUSED_IN_TEXT if kind is EngineCompletionBody else _REFUSED)
+    _refuse_unsupported(
+        raw, _REFUSED | _REFUSED_IN_TEXT_COMPLETIONS if kind is EngineCompletionBody else _REFUSED
+    )
     return body
 
 
 def _refuse_unsupported(body: bytes, refused: Mapping[str, Callable[[Any], bool]]) -> None:
     fields = decode(body, dict[str, msgspec.Raw])
-    for name, asks_nothing in refused.items():
+    for name, changes_nothing in refused.items():
         value: Any = decode(fields[name], object, field=name) if name in fields else None
-        if value is not None and not asks_nothing(value):
+        if value is not None and not changes_nothing(value):
             raise bad_request(
                 f"{name} is not supported by this worker.", param=name, code="unsupported_parameter"
             )

@@ -1,7 +1,7 @@
-"""What the engine says goes to the client: as one JSON, or as frames while it comes.
+"""Sends the engine's outputs to the client: as one JSON object, or as server-sent events while they are generated.
 
-Nothing is sent before the first output: until then a failure still is an HTTP status, and the time to the first
-byte is the time to the first token. After it a failure is an error frame, and no [DONE].
+No byte is sent before the first output. Until then a failure is still an HTTP status, and the time to the first
+byte is the time to the first token. A later failure is an error event, and the stream has no [DONE].
 """
 
 import asyncio
@@ -25,10 +25,11 @@ _STREAM_HEADERS = {
 }
 
 Outputs = AsyncGenerator[tuple[int, Output], None]
+"""Engine outputs, each with the index of its choice."""
 
 
-async def as_they_come(choices: Sequence[OutputStream]) -> Outputs:
-    """The outputs of all choices, each with the index of its own."""
+async def merged_outputs(choices: Sequence[OutputStream]) -> Outputs:
+    """Yield the outputs of all choices as they are generated, each with the index of its choice."""
     if len(choices) == 1:
         async for output in choices[0]:
             yield 0, output
@@ -52,67 +53,67 @@ async def send_whole(
     request: web.Request,
     outputs: Outputs,
     choices: Sequence[ChoiceState],
-    answer: CompletionFormatter,
-    head: CompletionMetadata,
+    formatter: CompletionFormatter,
+    metadata: CompletionMetadata,
 ) -> web.StreamResponse:
-    """One JSON, once all choices have ended."""
-    wholes = [CompletedChoice(choice=choice) for choice in choices]
+    """Return one JSON response, once all choices have ended."""
+    completed = [CompletedChoice(state=choice) for choice in choices]
     async for index, output in outputs:
-        wholes[index].said.append(choices[index].hear(output))
-    lasts = _lasts(choices)
-    _refuse_if_late(*lasts)
-    body = orjson.dumps(answer.whole(wholes, lasts))
-    return web.Response(body=body, content_type="application/json", headers={"x-request-id": head.rid})
+        completed[index].deltas.append(choices[index].add(output))
+    lasts = _last_outputs(choices)
+    _raise_if_deadline_passed(*lasts)
+    body = orjson.dumps(formatter.whole(completed, lasts))
+    return web.Response(body=body, content_type="application/json", headers={"x-request-id": metadata.rid})
 
 
 async def send_stream(
     request: web.Request,
     outputs: Outputs,
     choices: Sequence[ChoiceState],
-    answer: CompletionFormatter,
-    head: CompletionMetadata,
+    formatter: CompletionFormatter,
+    metadata: CompletionMetadata,
 ) -> web.StreamResponse:
-    """Frames while it comes."""
+    """Send server-sent events while the choices are generated."""
     first = await anext(outputs)
-    _refuse_if_late(first[1])
-    response = web.StreamResponse(headers={**_STREAM_HEADERS, "x-request-id": head.rid})
+    _raise_if_deadline_passed(first[1])
+    response = web.StreamResponse(headers={**_STREAM_HEADERS, "x-request-id": metadata.rid})
     await response.prepare(request)
     try:
-        await _send_pieces(response, _with_first(first, outputs), choices, answer)
-        if head.include_usage:
-            await response.write(_frame(answer.counts(_lasts(choices))))
+        await _send_chunks(response, _with_first(first, outputs), choices, formatter)
+        if metadata.include_usage:
+            await response.write(_event(formatter.usage_chunk(_last_outputs(choices))))
         await response.write(_DONE)
     except ConnectionResetError:
         raise
-    except Exception as err:  # noqa: BLE001 - the status is sent already: a frame is the only way to tell
+    except Exception as err:  # noqa: BLE001 - the status is sent already: an event is the only way to tell
         await response.write(b"data: " + translate(err).body() + b"\n\n")
     await response.write_eof()
     return response
 
 
-def _refuse_if_late(*outputs: Output) -> None:
-    """Nothing was said yet, so that the deadline passed still is an error and no answer."""
+def _raise_if_deadline_passed(*outputs: Output) -> None:
+    """Raise a 503 where every choice passed its deadline; no byte is sent yet, so the status can still say so."""
     if all(output.finish is FinishReason.DEADLINE for output in outputs):
         raise ApiError(
             503, "The request waited past its deadline; nothing was computed.", code="deadline_exceeded"
         )
 
 
-async def _send_pieces(
+async def _send_chunks(
     response: web.StreamResponse,
     outputs: Outputs,
     choices: Sequence[ChoiceState],
-    answer: CompletionFormatter,
+    formatter: CompletionFormatter,
 ) -> None:
     async for index, output in outputs:
         choice = choices[index]
-        if choice.last is None and (begin := answer.first(index)):
-            await response.write(_frame(begin))
-        if said := choice.hear(output):
-            for chunk in answer.pieces(index, said):
-                await response.write(_frame(chunk))
+        if choice.last is None and (first := formatter.first_chunk(index)):
+            await response.write(_event(first))
+        if delta := choice.add(output):
+            for chunk in formatter.delta_chunks(index, delta):
+                await response.write(_event(chunk))
         if output.finish:
-            await response.write(_frame(answer.last(index, choice)))
+            await response.write(_event(formatter.last_chunk(index, choice)))
 
 
 async def _with_first(first: tuple[int, Output], outputs: Outputs) -> Outputs:
@@ -121,10 +122,10 @@ async def _with_first(first: tuple[int, Output], outputs: Outputs) -> Outputs:
         yield output
 
 
-def _lasts(choices: Sequence[ChoiceState]) -> list[Output]:
-    """The last output of each choice, once all have ended."""
+def _last_outputs(choices: Sequence[ChoiceState]) -> list[Output]:
+    """Return the last output of each choice, once all have ended."""
     return [choice.last for choice in choices if choice.last is not None]
 
 
-def _frame(chunk: Json) -> bytes:
+def _event(chunk: Json) -> bytes:
     return b"data: " + orjson.dumps(chunk) + b"\n\n"

@@ -1,17 +1,21 @@
-"""From a request's fields to the engine's sampling settings; ApiError or RequestRefused name the field."""
+"""Turns a request's fields into the engine's sampling parameters."""
 
 from workers.engine.errors import RequestRefused
 from workers.engine.sampling.sampling_params import TOP_LOGPROBS_MAX, SamplingParams
 from workers.engine_server.errors import bad_request
 from workers.engine_server.requests import EngineChatBody, EngineCompletionBody
 
-# Each is looked at for every token of its request, by the one thread that computes for all.
+# The one thread that computes for all requests compares each stop string after every token of its request.
 STOPS_MAX = 32
 STOP_CHARS_MAX = 256
 
 
 def sampling_params(body: EngineChatBody | EngineCompletionBody, max_tokens: int) -> SamplingParams:
-    """What is absent has its default, as in OpenAI's API."""
+    """Return the sampling parameters of a request, with OpenAI's defaults for absent fields.
+
+    Raises:
+        ApiError, RequestRefused: A field is invalid; the error names it.
+    """
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if len(stop) > STOPS_MAX or any(len(text) > STOP_CHARS_MAX for text in stop):
         raise bad_request(
@@ -21,13 +25,13 @@ def sampling_params(body: EngineChatBody | EngineCompletionBody, max_tokens: int
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=body.min_tokens or 0,
-        temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
+        temperature=_value_or(body.temperature, 1.0),
+        top_p=_value_or(body.top_p, 1.0),
         top_k=body.top_k or 0,
-        min_p=_or(body.min_p, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        min_p=_value_or(body.min_p, 0.0),
+        repetition_penalty=_value_or(body.repetition_penalty, 1.0),
+        presence_penalty=_value_or(body.presence_penalty, 0.0),
+        frequency_penalty=_value_or(body.frequency_penalty, 0.0),
         logit_bias=body.logit_bias or {},
         logprobs=logprobs,
         seed=body.seed,
@@ -48,5 +52,5 @@ def _top_logprobs(body: EngineChatBody) -> int | None:
     return top if body.logprobs else None
 
 
-def _or(value: float | None, default: float) -> float:
+def _value_or(value: float | None, default: float) -> float:
     return default if value is None else value

@@ -1,9 +1,9 @@
-"""From options to a worker that answers, and back.
+"""Starts a worker from its options, and stops it.
 
     bind -> load -> listen -> ... -> stop listening -> end handlers -> stop the engine
 
-The address is bound before the model is loaded: a taken port shows at once and not after a minute. Nobody is
-accepted before the model is there.
+The address is bound before the model is loaded, so that a taken port shows at once and not after a minute.
+Connections are accepted only once the model is loaded.
 """
 
 import asyncio
@@ -21,27 +21,27 @@ from workers.chat_template import ChatTemplate, TemplateFailed
 from workers.engine.async_engine import AsyncEngine
 from workers.engine.engine import Engine
 from workers.engine_server.app import build_app
-from workers.engine_server.disaggregation import DisaggregationStatus, halved
+from workers.engine_server.disaggregation import DisaggregationStatus, disaggregated
 from workers.engine_server.kv_events import KvEventPublisher
 from workers.engine_server.options import WorkerOptions
 from workers.engine_server.prompt_tokenizer import PromptTokenizer
-from workers.engine_server.tools.formats import FORMATS, CallFormat, detected
+from workers.engine_server.tools.formats import FORMATS, CallFormat, detect_format
 from workers.engine_server.worker import EngineWorker
 
 _log = logging.getLogger("radixgate.worker")
 
 _BACKLOG = 1024
-_LAST_SECONDS = 1.0
-"""What handlers get to notice that they are cancelled."""
+_SHUTDOWN_SECONDS = 1.0
+"""The time that handlers have to end after they are cancelled."""
 
 
 class WorkerCannotListen(Exception):
-    """The address is taken, forbidden or unknown; one line says which."""
+    """Raised when the worker's address is taken, forbidden or unknown; the one-line message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWorker:
-    """A worker that answers at `url`."""
+    """A worker that accepts requests at `url`."""
 
     worker: EngineWorker
     url: str
@@ -49,7 +49,11 @@ class ServingWorker:
 
 @asynccontextmanager
 async def serve(options: WorkerOptions) -> AsyncIterator[ServingWorker]:
-    """Load and listen; on leaving, stop both. WorkerCannotListen, CheckpointInvalid or ConfigInvalid before it stands."""
+    """Run a worker: load the model and listen, and on leaving stop both.
+
+    Raises:
+        WorkerCannotListen, CheckpointInvalid, ConfigInvalid: The worker could not start.
+    """
     config = options.engine_config()
     listener = None if options.unix_socket else _bind(options.host, options.port)
     try:
@@ -60,23 +64,23 @@ async def serve(options: WorkerOptions) -> AsyncIterator[ServingWorker]:
             listener.close()
         raise
     async with (
-        AsyncEngine(engine) as running,
-        _published(options, running) as publisher,
-        _halved(options, engine, running) as half,
+        AsyncEngine(engine) as async_engine,
+        _publisher(options, async_engine) as publisher,
+        _disaggregated(options, engine, async_engine) as disaggregation,
     ):
         worker = EngineWorker(
             options=options,
-            engine=running,
-            prompts=PromptTokenizer(running.tokenizer, template),
+            engine=async_engine,
+            prompt_tokenizer=PromptTokenizer(async_engine.tokenizer, template),
             publisher=publisher,
             embedder=engine.embedder,
-            half=half,
+            disaggregation=disaggregation,
             call_format=_call_format(options, template),
             created=int(time.time()),
         )
-        # Without handler_cancellation a handler, and its sequence, would run on after their client has left.
+        # Without handler_cancellation a handler and its sequences would run on after the client disconnected.
         runner = web.AppRunner(
-            build_app(worker), handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_SECONDS
+            build_app(worker), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
         )
         await runner.setup()
         try:
@@ -89,22 +93,22 @@ async def serve(options: WorkerOptions) -> AsyncIterator[ServingWorker]:
 
 
 @asynccontextmanager
-async def _halved(
-    options: WorkerOptions, engine: Engine, running: AsyncEngine
+async def _disaggregated(
+    options: WorkerOptions, engine: Engine, async_engine: AsyncEngine
 ) -> AsyncIterator[DisaggregationStatus]:
-    """WorkerCannotListen if the bootstrap port is taken."""
+    """Run the worker's handoffs. Raises WorkerCannotListen if the bootstrap port is taken."""
     async with AsyncExitStack() as stack:
         try:
-            half = await stack.enter_async_context(halved(options, engine, running))
+            status = await stack.enter_async_context(disaggregated(options, engine, async_engine))
         except OSError as err:
             where = f"{options.kv_events_host}:{options.disaggregation_bootstrap_port}"
             raise WorkerCannotListen(f"cannot listen on {where} for handoffs: {err.strerror or err}") from err
-        yield half
+        yield status
 
 
 @asynccontextmanager
-async def _published(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterator[KvEventPublisher | None]:
-    """The engine's KV events on their way out. WorkerCannotListen if the port is taken."""
+async def _publisher(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterator[KvEventPublisher | None]:
+    """Publish the engine's KV events. Raises WorkerCannotListen if the port is taken."""
     if options.kv_events_port is None:
         yield None
         return
@@ -130,11 +134,11 @@ async def _published(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterat
 def _call_format(options: WorkerOptions, template: ChatTemplate | None) -> CallFormat | None:
     if options.tool_call_parser != "auto":
         return FORMATS[options.tool_call_parser]
-    return detected(template.text_with_tools) if template else None
+    return detect_format(template.text_with_tools) if template else None
 
 
 def _template(model: Path) -> ChatTemplate | None:
-    """None for a base model; chat requests are then refused one by one."""
+    """Return the chat template, or None for a base model; chat requests to it are refused one by one."""
     try:
         return ChatTemplate.from_directory(model)
     except TemplateFailed as err:

@@ -1,4 +1,4 @@
-"""The grammar that a request asks its answer to keep to: one value, whichever of the engines' fields it came in.
+"""The grammar that constrains a request's answer: one value, whichever of the engines' fields it came in.
 
 OpenAI    response_format: json_schema | json_object
 SGLang    json_schema, regex, ebnf
@@ -16,57 +16,65 @@ from workers.engine_server.requests import GenerationBody, ResponseFormat, Struc
 _ANY_OBJECT = {"type": "object"}
 
 RequestedGrammar = tuple[str, Grammar]
-"""The field, and what it asks for."""
+"""The name of the request's field, and the grammar that it asks for."""
 
 
-def grammar_of(body: GenerationBody) -> RequestedGrammar | None:
-    """What the request asks for, and in which field; ApiError when it asks twice or in an unknown way."""
-    asked = [*_of_openai(body.response_format), *_of_vllm(body.structured_outputs), *_of_fields(body)]
-    if len(asked) > 1:
-        raise bad_request(f"{asked[0][0]} and {asked[1][0]} exclude each other.", param=asked[1][0])
-    return asked[0] if asked else None
+def requested_grammar(body: GenerationBody) -> RequestedGrammar | None:
+    """Return the grammar that a request asks for, and in which field; None where it asks for none.
+
+    Raises:
+        ApiError: Two fields ask for a grammar, or one does so in an unknown way.
+    """
+    found = [
+        *_from_response_format(body.response_format),
+        *_from_structured_outputs(body.structured_outputs),
+        *_from_single_fields(body),
+    ]
+    if len(found) > 1:
+        raise bad_request(f"{found[0][0]} and {found[1][0]} exclude each other.", param=found[1][0])
+    return found[0] if found else None
 
 
-def _of_openai(form: ResponseFormat | None) -> Iterator[RequestedGrammar]:
-    if form is None or form.type == "text":
+def _from_response_format(response_format: ResponseFormat | None) -> Iterator[RequestedGrammar]:
+    if response_format is None or response_format.type == "text":
         return
-    if form.type == "json_object":
+    if response_format.type == "json_object":
         yield "response_format", _schema(_ANY_OBJECT)
-    elif form.type != "json_schema":
+    elif response_format.type != "json_schema":
         raise bad_request(
             'response_format.type is "text", "json_object" or "json_schema".', param="response_format.type"
         )
-    elif form.json_schema is None or form.json_schema.schema is None:
+    elif response_format.json_schema is None or response_format.json_schema.schema is None:
         raise bad_request(
             "response_format.json_schema.schema is missing.", param="response_format.json_schema"
         )
     else:
-        yield "response_format", _schema(form.json_schema.schema)
+        yield "response_format", _schema(response_format.json_schema.schema)
 
 
-def _of_vllm(asked: StructuredOutputs | None) -> Iterator[RequestedGrammar]:
-    if asked is None:
+def _from_structured_outputs(outputs: StructuredOutputs | None) -> Iterator[RequestedGrammar]:
+    if outputs is None:
         return
-    if asked.structural_tag is not None:
+    if outputs.structural_tag is not None:
         raise bad_request(
             "structured_outputs.structural_tag is not supported by this worker.",
             param="structured_outputs.structural_tag",
             code="unsupported_parameter",
         )
     found = {
-        "json": asked.json,
-        "regex": asked.regex,
-        "choice": asked.choice,
-        "grammar": asked.grammar,
-        "json_object": _ANY_OBJECT if asked.json_object else None,
+        "json": outputs.json,
+        "regex": outputs.regex,
+        "choice": outputs.choice,
+        "grammar": outputs.grammar,
+        "json_object": _ANY_OBJECT if outputs.json_object else None,
     }
     for name, value in found.items():
         if value is not None:
             field = f"structured_outputs.{name}"
-            yield field, _of_name(field, name, value)
+            yield field, _grammar(field, name, value)
 
 
-def _of_fields(body: GenerationBody) -> Iterator[RequestedGrammar]:
+def _from_single_fields(body: GenerationBody) -> Iterator[RequestedGrammar]:
     fields: Mapping[str, tuple[str, Any]] = {
         "json_schema": ("json", body.json_schema),
         "regex": ("regex", body.regex),
@@ -77,12 +85,12 @@ def _of_fields(body: GenerationBody) -> Iterator[RequestedGrammar]:
         "guided_grammar": ("grammar", body.guided_grammar),
     }
     for field, (name, value) in fields.items():
-        # SGLang's clients send an empty text for nothing.
+        # SGLang's clients send an empty text where they want no grammar.
         if value is not None and value != "":
-            yield field, _of_name(field, name, value)
+            yield field, _grammar(field, name, value)
 
 
-def _of_name(field: str, name: str, value: Any) -> Grammar:
+def _grammar(field: str, name: str, value: Any) -> Grammar:
     if name == "regex":
         return Grammar(kind=GrammarKind.REGEX, text=value)
     if name == "grammar":

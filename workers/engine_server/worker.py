@@ -1,4 +1,4 @@
-"""What the handlers share: the engine, the prompts, the identity of this process, and who is being served."""
+"""What all HTTP handlers share: the engine, the tokenizer, the process's identity, and the requests in progress."""
 
 import asyncio
 import re
@@ -22,75 +22,77 @@ _RID = re.compile(r"[\x21-\x7e]{1,256}")
 
 
 class LiveRequests:
-    """Requests being answered, by what clients call them.
+    """The requests in progress, by the names that clients give them.
 
-    A client may send a name twice, for example when it retries before we noticed that it left. So the engine knows
-    each by a number of our own, and a name stands for all of its numbers.
+    A client may send a name twice, for example when it retries before the worker noticed the lost connection. So
+    the engine knows each request by a number of the worker's own, and a name stands for all of its numbers.
     """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._count = 0
-        self._nobody = asyncio.Event()
-        self._nobody.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.draining = False
+        """Whether new requests are refused because the worker shuts down."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     @contextmanager
     def enter(self, rid: str) -> Iterator[str]:
-        """Yields the engine's id of a request; refused while the worker shuts down."""
+        """Yield the engine's id of a request, which is in progress inside this context; refuse while draining."""
         if self.draining:
             raise ApiError(503, "The worker is shutting down.", code="shutting_down")
         self._count += 1
         engine_id = str(self._count)
         self._names[engine_id] = rid
-        self._nobody.clear()
+        self._idle.clear()
         try:
             yield engine_id
         finally:
             del self._names[engine_id]
             if not self._names:
-                self._nobody.set()
+                self._idle.set()
 
-    def ids(self, rid: str | None) -> list[str]:
-        """The engine's ids of the requests named `rid`; of all when it is None."""
+    def engine_ids(self, rid: str | None) -> list[str]:
+        """Return the engine's ids of the requests named `rid`, or of all requests when it is None."""
         return [engine_id for engine_id, name in self._names.items() if rid is None or name == rid]
 
     async def drain(self, seconds: float) -> None:
-        """Let nobody in any more, and wait until everybody has left, but no longer than this."""
+        """Refuse new requests, and wait at most `seconds` until those in progress have ended."""
         self.draining = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._nobody.wait(), seconds)
+            await asyncio.wait_for(self._idle.wait(), seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWorker:
-    """One served model."""
+    """A running worker: one served model, its engine and its state."""
 
     options: WorkerOptions
     engine: AsyncEngine
-    prompts: PromptTokenizer
-    live: LiveRequests = field(default_factory=LiveRequests)
+    prompt_tokenizer: PromptTokenizer
+    live_requests: LiveRequests = field(default_factory=LiveRequests)
     instance_id: str = field(default_factory=lambda: secrets.token_hex(16))
-    """New with every start."""
+    """A random name of this process, new with every start."""
     publisher: KvEventPublisher | None = None
+    """None where KV events are not published."""
     call_format: CallFormat | None = None
     """How the model writes tool calls; None if that is not known."""
     embedder: Embedder | None = None
-    half: DisaggregationStatus = field(default_factory=lambda: DisaggregationStatus("null"))
+    disaggregation: DisaggregationStatus = field(default_factory=lambda: DisaggregationStatus("null"))
     created: int
     """Unix seconds of the start."""
 
     @property
     def instance(self) -> str:
-        """New with every start and every flush: who sees another one knows that the cache was emptied."""
+        """A name of the cache's content: it changes with every start and every flush, as both empty the cache."""
         return f"{self.instance_id}.{self.engine.cache_flushes}"
 
     @property
     def ready(self) -> bool:
-        """Will a request that comes now be served?"""
+        """Whether a request that comes now would be served."""
         return self.engine.failure is None and not self.live.draining
 
 
@@ -98,10 +100,10 @@ WORKER: web.AppKey[EngineWorker] = web.AppKey("worker", EngineWorker)
 
 
 def request_name(request: web.Request, rid: str | None) -> str:
-    """What this request is called: the body's `rid`, else the header's, else something new.
+    """Return the request's name: the body's `rid`, else the x-request-id header, else a random name.
 
-    It goes back in a header and in the answer's id. An odd rid is refused; an odd header, which some proxy may have
-    written, is not worth a refusal.
+    The name goes back in a header and in the completion's id. A malformed rid is refused. A malformed header, which
+    a proxy may have written, is ignored.
     """
     if rid is not None:
         if not _RID.fullmatch(rid):

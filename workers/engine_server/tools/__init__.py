@@ -1,2 +1,5 @@
-"""ToolDefinition calls in OpenAI's shape: `formats` are how models write them, `call_reader` and `call_parser` read that
-while it comes, `plan` is what one request wants."""
+"""Tool calls in OpenAI's shape.
+
+`formats` describes how models write tool calls, `call_reader` and `call_parser` find the calls in an answer while
+it is generated, and `plan` is what one request asks of tools.
+"""

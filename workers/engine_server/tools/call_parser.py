@@ -1,10 +1,10 @@
-"""Cuts an answer into text and tool calls while it comes.
+"""Splits an answer into text and tool calls while it is generated.
 
     text      Let me look.  <tool_call> {"name": "f", "arguments": {"a": 1}} </tool_call>
     pieces    "Let me look."             f, begun      {"a"  : 1}
 
-What only may become a marker is held until that is sure. What looked like a call and is none comes out as text,
-whole; but a call that has begun is never taken back. Space around calls is nobody's text.
+Text that may become a marker is held back until that is certain. Text that looked like a call and is none comes out
+as text, complete; but a call that has begun is never taken back. Whitespace around calls is dropped.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from workers.engine_server.tools.formats import CallFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDelta:
-    """A part of call number `index`. The first one has `id` and `name`, the others only arguments."""
+    """A part of call number `index`: the first has `id` and `name`, the others have only arguments."""
 
     index: int
     id: str | None = None
@@ -25,25 +25,35 @@ class CallDelta:
 
 
 ParsedPiece = str | CallDelta
+"""Text, or a part of a tool call."""
 
 
 class CallParser:
-    """One answer. `calls` counts those that have begun."""
+    """The parser of one answer."""
 
-    def __init__(self, form: CallFormat, names: Collection[str], *, only_first: bool = False) -> None:
+    def __init__(self, call_format: CallFormat, names: Collection[str], *, only_first: bool = False) -> None:
+        """Start an answer.
+
+        Args:
+            call_format: How the model writes calls.
+            names: The functions that may be called; a call of any other name is text.
+            only_first: Whether everything after the first call is dropped.
+        """
         self.calls = 0
-        self._form = form
+        """Calls that have begun."""
+        self._format = call_format
         self._names = names
         self._only_first = only_first
-        self._mode = "start" if form.at_start else "text"
+        self._mode = "start" if call_format.at_start else "text"
         self._text = ""
         self._raw = ""
-        """Everything since the marker or the last call: it is text, should no call come of it."""
+        """Everything since the marker or the last call: it is text if no call follows."""
         self._space = ""
+        """Whitespace held back until text follows it."""
         self._reader = CallReader(names)
 
     def push(self, text: str) -> list[ParsedPiece]:
-        """What is certain now."""
+        """Take the next text of the answer, and return the pieces that are certain now."""
         self._text += text
         pieces: list[ParsedPiece] = []
         while getattr(self, f"_in_{self._mode}")(pieces):
@@ -51,24 +61,24 @@ class CallParser:
         return pieces
 
     def end(self) -> list[ParsedPiece]:
-        """What was held; the answer is over."""
+        """End the answer, and return the text that was held back."""
         pieces: list[ParsedPiece] = []
         inside = self._reader.begun or (self._mode == "between" and self.calls > 0)
         if self._mode != "silence" and not inside:
-            self._say(pieces, self._raw + self._text)
+            self._emit(pieces, self._raw + self._text)
         if self._space and not self.calls:
             pieces.append(self._space)
         self._raw = self._text = self._space = ""
         return pieces
 
-    # What to do in each mode; true when there may be more to do at once.
+    # One method per mode; each returns whether the rest of the text can be looked at again at once.
 
     def _in_start(self, pieces: list[ParsedPiece]) -> bool:
-        """The answer is a call from its beginning, or it has none."""
+        """Decide at the answer's beginning: it starts with a call, or it has none."""
         text = self._text.lstrip()
-        if any(begin.startswith(text) and begin != text for begin in self._form.begin):
+        if any(begin.startswith(text) and begin != text for begin in self._format.begin):
             return False
-        begin = next((begin for begin in self._form.begin if text.startswith(begin)), None)
+        begin = next((begin for begin in self._format.begin if text.startswith(begin)), None)
         if begin is None and not text.startswith("{"):
             self._mode = "plain"
         else:
@@ -77,28 +87,28 @@ class CallParser:
         return True
 
     def _in_plain(self, pieces: list[ParsedPiece]) -> bool:
-        self._say(pieces, self._text)
+        self._emit(pieces, self._text)
         self._text = ""
         return False
 
     def _in_text(self, pieces: list[ParsedPiece]) -> bool:
-        found = [(at, begin) for begin in self._form.begin if (at := self._text.find(begin)) >= 0]
+        found = [(at, begin) for begin in self._format.begin if (at := self._text.find(begin)) >= 0]
         if found:
             at, begin = min(found)
-            self._say(pieces, self._text[:at])
+            self._emit(pieces, self._text[:at])
             self._text = self._text[at:]
             self._enter(len(begin))
             return True
-        hold = max(_overlap(self._text, begin) for begin in self._form.begin)
-        self._say(pieces, self._text[: len(self._text) - hold])
+        hold = max(_overlap(self._text, begin) for begin in self._format.begin)
+        self._emit(pieces, self._text[: len(self._text) - hold])
         self._text = self._text[len(self._text) - hold :]
         return False
 
     def _in_between(self, pieces: list[ParsedPiece]) -> bool:
-        """Behind a marker, and behind a call."""
-        rest = self._text.lstrip(self._form.separators + " \t\r\n")
+        """Look for the next call behind a marker or behind a call."""
+        rest = self._text.lstrip(self._format.separators + " \t\r\n")
         self._move_to_raw(len(self._text) - len(rest))
-        end = self._form.end
+        end = self._format.end
         if not rest or (end and end != rest and end.startswith(rest)):
             return False
         if end and rest.startswith(end):
@@ -120,7 +130,7 @@ class CallParser:
             reader.begun, arguments = True, "{}"
         if reader.begun and not begun:
             self._space = ""
-            pieces.append(CallDelta(index=self.calls, id=self._form.new_id(), name=reader.name))
+            pieces.append(CallDelta(index=self.calls, id=self._format.new_id(), name=reader.name))
             self.calls += 1
         if arguments:
             pieces.append(CallDelta(index=self.calls - 1, arguments=arguments))
@@ -142,20 +152,20 @@ class CallParser:
         self._text = self._text[length:]
 
     def _give_up(self, pieces: list[ParsedPiece]) -> None:
-        self._say(pieces, self._raw)
-        self._raw, self._mode = "", "plain" if self._form.at_start else "text"
+        self._emit(pieces, self._raw)
+        self._raw, self._mode = "", "plain" if self._format.at_start else "text"
         self._reader = CallReader(self._names)
 
-    def _say(self, pieces: list[ParsedPiece], text: str) -> None:
+    def _emit(self, pieces: list[ParsedPiece], text: str) -> None:
         text = self._space + text
-        said = text.rstrip()
-        self._space = text[len(said) :]
-        if said:
-            pieces.append(said)
+        stripped = text.rstrip()
+        self._space = text[len(stripped) :]
+        if stripped:
+            pieces.append(stripped)
 
 
 def _overlap(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that begins `marker` without completing it."""
+    """Return the length of the longest end of `text` that begins `marker` without completing it."""
     for length in range(min(len(text), len(marker) - 1), 0, -1):
         if text.endswith(marker[:length]):
             return length

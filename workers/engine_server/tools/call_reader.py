@@ -1,10 +1,10 @@
-"""Reads one tool call from text that comes in pieces of any size.
+"""Reads one tool call from text that arrives in pieces of any size.
 
     {"name": "get_weather", "arguments": {"city": "Oslo"}}
-             ~~~~~~~~~~~~~                ~~~~~~~~~~~~~~~~ handed on as it comes, once the name is known
+             ~~~~~~~~~~~~~                ~~~~~~~~~~~~~~~~ passed on as it arrives, once the name is known
 
-Other keys are skipped. It checks as much as it needs to know where things end; what stands inside the arguments is
-the model's affair, unless a grammar held it.
+Other keys are skipped. The reader checks only what it needs to find where values end. It does not check what stands
+inside the arguments: only a grammar ensures that they are valid.
 """
 
 import json
@@ -15,7 +15,7 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 class _Value:
-    """Finds the end of one JSON value."""
+    """A scanner that finds the end of one JSON value."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -25,7 +25,7 @@ class _Value:
         self._escaped = False
 
     def push(self, character: str) -> bool:
-        """Does the character belong to the value?"""
+        """Take the next character, and return whether it belongs to the value."""
         if not self._quoted and not self._depth and self.text and character in ",}]" + _SPACE:
             # Numbers, true, false and null end where something else begins.
             self.complete = True
@@ -52,31 +52,35 @@ class _Value:
 
 
 class CallReader:
-    """One call. It is `begun` when its name is known and the arguments have begun; nothing is handed on before."""
+    """The reader of one call."""
 
     def __init__(self, names: Collection[str]) -> None:
-        """A call of any other name than these `failed`."""
+        """Start a call; `names` are the functions that may be called."""
         self.name: str | None = None
         self.begun = False
+        """Whether the name is known and the arguments have begun; nothing is passed on before."""
         self.done = False
+        """Whether the call is complete."""
         self.failed = False
+        """Whether the text is no call, or calls an unknown function."""
         self._names = names
         self._expects = "{"
         self._key = ""
         self._value = _Value()
         self._held = ""
+        """Arguments that arrived before the name."""
 
     def push(self, text: str) -> tuple[str, str]:
-        """The arguments that can be handed on, and the text behind the call once it is `done` or has `failed`."""
-        handed = ""
+        """Return the arguments that can be passed on, and the text behind a call that is done or has failed."""
+        passed_on = ""
         for place, character in enumerate(text):
             if self.done or self.failed:
-                return handed, text[place:]
+                return passed_on, text[place:]
             self._step(character)
             if self._held and self.name is not None and not self.failed:
                 self.begun = True
-                handed, self._held = handed + self._held, ""
-        return handed, ""
+                passed_on, self._held = passed_on + self._held, ""
+        return passed_on, ""
 
     def _step(self, character: str) -> None:
         if self._expects in ("key", "value"):
@@ -105,13 +109,13 @@ class CallReader:
             self._expects = {"{": "key", ",": "key", ":": "value"}[character]
 
     def _take(self, character: str) -> None:
-        """One character of the arguments."""
+        """Take one character of the arguments."""
         if self._value.text == character and character != "{":
             self.failed = True
         self._held += character
 
     def _take_whole(self, text: str) -> None:
-        """A key or a value has ended."""
+        """Take a key or a value that has ended."""
         if self._expects == "key":
             self._expects = ":"
             self._key = _string(text) or ""

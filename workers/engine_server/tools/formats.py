@@ -1,10 +1,10 @@
-"""How models write tool calls, by the names that vLLM and SGLang give to it.
+r"""The formats in which models write tool calls, by the names that vLLM and SGLang give them.
 
-    hermes       <tool_call>\\n{"name": "f", "arguments": {...}}\\n</tool_call>     Hermes, Qwen 2.5 and 3
+    hermes       <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>     Hermes, Qwen 2.5 and 3
     llama3_json  {"name": "f", "parameters": {...}}; {...}                        Llama 3.1 and later
     mistral      [TOOL_CALLS][{"name": "f", "arguments": {...}}, {...}]           Mistral, up to tokenizer v7
 
-Which one it is can be read from the chat template, which writes the calls of earlier turns in the same way.
+The format is detected from the chat template, which writes the calls of earlier turns in the same way.
 """
 
 import json
@@ -17,46 +17,59 @@ from typing import Any
 from workers.engine.grammar.grammar import JSON_WHITESPACE
 
 CALLS_MAX = 32
-"""Of one answer, where a grammar holds it."""
+"""Most calls of one answer that a grammar constrains."""
 
 _LETTERS = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFormat:
-    """`first call join call last` is an answer of two calls."""
+    """How one family of models writes tool calls.
+
+    An answer of two calls is the text `first`, a call, `join`, a call, `last`.
+    """
 
     name: str
     first: str
+    """The text before the first call."""
     join: str
+    """The text between two calls."""
     last: str
+    """The text after the last call."""
     arguments: str
-    """The key of the arguments."""
+    """The JSON key of a call's arguments."""
     begin: tuple[str, ...]
-    """What begins calls in an answer."""
+    """The markers that begin calls in an answer."""
     end: str = ""
+    """The marker that ends calls."""
     separators: str = ""
+    """Characters that may stand between calls."""
     at_start: bool = False
-    """Calls stand at the answer's beginning, also without a marker, or nowhere."""
+    """Whether calls stand only at the answer's beginning, where they need no marker."""
     id_length: int = 24
+    """Characters of a call's id."""
 
     def new_id(self) -> str:
-        """A new call's id."""
+        """Return a random id for a new call."""
         if self.id_length < 10:
-            # Mistral's templates refuse an id of any other form in a later turn.
+            # Mistral's templates accept only letters and digits when a later turn repeats the id.
             return "".join(secrets.choice(_LETTERS) for _ in range(self.id_length))
         return f"call_{secrets.token_hex(self.id_length // 2)}"
 
     def grammar(
         self, functions: Mapping[str, Mapping[str, Any]], special: Mapping[str, int], *, several: bool
     ) -> str:
-        """A Lark grammar for at least one call of these functions (name to the schema of its parameters).
+        """Return a Lark grammar for at least one call of these functions.
 
-        `special`: tokens by which a marker must be written, as llguidance does not take their text for them.
+        Args:
+            functions: The schema of the parameters by function name.
+            special: The special token of each marker that is one. The grammar writes such a marker by its token's
+                number, because llguidance does not accept its text.
+            several: Whether more than one call is allowed.
         """
         lark = [f"call_{number}" for number in range(len(functions))]
-        more = f" ({_written(self.join, special)} call){{0,{CALLS_MAX - 1}}}" if several else ""
-        around = (_written(self.first, special), "call" + more, _written(self.last, special))
+        further = f" ({_written(self.join, special)} call){{0,{CALLS_MAX - 1}}}" if several else ""
+        around = (_written(self.first, special), "call" + further, _written(self.last, special))
         rules = ["start: " + " ".join(part for part in around if part), "call: " + " | ".join(lark)]
         for rule, (name, schema) in zip(lark, functions.items(), strict=True):
             begin = json.dumps(f'{{"name": {json.dumps(name)}, "{self.arguments}": ')
@@ -104,26 +117,29 @@ FORMATS: Mapping[str, CallFormat] = {
     "llama3": LLAMA3,
     "mistral": MISTRAL,
 }
-"""By the names of vLLM's and SGLang's parsers."""
+"""The formats by the names of vLLM's and SGLang's parsers."""
 
-# Formats of other models, which have something in common with the ones above.
-_OTHERS = ("<function=", "[ARGS]", "<|tool_call|>", "<arg_key>", "<｜tool")
+# Markers in templates of unsupported formats that resemble the ones above.
+_UNSUPPORTED_MARKERS = ("<function=", "[ARGS]", "<|tool_call|>", "<arg_key>", "<｜tool")
 
 
-def detected(template: str) -> CallFormat | None:
-    """The format of a chat template's text; Hermes where it knows no tools, None where it knows another format."""
-    if any(mark in template for mark in _OTHERS):
+def detect_format(template: str) -> CallFormat | None:
+    """Return the format that a chat template writes.
+
+    A template without tools gets the Hermes format. None stands for a format that is not supported.
+    """
+    if any(mark in template for mark in _UNSUPPORTED_MARKERS):
         return None
-    for mark, form in (("<tool_call>", HERMES), ("[TOOL_CALLS]", MISTRAL), ("<|python_tag|>", LLAMA3)):
+    for mark, call_format in (("<tool_call>", HERMES), ("[TOOL_CALLS]", MISTRAL), ("<|python_tag|>", LLAMA3)):
         if mark in template:
-            return form
+            return call_format
     if '"parameters": ' in template:
         return LLAMA3
     return None if "tools" in template else HERMES
 
 
 def _written(text: str, special: Mapping[str, int]) -> str:
-    """A text in Lark, its special tokens by their numbers."""
+    """Return a text in Lark, with its special tokens written by number."""
     parts: Sequence[str] = [text]
     for marker, token in special.items():
         parts = [piece for part in parts for piece in _split(part, marker, f"<[{token}]>")]

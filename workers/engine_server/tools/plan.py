@@ -1,8 +1,8 @@
-"""What one request wants of tools: which may be called, whether one must be, and how the answer is read.
+r"""What one request asks of tools: which may be called, whether one must be called, and how the answer is read.
 
-tool_choice    none       text only; the tools still stand in the prompt, as in vLLM
+tool_choice    none       text only; the prompt still lists the tools, as in vLLM
                auto       text, calls or both; the model decides
-               required   calls only     \\  held by a grammar, so that names exist
+               required   calls only     \  a grammar ensures that names exist
                a name     that one only  /  and arguments fit their schema
 """
 
@@ -20,50 +20,57 @@ from workers.engine_server.tools.call_parser import CallParser
 from workers.engine_server.tools.formats import CallFormat
 
 TOOLS_MAX = 128
+"""Most tools of one request."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True):
-    """A function that the model may call; `parameters` is a JSON schema."""
+    """A function that the model may call."""
 
     name: str
     parameters: dict[str, Any] | None = None
+    """The JSON schema of the arguments."""
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """One entry of `tools`."""
+    """One entry of a request's `tools`."""
 
     function: FunctionDefinition
     type: str = "function"
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _FunctionName(msgspec.Struct, frozen=True):
     name: str
 
 
 class NamedToolChoice(msgspec.Struct, frozen=True):
     """A `tool_choice` that names a function."""
 
-    function: _Named
+    function: _FunctionName
     type: str = "function"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """How the answers of a request are held and read; `form` None where they are text and nothing else."""
+    """How tool calls are constrained and read in the answers of one request."""
 
-    form: CallFormat | None = None
+    call_format: CallFormat | None = None
+    """How the model writes calls; None where the answers are only text."""
     names: frozenset[str] = frozenset()
+    """The functions that may be called."""
     several: bool = True
+    """Whether an answer may have more than one call."""
     grammar: Grammar | None = None
+    """Forces the answer to be calls; None where the model decides."""
     shown_ids: frozenset[int] = frozenset()
+    """Special tokens that the parser needs to see in the text."""
 
     def parser(self) -> CallParser | None:
-        """A new one, for one answer."""
-        if self.form is None:
+        """Return a new parser for one answer, or None where the answers are only text."""
+        if self.call_format is None:
             return None
-        return CallParser(self.form, self.names, only_first=not self.several)
+        return CallParser(self.call_format, self.names, only_first=not self.several)
 
 
 TEXT_ONLY = ToolPlan()
@@ -74,30 +81,41 @@ def tool_plan(
     choice: str | dict[str, Any] | None,
     parallel: bool | None,
     *,
-    form: CallFormat | None,
+    call_format: CallFormat | None,
     pieces: TokenBytes,
 ) -> ToolPlan:
-    """The plan of a request; ApiError names the field. `form`: the model's, None if it is not known."""
+    """Return the plan of a request.
+
+    Args:
+        tools: The request's `tools`.
+        choice: The request's `tool_choice`.
+        parallel: The request's `parallel_tool_calls`.
+        call_format: How the model writes tool calls; None if that is not known.
+        pieces: The texts of the model's tokens.
+
+    Raises:
+        ApiError: A field is invalid; the error names it.
+    """
     functions = _functions(tools or [])
     wanted, only = _wanted(choice, functions)
     if not functions or wanted == "none":
         return TEXT_ONLY
-    if form is None:
+    if call_format is None:
         raise bad_request(
             "How this model writes tool calls is not known; start the worker with --tool-call-parser.",
             param="tools",
             code="unsupported_parameter",
         )
     several = parallel is not False
-    # Special tokens are no text: they are shown for the parser, and written by number in a grammar.
-    special = {marker: token for marker in form.begin for token in pieces.special_ids([marker])}
+    # Special tokens are not part of the text: the parser has to be shown them, and a grammar writes them by number.
+    special = {marker: token for marker in call_format.begin for token in pieces.special_ids([marker])}
     grammar = None
     if wanted != "auto":
         callable_now = {name: schema for name, schema in functions.items() if only in (None, name)}
-        text = form.grammar(callable_now, special, several=several and only is None)
+        text = call_format.grammar(callable_now, special, several=several and only is None)
         grammar = Grammar(kind=GrammarKind.LARK, text=text)
     return ToolPlan(
-        form=form,
+        call_format=call_format,
         names=frozenset(functions),
         several=several,
         grammar=grammar,
@@ -106,7 +124,7 @@ def tool_plan(
 
 
 def _functions(tools: list[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Names and schemas."""
+    """Return the schema of the parameters by function name."""
     if len(tools) > TOOLS_MAX:
         raise bad_request(f"A request has at most {TOOLS_MAX} tools.", param="tools")
     found: dict[str, Mapping[str, Any]] = {}
@@ -124,13 +142,13 @@ def _functions(tools: list[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
                 f"{where}.function.name has 1 to 64 letters, digits, dots, dashes and underscores.",
                 param=f"{where}.function.name",
             )
-        # The arguments of a call are an object, also where the schema does not say so.
+        # The arguments of a call are always an object, even where the schema does not say so.
         found[name] = {"type": "object", **(tool.function.parameters or _NO_PARAMETERS)}
     return found
 
 
 def _wanted(choice: str | dict[str, Any] | None, functions: Mapping[str, Any]) -> tuple[str, str | None]:
-    """One of "none", "auto" and "required", and the name of a function if it must be that one."""
+    """Return "none", "auto" or "required", and the name of the function that must be called, if one is named."""
     if choice is None or choice == "auto":
         return "auto", None
     if choice == "none":

@@ -116,7 +116,7 @@ async def test_a_worker_that_serves_is_healthy_and_ready(client: Client, path: s
 async def test_a_worker_that_shuts_down_is_neither_and_takes_nobody_in(client: Client) -> None:
     running = asyncio.create_task(client.post(TEXT, {**LONG, "max_tokens": 300}))
     await client.until(num_running_reqs=1)
-    drain = asyncio.create_task(client.worker.live.drain(10))
+    drain = asyncio.create_task(client.worker.live_requests.drain(10))
     await asyncio.sleep(0)
     for path in ("/health", "/ready"):
         status, body = await client.get(path)
@@ -131,7 +131,7 @@ async def test_a_worker_that_shuts_down_is_neither_and_takes_nobody_in(client: C
 async def test_draining_ends_at_its_bound(client: Client) -> None:
     running = asyncio.create_task(client.post(TEXT, LONG))
     await client.until(num_running_reqs=1)
-    await asyncio.wait_for(client.worker.live.drain(0.05), 20)
+    await asyncio.wait_for(client.worker.live_requests.drain(0.05), 20)
     assert not running.done()
     await leave([running])
 
@@ -143,7 +143,7 @@ async def test_a_client_that_leaves_while_running_frees_its_blocks(client: Clien
     await asyncio.sleep(0.05)
     await leave([task])
     await client.until_idle()
-    assert len(client.worker.live) == 0
+    assert len(client.worker.live_requests) == 0
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
@@ -207,7 +207,7 @@ async def test_a_client_that_leaves_ends_all_its_choices(client: Client, stream:
     await client.until_idle()
     # The engine knows before the handlers have left.
     async with asyncio.timeout(5):
-        while len(client.worker.live):
+        while len(client.worker.live_requests):
             await asyncio.sleep(0.005)
 
 

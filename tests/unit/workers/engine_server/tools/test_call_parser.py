@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.engine_server.tools.call_parser import CallDelta, CallParser
-from workers.engine_server.tools.formats import FORMATS, HERMES, LLAMA3, MISTRAL, CallFormat, detected
+from workers.engine_server.tools.formats import FORMATS, HERMES, LLAMA3, MISTRAL, CallFormat, detect_format
 
 NAMES = frozenset({"f", "get_weather", "sear.ch-1"})
 FORMS = (HERMES, LLAMA3, MISTRAL)
@@ -165,7 +165,7 @@ def test_ids_are_new_each_time_and_fit_the_templates() -> None:
     ],
 )
 def test_a_template_shows_how_its_model_writes_calls(template: str, form: CallFormat | None) -> None:
-    assert detected(template) is form
+    assert detect_format(template) is form
 
 
 def test_every_format_is_known_by_its_own_name() -> None:
