@@ -1,10 +1,10 @@
-"""Dialect: what an API's requests and answers look like, where a worker is asked in OpenAI's.
+"""The dialect of an API: the translation of its requests and answers to and from the workers' chat completions.
 
-    client's body  -- request -->  fields for a worker
-    client's bytes <-- begin, frames, end (streams) | whole <--  the worker's bytes
-    client's error <-- error, error_frame <--  GatewayError
+    client's body  -- decode_request -->  fields for a worker
+    client's bytes <-- stream_start, stream_chunk, stream_end | answer_body <--  the worker's bytes
+    client's error <-- error_body, error_event <--  GatewayError
 
-One is made for each exchange. OpenAI's own passes bytes on as they are.
+One dialect is made for each exchange. OpenAI's own passes bytes on unchanged.
 """
 
 from collections.abc import Mapping
@@ -16,43 +16,45 @@ from gateway.domain.tenant import Tenant
 
 
 class Dialect(Protocol):
+    """The translation of one exchange between a client's API and the workers' API."""
+
     @property
     def surface(self) -> Surface:
         """The API that was called."""
         ...
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        """What a body asks for. Raises BadRequest, and NotFound for what it refers to."""
+        """Return the request in a body. Raises BadRequest, and NotFound for an object that the body refers to."""
         ...
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        """See Exchange."""
+        """Record token counts for the answer; see Exchange.set_prompt_tokens."""
         ...
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """An answer's headers under this API's names. They come under OpenAI's."""
+        """Return an answer's headers under this API's names. They are given under OpenAI's names."""
         ...
 
     def stream_start(self) -> bytes:
-        """What a stream begins with."""
+        """Return the first bytes of a stream."""
         ...
 
     def stream_chunk(self, data: bytes) -> bytes:
-        """What the worker has streamed, in pieces that may end anywhere."""
+        """Translate the next bytes of a worker's stream, which may be cut at any byte."""
         ...
 
     async def stream_end(self) -> bytes:
-        """What a stream ends with; the worker's has ended."""
+        """Return the last bytes of a stream, after the worker's stream has ended."""
         ...
 
     async def answer_body(self, body: bytes) -> bytes:
-        """An answer that is no stream. Raises WorkerError for what is none."""
+        """Translate an answer that is not streamed. Raises WorkerError for a malformed one."""
         ...
 
     def error_body(self, error: GatewayError) -> bytes:
-        """The body of a refusal."""
+        """Return the body of an error response."""
         ...
 
     def error_event(self, error: GatewayError) -> bytes:
-        """The last event of a stream that cannot go on."""
+        """Return the last event of a stream that cannot go on."""
         ...

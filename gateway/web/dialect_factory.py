@@ -1,4 +1,4 @@
-"""Which dialect an API has, where an exchange begins with its request's id."""
+"""Which dialect belongs to which API."""
 
 from collections.abc import Callable
 
@@ -9,15 +9,16 @@ from gateway.web.dialect import Dialect
 from gateway.web.openai.dialect import OpenAIDialect
 from gateway.web.responses.dialect import ResponsesDialect
 
-NewDialect = Callable[[str], Dialect]
+DialectFactory = Callable[[str], Dialect]
+"""Make the dialect of one exchange, from the exchange's request id."""
 
 
-def of(surface: Surface, responses: ResponseStore | None) -> NewDialect:
-    """`responses`: where those of the Responses API are kept."""
+def dialect_factory(surface: Surface, responses: ResponseStore | None) -> DialectFactory:
+    """Return what makes the dialects of an API. `responses`: the store of the Responses API, if there is one."""
     if surface is Surface.MESSAGES:
         return AnthropicDialect
     if surface is Surface.RESPONSES:
         return lambda request_id: ResponsesDialect(request_id, responses)
-    # OpenAI's own shape keeps nothing of an exchange: one for all.
+    # OpenAI's dialect keeps no state of an exchange: one object serves all exchanges.
     plain = OpenAIDialect(surface)
     return lambda request_id: plain

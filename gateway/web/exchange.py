@@ -1,4 +1,4 @@
-"""Exchange over aiohttp: one HTTP request of a client, and its answer."""
+"""The Exchange protocol (gateway/domain/exchange.py) over aiohttp: one HTTP request of a client, and its answer."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from gateway.domain.errors import (
     UnsupportedEncoding,
     WorkerError,
 )
-from gateway.domain.request import InferenceRequest, Surface, QueueHeaders
+from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
 from gateway.web.bodies.body_reader import BodyBudget
@@ -34,11 +34,9 @@ STREAM_HEADERS = {
 
 
 class HttpExchange:
-    """See Exchange. `response` is what the HTTP handler returns once the request has been served.
+    """One HTTP request over aiohttp and its answer, as the pipeline sees them: an implementation of Exchange.
 
-    `dialect` makes the API's dialect for a request id.
-    `unread_seconds_max`: a client that reads nothing of what it asked for, for so long, has left. One timer watches
-    a whole answer; `close` ends it.
+    One timer watches a whole answer for a client that does not read it; `close` ends the timer.
     """
 
     def __init__(
@@ -51,9 +49,20 @@ class HttpExchange:
         body_seconds_max: float,
         unread_seconds_max: float,
     ) -> None:
+        """Begin an exchange.
+
+        Args:
+            http: The request.
+            dialect: Makes the dialect of the called API for a request id.
+            find_address: Returns the client's address.
+            bodies: The memory that all request bodies share.
+            body_seconds_max: Time in which the whole body has to arrive.
+            unread_seconds_max: A client that reads nothing of its answer for so long is treated as gone.
+        """
         self.id = new_request_id()
         self._dialect = dialect(self.id)
         self.response: web.StreamResponse | None = None
+        """What the HTTP handler returns once the request has been served."""
         self._http = http
         http[REQUEST_ID] = self.id
         self._find_address = find_address
@@ -66,44 +75,61 @@ class HttpExchange:
 
     @property
     def surface(self) -> Surface:
+        """The API that was called."""
         return self._dialect.surface
 
     @property
     def api_key(self) -> str | None:
+        """The API key as presented; None if there is none."""
         return presented_key(self._http.headers)
 
     @property
     def caller(self) -> None:
+        """None: the tenant of an HTTP request follows from its API key."""
         return None
 
     @property
     def idempotency_key(self) -> str | None:
+        """The `Idempotency-Key` header. Raises BadRequest for a malformed key."""
         key = self._http.headers.get("Idempotency-Key")
-        if key is not None and not (1 <= len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX and key.isascii() and key.isprintable()):
-            raise BadRequest(f"An Idempotency-Key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} printable ASCII characters.")
+        if key is not None and not (
+            1 <= len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX and key.isascii() and key.isprintable()
+        ):
+            raise BadRequest(
+                f"An Idempotency-Key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} printable ASCII characters."
+            )
         return key
 
     @property
     def queue_headers(self) -> QueueHeaders:
+        """What the headers ask of the queue. Raises BadRequest."""
         return parse_queue_headers(self._http.headers)
 
     @property
     def address(self) -> Address | None:
+        """The client's address; None if it is unknown."""
         return self._find_address(self._http)
 
     @property
     def traceparent(self) -> str | None:
+        """The caller's W3C trace context."""
         return self._http.headers.get("traceparent")
 
     @property
     def started(self) -> bool:
+        """Whether the headers of the answer have been sent."""
         return self.response is not None and self.response.prepared
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
+        """Return the decoded body of the request.
+
+        Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
+        """
         set_caller(self._http, tenant)
         return await self._dialect.decode_request(await self._body(), tenant)
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        """Record the prompt's token count for the answer, and the bound of the answer if it is the gateway's."""
         self._dialect.set_prompt_tokens(prompt_tokens, output_tokens_max)
 
     async def _body(self) -> bytes:
@@ -114,7 +140,7 @@ class HttpExchange:
             raise PayloadTooLarge(self._bodies.body_bytes_max)
         try:
             with self._bodies.reading() as body:
-                # Most bodies have come with their headers: nothing to wait for, and no clock to set.
+                # Most bodies arrive together with their headers: then no timeout has to be set.
                 if self._http.content.is_eof():
                     return await body.read(self._http.content)
                 async with asyncio.timeout(self._body_seconds_max):
@@ -125,22 +151,26 @@ class HttpExchange:
             raise BadRequest("The body did not arrive as its headers said.") from err
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
+        """Start a streamed answer, unless a comment has started it already."""
         if not self.started:
             await self._prepare(status, content_type, headers)
         await self._send(self._dialect.stream_start())
 
     async def comment(self) -> None:
+        """Send an SSE comment as a sign of life, which starts the stream. Raises ConnectionResetError."""
         if not self.started:
             await self._prepare(200, "text/event-stream", {})
         await self._send(COMMENT)
 
     async def write(self, data: bytes) -> None:
+        """Send more of a streamed answer. Raises ConnectionResetError when the client left or stopped reading."""
         await self._send(self._dialect.stream_chunk(data))
 
     async def end(self) -> None:
+        """Complete a streamed answer."""
         await self._send(await self._dialect.stream_end())
         assert self.response is not None
-        await self._read_by_the_client(self.response.write_eof())
+        await self._await_client_read(self.response.write_eof())
 
     async def _prepare(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         response = web.StreamResponse(status=status, headers=self._headers(headers, STREAM_HEADERS))
@@ -149,23 +179,28 @@ class HttpExchange:
         await response.prepare(self._http)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Send a whole answer at once."""
         if self.started:
-            raise WorkerError  # A worker that was asked for a stream, of which there were comments already.
+            raise WorkerError  # A stream was asked for, and its comments have been sent already.
         await self._answer(status, content_type, await self._dialect.answer_body(body), headers)
 
     async def _send(self, data: bytes) -> None:
         if data:
             assert self.response is not None
-            await self._read_by_the_client(self.response.write(data))
+            await self._await_client_read(self.response.write(data))
 
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         headers = self._headers(headers, {"content-type": content_type})
         self.response = web.Response(status=status, body=body, headers=headers)
-        # Sent here and now: what is written down about the request afterwards keeps no client waiting.
+        # Sent here: the records that are written afterwards do not keep the client waiting.
         await self.response.prepare(self._http)
-        await self._read_by_the_client(self.response.write_eof())
+        await self._await_client_read(self.response.write_eof())
 
     async def fail(self, error: GatewayError) -> None:
+        """Send the error in the API's own shape: as an answer, or as the last event of a stream that has started.
+
+        A client that is gone is no error here.
+        """
         if not self.started:
             with suppress(ConnectionResetError):
                 await self._answer(
@@ -173,34 +208,35 @@ class HttpExchange:
                 )
             return
         assert self.response is not None
-        # The stream ends here, without [DONE]. The connection stays: its headers have promised that already, and a
-        # client that has read to the end may be sending its next request on it.
+        # The stream ends here, without [DONE]. The connection stays open: the headers sent before promise that, and
+        # a client that has read to the end may already be sending its next request on it.
         with suppress(ConnectionResetError):
             await self._send(self._dialect.error_event(error))
-            await self._read_by_the_client(self.response.write_eof())
+            await self._await_client_read(self.response.write_eof())
 
     def close(self) -> None:
-        """The request has been served, however it ended."""
+        """Stop the timer; the request has been served or has failed."""
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _read_by_the_client(self, writing: Awaitable[None]) -> None:
-        """Waits until there is room for what is written: a full socket is a client that does not read."""
+    async def _await_client_read(self, writing: Awaitable[None]) -> None:
+        """Wait until the socket takes what is written: a full socket means a client that does not read."""
         loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._timer = loop.call_later(self._unread_seconds_max, self._watch, loop)
+            self._timer = loop.call_later(self._unread_seconds_max, self._check_blocked, loop)
         self._blocked_since = loop.time()
         try:
             await writing
         finally:
             self._blocked_since = None
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Abort the connection if the client has read nothing for too long; else look again when that could be."""
         blocked = loop.time() - self._blocked_since if self._blocked_since is not None else 0.0
         if blocked < self._unread_seconds_max:
-            self._timer = loop.call_later(self._unread_seconds_max - blocked, self._watch, loop)
+            self._timer = loop.call_later(self._unread_seconds_max - blocked, self._check_blocked, loop)
         elif self._http.transport is not None:
-            # As if it had hung up: whoever waits here is cancelled, and lets go of worker and quota.
+            # As if the client had hung up: the waiting handler is cancelled, and releases worker and quota.
             self._http.transport.abort()
 
     def _headers(self, *more: Mapping[str, str]) -> dict[str, str]:

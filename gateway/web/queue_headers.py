@@ -1,12 +1,13 @@
-"""What a client's headers ask of the queue: a service class, an end of its patience, signs of life.
+"""The headers by which a client influences its wait in the queue: service class, timeout, keep-alive comments.
 
     x-radixgate-class: voice            see gateway/models/service_classes.py
-    x-radixgate-keep-alive: 5           while it waits for its turn a stream gets a comment every 5 seconds
-    x-stainless-read-timeout: 600       how long the SDK waits, in seconds: OpenAI's and Anthropic's for Python say
-    x-stainless-timeout: 600            so by themselves, and those for JavaScript
-    x-request-timeout: 30               so does who has no SDK
+    x-radixgate-keep-alive: 5           a waiting stream gets an SSE comment every 5 seconds
+    x-stainless-read-timeout: 600       how long the client waits, in seconds: sent by OpenAI's and Anthropic's SDKs
+    x-stainless-timeout: 600            for Python; sent by those for JavaScript
+    x-request-timeout: 30               the same, for clients without an SDK
 
-Who would have gone before an answer can begin is not sent to a worker. A timeout that is no number says nothing.
+A request whose client would have left before an answer can begin is not sent to a worker. A timeout that is not a
+number is ignored.
 """
 
 from collections.abc import Mapping
@@ -19,10 +20,11 @@ from gateway.models.service_classes import HEADER
 KEEP_ALIVE = "x-radixgate-keep-alive"
 TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout", "x-request-timeout")
 KEEP_ALIVE_SECONDS = (0.1, 60.0)
+"""Smallest and largest interval of keep-alive comments."""
 
 
 def parse_queue_headers(headers: Mapping[str, str]) -> QueueHeaders:
-    """Raises BadRequest."""
+    """Return what the headers ask of the queue. Raises BadRequest for a malformed keep-alive interval."""
     kind, comments = headers.get(HEADER), headers.get(KEEP_ALIVE)
     seconds = [found for name in TIMEOUTS if (found := _seconds(headers.get(name))) is not None]
     if kind is None and comments is None and not seconds:
@@ -31,7 +33,9 @@ def parse_queue_headers(headers: Mapping[str, str]) -> QueueHeaders:
     least, most = KEEP_ALIVE_SECONDS
     if comments is not None and (every is None or not least <= every <= most):
         raise BadRequest(f"{KEEP_ALIVE} is a number of seconds from {least:g} to {most:g}.")
-    return QueueHeaders(service_class=kind, patience_seconds=min(seconds, default=None), comment_seconds=every)
+    return QueueHeaders(
+        service_class=kind, patience_seconds=min(seconds, default=None), comment_seconds=every
+    )
 
 
 def _seconds(text: str | None) -> float | None:

@@ -1,4 +1,7 @@
-"""The tenants' listener: which addresses there are, and nothing else of a worker's API passes."""
+"""The web application of the tenants' listener: its paths and their handlers.
+
+Only the paths of this file reach a worker; every other path of a worker's API is answered with 404.
+"""
 
 import asyncio
 import warnings
@@ -15,12 +18,12 @@ from gateway.domain.tenant import INFERENCE, USAGE, Tenant
 from gateway.pipeline import Services, serve
 from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
-from gateway.web import dialect_factory
 from gateway.web.anthropic.batches import MessageBatchHandlers
 from gateway.web.anthropic.dialect import CountTokensDialect
 from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
+from gateway.web.dialect_factory import dialect_factory
 from gateway.web.error_response import error_response
 from gateway.web.exchange import HttpExchange
 from gateway.web.middleware.access_middleware import access
@@ -30,77 +33,92 @@ from gateway.web.models import ModelHandlers
 from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.batches import BatchHandlers
 from gateway.web.openai.files import FileHandlers
-from gateway.web.openapi import document
+from gateway.web.openapi.document import tenant_api_document
 from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
 from gateway.web.responses.dialect import InputTokensDialect
-from gateway.web.responses.exchange import ResponsesExchange, parting
+from gateway.web.responses.exchange import ResponsesExchange, serve_detachable
 from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
-from gateway.web.token_count import count
+from gateway.web.token_count import answer_token_count
 from gateway.web.usage import own_usage
 
 PREFIXES = ("/v1", "")
-"""People write base URLs with and without /v1."""
+"""Every path is served with and without /v1: clients' base URLs are written either way."""
 
 COHERE_RERANK = "/v2/rerank"
-"""Where Cohere's clients ask for it, and engines answer."""
+"""The path at which Cohere's clients ask for reranking, and at which engines serve it."""
 
-Work = Callable[[HttpExchange, Services], Awaitable[None]]
+ExchangeTask = Callable[[HttpExchange, Services], Awaitable[None]]
+"""Serve one exchange: run it through the inference pipeline, or only count its prompt."""
 
 
 def tenant_app(
-    at: Services,
+    services: Services,
     drain_state: DrainState,
     *,
     body_bytes_max: int,
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
-    browsers: CrossOriginPolicy | None,
+    cors: CrossOriginPolicy | None,
     access_log: AccessLog | None,
     find_address: FindAddress,
-    kept: ObjectStores,
+    stores: ObjectStores,
 ) -> web.Application:
-    """The application behind `listen`. `local_names_only`: see boundary. `browsers`: None: nothing is for them.
+    """Return the application behind the `listen` settings.
 
-    `access_log`: gets a line a request.
+    Args:
+        services: The inference pipeline and what it needs.
+        drain_state: Whether new requests are accepted; knows the tasks that are under way.
+        body_bytes_max: Largest request body.
+        body_seconds_max: Time in which a request body has to arrive.
+        local_names_only: Whether the Host header has to name loopback; see error_middleware.
+        cors: Which web pages may call the API; None for none.
+        access_log: Gets one line per request; None for no log.
+        find_address: Returns a client's address.
+        stores: The stores of responses, files and batches.
     """
-    for misspelt in (BadContentDispositionHeader, BadContentDispositionParam):
-        # By clients, in forms: Python would print each of these once, and keep it for ever.
-        warnings.simplefilter("ignore", misspelt)
-    responses, bodies = kept.responses, BodyBudget(body_bytes_max)
-    exchanging: dict[str, Any] = {
+    for warning in (BadContentDispositionHeader, BadContentDispositionParam):
+        # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
+        warnings.simplefilter("ignore", warning)
+    responses, bodies = stores.responses, BodyBudget(body_bytes_max)
+    exchange_options: dict[str, Any] = {
         "find_address": find_address,
         "bodies": bodies,
         "body_seconds_max": body_seconds_max,
-        "unread_seconds_max": at.idle_seconds_max,
+        "unread_seconds_max": services.idle_seconds_max,
     }
 
-    async def tenant_of(http: web.Request, scope: str = INFERENCE) -> Tenant:
-        tenant = await at.authentication.admit(presented_key(http.headers), lambda: find_address(http), scope)
+    async def authenticate(http: web.Request, scope: str = INFERENCE) -> Tenant:
+        tenant = await services.authentication.authenticate(
+            presented_key(http.headers), lambda: find_address(http), scope
+        )
         set_caller(http, tenant)
         return tenant
 
-    async def inside(exchange: HttpExchange, work: Work) -> None:
+    async def run_inside(exchange: HttpExchange, work: ExchangeTask) -> None:
+        """Serve an exchange in the current task, which draining waits for."""
         task = asyncio.current_task()
         assert task is not None
         drain_state.requests.add(task)
         try:
-            await work(exchange, at)
+            await work(exchange, services)
         finally:
             drain_state.requests.discard(task)
 
-    def infer(
-        dialect: Callable[[str], Dialect], work: Work = serve, by: type[HttpExchange] = HttpExchange
+    def inference_handler(
+        dialect: Callable[[str], Dialect],
+        work: ExchangeTask = serve,
+        exchange_type: type[HttpExchange] = HttpExchange,
     ) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
-            exchange = by(http, dialect, **exchanging)
+            exchange = exchange_type(http, dialect, **exchange_options)
             try:
                 if drain_state.accepting:
-                    await inside(exchange, work)
+                    await run_inside(exchange, work)
                 else:
                     await exchange.fail(ShuttingDown())
             except ConnectionResetError:
-                # The client has left, which is no error of anybody's; nobody will read this answer.
+                # The client has left, which is no error of the gateway; this answer is not sent.
                 return exchange.response or web.Response()
             finally:
                 exchange.close()
@@ -109,14 +127,14 @@ def tenant_app(
 
         return handle
 
-    async def respond(http: web.Request) -> web.StreamResponse:
-        """As `infer`, in a task that may outlive this handler."""
-        exchange = ResponsesExchange(http, responses, kept.runs, **exchanging)
+    async def responses_handler(http: web.Request) -> web.StreamResponse:
+        """Serve POST /v1/responses in a task that may outlive this handler."""
+        exchange = ResponsesExchange(http, responses, stores.background_responses, **exchange_options)
         try:
             if not drain_state.accepting:
                 await exchange.fail(ShuttingDown())
             else:
-                await parting(exchange, asyncio.create_task(inside(exchange, serve)))
+                await serve_detachable(exchange, asyncio.create_task(run_inside(exchange, serve)))
         except ConnectionResetError:
             return exchange.response or web.Response()
         finally:
@@ -126,65 +144,70 @@ def tenant_app(
 
     async def show_usage(http: web.Request) -> web.Response:
         try:
-            used = await own_usage(at.usage, await tenant_of(http, USAGE), http.query.items())
+            used = await own_usage(services.usage, await authenticate(http, USAGE), http.query.items())
         except GatewayError as err:
             return error_response(err, http)
         headers = {"server": SERVER, "x-request-id": new_request_id()}
         return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
 
-    around = [boundary(error_response, local_names_only=local_names_only)]
+    middlewares = [boundary(error_response, local_names_only=local_names_only)]
     if access_log is not None:
-        around.insert(0, access(access_log))
-    if browsers is not None:
-        around.append(browsers.preflight())
-    app = web.Application(middlewares=around)
-    if browsers is not None:
-        app.on_response_prepare.append(browsers.marking())
-    known: dict[str, str] = {}
-    models = ModelHandlers(at.catalogue, tenant_of)
-    answering = {
-        surface.value: infer(
-            dialect_factory.of(surface, responses), by=FormExchange if surface in FORMS else HttpExchange
+        middlewares.insert(0, access(access_log))
+    if cors is not None:
+        middlewares.append(cors.preflight())
+    app = web.Application(middlewares=middlewares)
+    if cors is not None:
+        app.on_response_prepare.append(cors.response_headers())
+    allowed_methods: dict[str, str] = {}
+    models = ModelHandlers(services.catalogue, authenticate)
+    inference_handlers = {
+        surface.value: inference_handler(
+            dialect_factory(surface, responses),
+            exchange_type=FormExchange if surface in FORMS else HttpExchange,
         )
         for surface in Surface
     } | {
-        "messages/count_tokens": infer(CountTokensDialect, count),
-        "responses": respond,
-        "responses/input_tokens": infer(lambda request_id: InputTokensDialect(request_id, responses), count),
+        "messages/count_tokens": inference_handler(CountTokensDialect, answer_token_count),
+        "responses": responses_handler,
+        "responses/input_tokens": inference_handler(
+            lambda request_id: InputTokensDialect(request_id, responses), answer_token_count
+        ),
     }
-    stored = [
-        *StoredResponseHandlers(responses, kept.runs, tenant_of, idle_seconds_max=at.idle_seconds_max).routes(),
-        *FileHandlers(kept.tenant_files, tenant_of, idle_seconds_max=body_seconds_max).routes(),
-        *BatchHandlers(kept, tenant_of, body_seconds_max=body_seconds_max).routes(),
-        *MessageBatchHandlers(kept, tenant_of, bodies, idle_seconds_max=body_seconds_max).routes(),
+    stored_object_routes = [
+        *StoredResponseHandlers(
+            responses, stores.background_responses, authenticate, idle_seconds_max=services.idle_seconds_max
+        ).routes(),
+        *FileHandlers(stores.tenant_files, authenticate, idle_seconds_max=body_seconds_max).routes(),
+        *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
+        *MessageBatchHandlers(stores, authenticate, bodies, idle_seconds_max=body_seconds_max).routes(),
     ]
     for prefix in PREFIXES:
-        for path, handler in answering.items():
+        for path, handler in inference_handlers.items():
             app.router.add_post(f"{prefix}/{path}", handler, expect_handler=expectations)
-            known[f"{prefix}/{path}"] = "POST"
-        for method, path, handler in stored:
+            allowed_methods[f"{prefix}/{path}"] = "POST"
+        for method, path, handler in stored_object_routes:
             app.router.add_route(method, f"{prefix}/{path}", handler, expect_handler=expectations)
         app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=expectations)
         app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=expectations)
-        known[f"{prefix}/models"] = "GET, HEAD"
+        allowed_methods[f"{prefix}/models"] = "GET, HEAD"
         app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=expectations)
-        known[f"{prefix}/usage"] = "GET, HEAD"
+        allowed_methods[f"{prefix}/usage"] = "GET, HEAD"
 
-    app.router.add_post(COHERE_RERANK, answering[Surface.RERANK.value], expect_handler=expectations)
-    known[COHERE_RERANK] = "POST"
+    app.router.add_post(COHERE_RERANK, inference_handlers[Surface.RERANK.value], expect_handler=expectations)
+    allowed_methods[COHERE_RERANK] = "POST"
 
     async def describe(http: web.Request) -> web.Response:
-        body = msgspec.json.encode(document.document(version("radixgate")))
+        body = msgspec.json.encode(tenant_api_document(version("radixgate")))
         return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
 
     app.router.add_get("/openapi.json", describe, expect_handler=expectations)
 
-    async def nothing_here(http: web.Request) -> web.Response:
-        allowed = known.get(http.path.rstrip("/"))
-        # With its method allowed it has come here by a slash too many, and would be told nothing by a 405.
+    async def not_found(http: web.Request) -> web.Response:
+        allowed = allowed_methods.get(http.path.rstrip("/"))
+        # A request whose method is allowed is here because of a trailing slash: then 404 is right, and 405 is not.
         if allowed is not None and http.method not in allowed:
             return error_response(MethodNotAllowed(allowed), http)
         return error_response(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
-    app.router.add_route("*", "/{anything:.*}", nothing_here, expect_handler=expectations)
+    app.router.add_route("*", "/{anything:.*}", not_found, expect_handler=expectations)
     return app

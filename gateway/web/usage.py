@@ -1,4 +1,4 @@
-"""GET /v1/usage: what a tenant has used, and nobody else. It is not told where its requests were computed."""
+"""GET /v1/usage: the usage of the tenant that asks. The workers that computed its requests are not shown."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,21 +19,33 @@ SECONDS_MAX = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageList:
-    """In the shape of OpenAI's lists. `source`: days, hours, or single requests, which are kept for less time."""
+    """The answer of GET /v1/usage, in the shape of OpenAI's lists."""
 
     data: list[dict[str, Any]]
     source: str
+    """What was summed: days, hours, or single requests. Single requests are stored for the shortest time."""
     object: str = "list"
 
 
 async def own_usage(
-    reader: UsageReader | None, tenant: Tenant, given: Iterable[tuple[str, str]]
+    reader: UsageReader | None, tenant: Tenant, parameters: Iterable[tuple[str, str]]
 ) -> UsageList:
-    """Sums of this tenant's requests. Raises BadRequest, NotFound, UsageUnavailable."""
+    """Return sums of the tenant's own requests.
+
+    Args:
+        reader: Reads the usage ledger; None without a database.
+        tenant: The tenant that asks.
+        parameters: The query parameters, in their order.
+
+    Raises:
+        BadRequest: A parameter is not valid.
+        NotFound: There is no database.
+        UsageUnavailable: The database does not answer.
+    """
     if reader is None:
-        raise NotFound("This gateway keeps no accounts: it has no database.")
+        raise NotFound("This gateway stores no usage: it has no database.")
     try:
-        query = query_of(given, names=FOR_TENANTS, limit_max=GROUPS_MAX)
+        query = query_of(parameters, names=FOR_TENANTS, limit_max=GROUPS_MAX)
     except QueryProblem as err:
         raise BadRequest(f"{err}.", param=err.param) from err
     own = msgspec.structs.replace(query, where={**query.where, "tenant": tenant.id})

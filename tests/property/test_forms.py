@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import Surface
-from gateway.web import dialect_factory
 from gateway.web.bodies.body_reader import Bodies
+from gateway.web.dialect_factory import dialect_factory
 from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.inference_requests import GATEWAY_OWNED
 from tests.fakes.speech_worker import named, parts_of
@@ -64,7 +64,7 @@ async def read(body, cuts=(), key=None):
     bodies = Bodies(10_000_000)
     exchange = FormExchange(
         http,
-        dialect_factory.of(Surface.TRANSCRIPTIONS, None),
+        dialect_factory(Surface.TRANSCRIPTIONS, None),
         find_address=lambda _: None,
         bodies=bodies,
         body_seconds_max=30.0,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.domain.errors import WorkerError
-from gateway.telemetry.record import Usage
+from gateway.domain.token_usage import TokenUsage
 from gateway.web.openai.chat_completions import ChatCompletion, ChatToolCall
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ def message(chat: ChatCompletion, message_id: str, asked_stops: Collection[str],
         "content": content,
         "stop_reason": reason,
         "stop_sequence": stop,
-        "usage": usage(chat.parsed_usage or Usage(prompt_tokens=0)),
+        "usage": usage(chat.parsed_usage or TokenUsage(prompt_tokens=0)),
     }
 
 
@@ -93,7 +93,7 @@ def stopped(
     return STOP_REASONS.get(finish or "", "end_turn"), None
 
 
-def usage(counted: Usage) -> Json:
+def usage(counted: TokenUsage) -> Json:
     """`input_tokens` are those that were not read from a cache."""
     cached = counted.cached_tokens or 0
     return {

@@ -21,7 +21,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
 from gateway.web.bodies import typed_bodies
 from gateway.web.bodies.body_reader import BodyReader
-from radix_cache.loop_yield import Turns
+from radix_cache.loop_yield import LoopYielder
 
 ENDPOINT = "/v1/messages"
 """What the rows of such a batch ask."""
@@ -164,7 +164,7 @@ class MessageBatchBody:
         encoding = self._http.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise UnsupportedEncoding(encoding)
-        turns = Turns()
+        turns = LoopYielder()
         while piece := await self._piece():
             for start in range(0, len(piece), SLICE_BYTES):
                 for request in self._splitter.feed(piece[start : start + SLICE_BYTES]):

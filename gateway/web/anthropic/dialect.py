@@ -63,7 +63,9 @@ class AnthropicDialect:
         return self._events.end()
 
     async def answer_body(self, body: bytes) -> bytes:
-        message = answers.message(chat_completions.decode_chat_completion(body), self._message_id, self._stops, self._cut)
+        message = answers.message(
+            chat_completions.decode_chat_completion(body), self._message_id, self._stops, self._cut
+        )
         unsaid = answers.UNSAID if self._warms else {}
         return msgspec.json.encode({**message, **unsaid, "model": message["model"] or self._model})
 

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from gateway.domain.errors import StreamInterrupted
+from gateway.domain.token_usage import TokenUsage
 from gateway.relay.sse_payloads import Payloads
-from gateway.telemetry.record import Usage
 from gateway.web.anthropic.answers import CUT, opening, stopped, usage
 from gateway.web.openai import chat_completions
 
@@ -47,7 +47,7 @@ class MessageEvents:
     ) -> None:
         self._message_id = message_id
         self._model = model
-        self._counted = Usage(prompt_tokens=prompt_tokens)
+        self._counted = TokenUsage(prompt_tokens=prompt_tokens)
         self._asked_stops = asked_stops
         self._cut = cut
         self._mute = mute
@@ -91,7 +91,10 @@ class MessageEvents:
         for choice in chunk.choices[:1]:
             said = (choice.delta if not self._mute else None) or chat_completions.ChatMessage()
             if said.reasoning_text:
-                events += [self._in("thinking"), self._delta("thinking_delta", "thinking", said.reasoning_text)]
+                events += [
+                    self._in("thinking"),
+                    self._delta("thinking_delta", "thinking", said.reasoning_text),
+                ]
             if said.text:
                 events += [self._in("text"), self._delta("text_delta", "text", said.text)]
             events += [self._call(call) for call in said.tool_calls or ()]

@@ -36,7 +36,9 @@ class ConnectionLimiter:
     def enter(self, address: Address) -> bool:
         """One more from there. False: it has as many as it may."""
         at = place(address)
-        if self._open[at] >= self._per_address_max and not any(address in network for network in self._trusted):
+        if self._open[at] >= self._per_address_max and not any(
+            address in network for network in self._trusted
+        ):
             return False
         self._open[at] += 1
         return True

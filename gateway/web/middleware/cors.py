@@ -26,13 +26,13 @@ _LOOPBACK = re.compile(r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 
 class CrossOriginPolicy:
-    """`origins`: pages that may; `*`: all. `asks_for_keys`: where nobody has to show one, all are those of this
+    """`origins`: pages that may; `*`: all. `requires_keys`: where nobody has to show one, all are those of this
     machine, or any page that somebody here looks at could have the models work for it.
     """
 
-    def __init__(self, origins: Collection[str], asks_for_keys: Callable[[], bool]) -> None:
+    def __init__(self, origins: Collection[str], requires_keys: Callable[[], bool]) -> None:
         self._origins = frozenset(origins)
-        self._asks_for_keys = asks_for_keys
+        self._asks_for_keys = requires_keys
 
     def allowed(self, request: web.BaseRequest) -> str | None:
         """The page's origin, if it may."""

@@ -7,7 +7,7 @@ Reasoning is `reasoning_content` at SGLang and `reasoning` at vLLM; the stop str
 import msgspec
 
 from gateway.domain.errors import WorkerError
-from gateway.telemetry.record import Usage, read_usage
+from gateway.domain.token_usage import TokenUsage, read_usage
 
 
 class ChatFunctionCall(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     error: ChatStreamError | str | None = None
 
     @property
-    def parsed_usage(self) -> Usage | None:
+    def parsed_usage(self) -> TokenUsage | None:
         return read_usage(self.usage)
 
 

@@ -11,34 +11,42 @@ from gateway.web.openai.inference_requests import decode_request
 
 
 class OpenAIDialect:
-    """As it comes."""
+    """The dialect of an OpenAI API: requests are decoded, answers and streams pass unchanged."""
 
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        """Return the request in a body. Raises BadRequest that names the field."""
         return await unhurried(body, partial(decode_request, self.surface))
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        pass
+        """Do nothing: answers of this API do not depend on the counts."""
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers unchanged."""
         return dict(headers)
 
     def stream_start(self) -> bytes:
+        """Return nothing: the worker's stream is the client's."""
         return b""
 
     def stream_chunk(self, data: bytes) -> bytes:
+        """Return the bytes unchanged."""
         return data
 
     async def stream_end(self) -> bytes:
+        """Return nothing: the worker's stream has its own end."""
         return b""
 
     async def answer_body(self, body: bytes) -> bytes:
+        """Return the body unchanged."""
         return body
 
     def error_body(self, error: GatewayError) -> bytes:
+        """Return the error in OpenAI's shape."""
         return error.body()
 
     def error_event(self, error: GatewayError) -> bytes:
+        """Return the error as a server-sent event in OpenAI's shape."""
         return error.frame()

@@ -1,19 +1,19 @@
-"""ChatCompletion completions to responses: whole answers, and the objects that streams share with them."""
+"""Answers of the Responses API, made from chat completions: response objects, output items and their parts."""
 
 from typing import Any
 
 import msgspec
 
 from gateway.domain.errors import GatewayError, WorkerError
-from gateway.telemetry.record import Usage
-from gateway.web.openai.chat_completions import ChatCompletion, ChatChoice
+from gateway.domain.token_usage import TokenUsage
+from gateway.web.openai.chat_completions import ChatChoice, ChatCompletion
 from gateway.web.responses import wire
-from gateway.web.responses.items import new_id
-from gateway.web.responses.tools import ClientTool, ChatTools, input_text_of
+from gateway.web.responses.items import new_item_id
+from gateway.web.responses.tools import ChatTools, ClientTool, input_text_of
 
 Json = dict[str, Any]
 
-SAID_AGAIN = (
+ECHOED_FIELDS = (
     "max_tool_calls",
     "prompt_cache_key",
     "safety_identifier",
@@ -21,20 +21,28 @@ SAID_AGAIN = (
     "top_logprobs",
     "user",
 )
-"""As they were asked for."""
+"""Fields of the request that the response repeats unchanged."""
 
-NAMES = {
+FIELD_NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-"""What fields of the chat that it becomes are called here."""
+"""Field of the chat completion request -> its name in the Responses API, for error messages."""
 
-INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""`finish_reason` of a chat completion -> reason why the response is incomplete."""
 
 
-def opening(identity: str, created: float, read: wire.ResponsesBody, *, stored: bool) -> Json:
-    """What a response is before anything is said."""
+def new_response(identity: str, created: float, read: wire.ResponsesBody, *, stored: bool) -> Json:
+    """Return the response object of a request before it has any output.
+
+    Args:
+        identity: Id of the response.
+        created: Unix time in seconds.
+        read: The body of the request.
+        stored: Whether the response will be stored.
+    """
     text: Json = {"format": {"type": "text"}}
     if read.text is not None and read.text.format is not None:
         form = msgspec.structs.asdict(read.text.format)
@@ -69,31 +77,44 @@ def opening(identity: str, created: float, read: wire.ResponsesBody, *, stored: 
         "truncation": "disabled",
         "usage": None,
         "metadata": read.metadata or {},
-        **{name: getattr(read, name) for name in SAID_AGAIN},
+        **{name: getattr(read, name) for name in ECHOED_FIELDS},
     }
 
 
-def ended(response: Json, output: list[Json], finish: str | None, counted: Usage | None, now: float) -> Json:
-    """The same response with its output. `finish`: why the chat ended."""
-    reason = INCOMPLETE.get(finish or "")
+def finished_response(
+    response: Json, output: list[Json], finish_reason: str | None, usage: TokenUsage | None, now: float
+) -> Json:
+    """Return the response with its output, as completed or incomplete.
+
+    Args:
+        response: The response object without output.
+        output: The output items.
+        finish_reason: Why the chat completion ended.
+        usage: The token counts of the worker, if it sent any.
+        now: Unix time in seconds.
+    """
+    reason = INCOMPLETE_REASONS.get(finish_reason or "")
     return response | {
         "output": output,
         "status": "incomplete" if reason else "completed",
         "incomplete_details": {"reason": reason} if reason else None,
         "completed_at": None if reason else int(now),
-        "usage": usage(counted) if counted is not None else None,
+        "usage": usage_object(usage) if usage is not None else None,
     }
 
 
-def failed(response: Json, error: GatewayError) -> Json:
-    """The same response, which will have no output."""
+def failed_response(response: Json, error: GatewayError) -> Json:
+    """Return the response as failed, without output."""
     code = "rate_limit_exceeded" if error.status == 429 else "server_error"
-    message, _ = error.called(NAMES)
+    message, _ = error.called(FIELD_NAMES)
     return response | {"status": "failed", "error": {"code": code, "message": message}}
 
 
-def output_of(chat: ChatCompletion, response: str, tools: ChatTools) -> tuple[list[Json], ChatChoice]:
-    """The items of a whole answer, and its choice. `response`: its id. Raises WorkerError when there is none."""
+def output_items(chat: ChatCompletion, response: str, tools: ChatTools) -> tuple[list[Json], ChatChoice]:
+    """Return the output items of a whole chat completion, and the choice that they come from.
+
+    `response` is the id of the response. Raises WorkerError for a chat completion without a message.
+    """
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
     choice = chat.choices[0]
@@ -101,38 +122,53 @@ def output_of(chat: ChatCompletion, response: str, tools: ChatTools) -> tuple[li
     assert said is not None
     output = []
     if said.reasoning_text:
-        output.append(reasoning(new_id("reasoning", response), said.reasoning_text))
+        output.append(reasoning_item(new_item_id("reasoning", response), said.reasoning_text))
     if said.has_text:
-        output.append(message(new_id("message", response), [text(said.text, choice.token_logprobs)]))
-    for at, made in enumerate(said.tool_calls or ()):
-        tool = tools.called(made.function.name or "")
-        identity = new_id(tool.kind, response)
-        output.append(call(identity, made.id or f"call_{at}", tool, made.function.arguments or ""))
+        output.append(
+            message_item(new_item_id("message", response), [text_part(said.text, choice.token_logprobs)])
+        )
+    for index, call in enumerate(said.tool_calls or ()):
+        tool = tools.find(call.function.name or "")
+        identity = new_item_id(tool.item_type, response)
+        output.append(
+            tool_call_item(identity, call.id or f"call_{index}", tool, call.function.arguments or "")
+        )
     return output, choice
 
 
-def message(identity: str, content: list[Json], status: str = "completed") -> Json:
+def message_item(identity: str, content: list[Json], status: str = "completed") -> Json:
+    """Return a message item of the assistant."""
     return {"id": identity, "type": "message", "role": "assistant", "status": status, "content": content}
 
 
-def text(said: str, logprobs: list[Any] | None = None) -> Json:
-    return {"type": "output_text", "text": said, "annotations": [], "logprobs": logprobs or []}
+def text_part(text: str, logprobs: list[Any] | None = None) -> Json:
+    """Return the content part of a message that holds a text."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
-def reasoning(identity: str, said: str) -> Json:
-    return {"id": identity, "type": "reasoning", "summary": [], "content": [thought(said)] if said else []}
+def reasoning_item(identity: str, text: str) -> Json:
+    """Return a reasoning item; without a text it has no content yet."""
+    return {
+        "id": identity,
+        "type": "reasoning",
+        "summary": [],
+        "content": [reasoning_part(text)] if text else [],
+    }
 
 
-def thought(said: str) -> Json:
-    return {"type": "reasoning_text", "text": said}
+def reasoning_part(text: str) -> Json:
+    """Return the content part of a reasoning item."""
+    return {"type": "reasoning_text", "text": text}
 
 
-def call(identity: str, call_id: str, tool: ClientTool, arguments: str, status: str = "completed") -> Json:
-    """Of a function, or of a tool that takes a text."""
+def tool_call_item(
+    identity: str, call_id: str, tool: ClientTool, arguments: str, status: str = "completed"
+) -> Json:
+    """Return the item of a tool call, of a function or of a tool that takes a text."""
     given = {"input": input_text_of(arguments)} if tool.takes_text else {"arguments": arguments}
     return {
         "id": identity,
-        "type": tool.kind,
+        "type": tool.item_type,
         "status": status,
         "call_id": call_id,
         "name": tool.name,
@@ -141,14 +177,15 @@ def call(identity: str, call_id: str, tool: ClientTool, arguments: str, status: 
     }
 
 
-def usage(counted: Usage) -> Json:
-    output = counted.completion_tokens or 0
+def usage_object(usage: TokenUsage) -> Json:
+    """Return token counts as the Responses API names them."""
+    output = usage.completion_tokens or 0
     return {
-        "input_tokens": counted.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": counted.cached_tokens or 0, "cache_write_tokens": 0},
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0, "cache_write_tokens": 0},
         "output_tokens": output,
-        "output_tokens_details": {"reasoning_tokens": counted.reasoning_tokens},
-        "total_tokens": counted.prompt_tokens + output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + output,
     }
 
 

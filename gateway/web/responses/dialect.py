@@ -1,7 +1,7 @@
-"""The Responses API as a dialect.
+"""The dialect of the Responses API.
 
-A conversation goes on from what is stored, and an answer is stored before its end is told: who has read it may go
-on from it at once, at any gateway.
+A conversation continues from stored responses. An answer is stored before its end is sent: a client that has read
+the end can continue from the response at once, at any gateway.
 """
 
 import logging
@@ -16,13 +16,13 @@ from gateway.database.response_store import BYTES_MAX, ResponseStore, StoredResp
 from gateway.domain.errors import BadRequest, GatewayError, PreviousResponseNotFound, ResponsesUnavailable
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.telemetry.record import Usage
+from gateway.domain.token_usage import TokenUsage
 from gateway.web.bodies.body_decoding import unhurried
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, references
 from gateway.web.responses.events import ResponseEvents
-from gateway.web.responses.items import whole
-from gateway.web.responses.requests import ResponseRequest, chat_request, read_body
+from gateway.web.responses.items import input_items
+from gateway.web.responses.requests import ResponseRequest, decode_responses_body, to_chat_request
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +30,20 @@ Json = dict[str, Any]
 
 
 class ResponsesDialect:
-    """See Dialect. One exchange. `store`: None where nothing is kept."""
+    """The dialect of one exchange of the Responses API; see Dialect."""
 
     surface = Surface.RESPONSES
 
     def __init__(
         self, request_id: str, store: ResponseStore | None, wall: Callable[[], float] = time.time
     ) -> None:
+        """Begin an exchange.
+
+        Args:
+            request_id: Of the exchange; the response's id is made of it.
+            store: The stored responses; None without a database.
+            wall: Unix time in seconds.
+        """
         self._id = f"resp_{request_id.removeprefix('req-')}"
         self._store = store if store is not None and store.keeps else None
         self._wall = wall
@@ -47,18 +54,22 @@ class ResponsesDialect:
         self.background = self.streamed = False
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
+        """Return the chat completion request that a body stands for.
+
+        Raises BadRequest, NotFound, PreviousResponseNotFound, ResponsesUnavailable.
+        """
         self._tenant = tenant.id
-        read, fields = await unhurried(body, read_body)
-        before = await self._before(read.previous_response_id) if read.previous_response_id else []
-        own = await references.resolved(
-            await unhurried(body, lambda _: whole(read.input, self._id)), self._kept
+        read, fields = await unhurried(body, decode_responses_body)
+        previous = await self._previous_items(read.previous_response_id) if read.previous_response_id else []
+        own = await references.resolve_references(
+            await unhurried(body, lambda _: input_items(read.input, self._id)), self._get_response
         )
-        asked = self._asked = await unhurried(body, lambda _: chat_request(read, fields, before, own))
+        asked = self._asked = await unhurried(body, lambda _: to_chat_request(read, fields, previous, own))
         if read.store is False:
             self._store = None
         self.background, self.streamed = bool(read.background), bool(read.stream)
         if self.background and self._store is None:
-            raise BadRequest("A response in the background has to be stored.", param="background")
+            raise BadRequest("A background response has to be stored.", param="background")
         if self._store is not None:
             written = await unhurried(body, lambda _: msgspec.json.encode(asked.context))
             if len(written) > BYTES_MAX:
@@ -66,13 +77,13 @@ class ResponsesDialect:
                     f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",
                     param="store",
                 )
-        self._response = answers.opening(self._id, self._wall(), read, stored=self._store is not None)
+        self._response = answers.new_response(self._id, self._wall(), read, stored=self._store is not None)
         if self.background:
             self._events = ResponseEvents(self._response, asked.tools)
         return asked.chat
 
-    def now(self) -> StoredResponse:
-        """The response as it is."""
+    def stored_response(self) -> StoredResponse:
+        """Return the response as it is now, to be stored."""
         assert self._asked is not None
         return StoredResponse(
             id=self._id,
@@ -83,67 +94,74 @@ class ResponsesDialect:
             own_from=self._asked.own_from,
         )
 
-    def queue(self) -> bytes:
-        """What a stream in the background begins with."""
+    def queued_events(self) -> bytes:
+        """Return the first events of a background response's stream."""
         assert self._events is not None
-        return self._events.queue()
+        return self._events.queued()
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        pass
+        """Do nothing: the worker's own counts are in the answer."""
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers unchanged: they are OpenAI's."""
         return dict(headers)
 
     def stream_start(self) -> bytes:
+        """Return the events of a response that is in progress."""
         self._response = self._response | {"status": "in_progress"}
         if self._events is None:
             assert self._asked is not None
             self._events = ResponseEvents(self._response, self._asked.tools)
             return self._events.begin()
-        return self._events.progress(self._response)
+        return self._events.in_progress(self._response)
 
     def stream_chunk(self, data: bytes) -> bytes:
+        """Return the events of the next bytes of the worker's stream."""
         assert self._events is not None
         return self._events.feed(data)
 
     async def stream_end(self) -> bytes:
+        """Return the last events; the response has been stored."""
         events = self._events
         assert events is not None
         head, output = events.close()
-        return head + events.last(await self._ended(output, events.finish, events.usage))
+        return head + events.last(await self._finished(output, events.finish_reason, events.usage))
 
     async def answer_body(self, body: bytes) -> bytes:
+        """Return the response of a whole chat completion; the response has been stored."""
         assert self._asked is not None
         chat = chat_completions.decode_chat_completion(body)
-        output, choice = answers.output_of(chat, self._id, self._asked.tools)
-        return msgspec.json.encode(await self._ended(output, choice.finish_reason, chat.parsed_usage))
+        output, choice = answers.output_items(chat, self._id, self._asked.tools)
+        return msgspec.json.encode(await self._finished(output, choice.finish_reason, chat.parsed_usage))
 
     def error_body(self, error: GatewayError) -> bytes:
-        return error.body(answers.NAMES)
+        """Return the error in OpenAI's shape, with the field names of the Responses API."""
+        return error.body(answers.FIELD_NAMES)
 
     def error_event(self, error: GatewayError) -> bytes:
+        """Return the `response.failed` event."""
         assert self._events is not None
-        self._response = answers.failed(self._response, error)
+        self._response = answers.failed_response(self._response, error)
         return self._events.last(self._response)
 
-    def last(self) -> bytes:
-        """The last event, of a response that came as a whole."""
+    def last_event(self) -> bytes:
+        """Return the last event of a background response that the worker did not stream."""
         assert self._events is not None
         return self._events.last(self._response)
 
-    async def _before(self, identity: str) -> list[Json]:
-        """The conversation that a response has ended with."""
-        stored = await self._kept(identity)
+    async def _previous_items(self, identity: str) -> list[Json]:
+        """Return the items of the conversation up to the end of a previous response."""
+        stored = await self._get_response(identity)
         if stored is None:
             raise PreviousResponseNotFound(identity)
         if stored.running:
             raise BadRequest(
                 f"The previous response {identity[:100]!r} has not ended.", param="previous_response_id"
             )
-        return references.conversation(stored)
+        return references.conversation_items(stored)
 
-    async def _kept(self, identity: str) -> StoredResponse | None:
-        """A response of this tenant."""
+    async def _get_response(self, identity: str) -> StoredResponse | None:
+        """Return a stored response of the tenant; None if there is none."""
         if self._store is None:
             return None
         try:
@@ -151,23 +169,28 @@ class ResponsesDialect:
         except DatabaseDown as err:
             raise ResponsesUnavailable from err
 
-    async def _ended(self, output: list[Json], finish: str | None, counted: Usage | None) -> Json:
-        """The whole response, which is kept if it is to be."""
+    async def _finished(
+        self, output: list[Json], finish_reason: str | None, usage: TokenUsage | None
+    ) -> Json:
+        """Return the finished response, stored unless the request asks otherwise."""
         assert self._asked is not None
-        response = self._response = answers.ended(self._response, output, finish, counted, self._wall())
+        response = self._response = answers.finished_response(
+            self._response, output, finish_reason, usage, self._wall()
+        )
         if self._store is None or self.background:
             return response
         try:
-            await self._store.put(self.now())
+            await self._store.put(self.stored_response())
         except (DatabaseDown, DatabaseConflict) as err:
-            # It has been generated and is charged: the client gets it, and is told that it cannot come back to it.
+            # The response has been generated and is charged: the client gets it, marked as not stored.
             log.warning("response %s is not stored: %s", self._id, err)
             return response | {"store": False}
         return response
 
 
 class InputTokensDialect(ResponsesDialect):
-    """POST /v1/responses/input_tokens: the same body, of which the prompt is counted."""
+    """The dialect of POST /v1/responses/input_tokens: the same request body, whose prompt is counted."""
 
     async def answer_body(self, body: bytes) -> bytes:
+        """Add the object's type to the counted tokens."""
         return body[:-1] + b',"object":"response.input_tokens"}'

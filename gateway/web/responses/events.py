@@ -1,4 +1,4 @@
-"""A stream of chat chunks to the events of a response.
+"""The event stream of a response, made from the chunks of a streamed chat completion.
 
     chat                                        events
       (status 200)                       ->       response.created, response.in_progress
@@ -10,8 +10,8 @@
                                                   function_call_arguments.delta ..
       finish_reason, usage, end          ->       .., output_item.done, response.completed | response.incomplete
 
-Every event has a number, one more than the one before. One item is open at a time; each is of one of the classes
-below, which knows what it has said.
+Every event has a number, one more than the event before. One output item is open at a time; each is of one of the
+Streamed classes below, which collects what the item contains.
 """
 
 from typing import Any
@@ -19,118 +19,141 @@ from typing import Any
 import msgspec
 
 from gateway.domain.errors import StreamInterrupted
+from gateway.domain.token_usage import TokenUsage
 from gateway.relay.sse_payloads import Payloads
-from gateway.telemetry.record import Usage
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers
-from gateway.web.responses.items import new_id
-from gateway.web.responses.tools import ClientTool, ChatTools
+from gateway.web.responses.items import new_item_id
+from gateway.web.responses.tools import ChatTools, ClientTool
 
 Json = dict[str, Any]
 Events = list[tuple[str, Json]]
+"""Events by their type, with the fields of each."""
 
 
 class StreamedMessage:
-    """A message. Its part's place is the first."""
+    """A message item under way. It has one content part."""
 
-    def __init__(self, at: int, response: str) -> None:
-        self._id = new_id("message", response)
-        self._where = {"item_id": self._id, "output_index": at, "content_index": 0}
-        self._said: list[str] = []
+    def __init__(self, output_index: int, response: str) -> None:
+        self._id = new_item_id("message", response)
+        self._position = {"item_id": self._id, "output_index": output_index, "content_index": 0}
+        self._pieces: list[str] = []
         self._logprobs: list[Any] = []
-        self._at = at
+        self._output_index = output_index
 
     def added(self) -> Events:
-        item = answers.message(self._id, [], "in_progress")
+        """Return the events of the item's beginning."""
+        item = answers.message_item(self._id, [], "in_progress")
         return [
-            ("response.output_item.added", {"output_index": self._at, "item": item}),
-            ("response.content_part.added", {**self._where, "part": answers.text("")}),
+            ("response.output_item.added", {"output_index": self._output_index, "item": item}),
+            ("response.content_part.added", {**self._position, "part": answers.text_part("")}),
         ]
 
     def more(self, text: str, logprobs: list[Any]) -> Events:
-        self._said.append(text)
+        """Add a piece, and return its events."""
+        self._pieces.append(text)
         self._logprobs += logprobs
-        return [("response.output_text.delta", {**self._where, "delta": text, "logprobs": logprobs})]
+        return [("response.output_text.delta", {**self._position, "delta": text, "logprobs": logprobs})]
 
     def done(self) -> tuple[Json, Events]:
-        text = "".join(self._said)
-        part = answers.text(text, self._logprobs)
-        return answers.message(self._id, [part]), [
-            ("response.output_text.done", {**self._where, "text": text, "logprobs": self._logprobs}),
-            ("response.content_part.done", {**self._where, "part": part}),
+        """Return the finished item, and the events of its end."""
+        text = "".join(self._pieces)
+        part = answers.text_part(text, self._logprobs)
+        return answers.message_item(self._id, [part]), [
+            ("response.output_text.done", {**self._position, "text": text, "logprobs": self._logprobs}),
+            ("response.content_part.done", {**self._position, "part": part}),
         ]
 
 
 class StreamedReasoning:
-    """Reasoning. It has one part, as a message has."""
+    """A reasoning item under way. It has one content part."""
 
-    def __init__(self, at: int, response: str) -> None:
-        self._id = new_id("reasoning", response)
-        self._where = {"item_id": self._id, "output_index": at, "content_index": 0}
-        self._said: list[str] = []
-        self._at = at
+    def __init__(self, output_index: int, response: str) -> None:
+        self._id = new_item_id("reasoning", response)
+        self._position = {"item_id": self._id, "output_index": output_index, "content_index": 0}
+        self._pieces: list[str] = []
+        self._output_index = output_index
 
     def added(self) -> Events:
-        item = answers.reasoning(self._id, "")
+        """Return the events of the item's beginning."""
+        item = answers.reasoning_item(self._id, "")
         return [
-            ("response.output_item.added", {"output_index": self._at, "item": item}),
-            ("response.content_part.added", {**self._where, "part": answers.thought("")}),
+            ("response.output_item.added", {"output_index": self._output_index, "item": item}),
+            ("response.content_part.added", {**self._position, "part": answers.reasoning_part("")}),
         ]
 
     def more(self, text: str) -> Events:
-        self._said.append(text)
-        return [("response.reasoning_text.delta", {**self._where, "delta": text})]
+        """Add a piece, and return its events."""
+        self._pieces.append(text)
+        return [("response.reasoning_text.delta", {**self._position, "delta": text})]
 
     def done(self) -> tuple[Json, Events]:
-        text = "".join(self._said)
-        return answers.reasoning(self._id, text), [
-            ("response.reasoning_text.done", {**self._where, "text": text}),
-            ("response.content_part.done", {**self._where, "part": answers.thought(text)}),
+        """Return the finished item, and the events of its end."""
+        text = "".join(self._pieces)
+        return answers.reasoning_item(self._id, text), [
+            ("response.reasoning_text.done", {**self._position, "text": text}),
+            ("response.content_part.done", {**self._position, "part": answers.reasoning_part(text)}),
         ]
 
 
 class StreamedToolCall:
-    """A call of a function, or of a tool that takes a text, which is there when all of it has come."""
+    """A tool call under way, of a function or of a tool that takes a text.
 
-    def __init__(self, at: int, call: chat_completions.ChatToolCall, response: str, tool: ClientTool) -> None:
-        self._id = new_id(tool.kind, response)
-        self._where = {"item_id": self._id, "output_index": at}
+    The text of the latter is one JSON string of the arguments: it can be sent only when all of it has arrived.
+    """
+
+    def __init__(
+        self, output_index: int, call: chat_completions.ChatToolCall, response: str, tool: ClientTool
+    ) -> None:
+        self._id = new_item_id(tool.item_type, response)
+        self._position = {"item_id": self._id, "output_index": output_index}
         self._call_id = call.id or f"call_{call.index}"
         self._tool = tool
-        self._said: list[str] = []
-        self._at = at
+        self._pieces: list[str] = []
+        self._output_index = output_index
 
     def added(self) -> Events:
-        item = answers.call(self._id, self._call_id, self._tool, "", "in_progress")
-        return [("response.output_item.added", {"output_index": self._at, "item": item})]
+        """Return the events of the item's beginning."""
+        item = answers.tool_call_item(self._id, self._call_id, self._tool, "", "in_progress")
+        return [("response.output_item.added", {"output_index": self._output_index, "item": item})]
 
     def more(self, arguments: str) -> Events:
-        self._said.append(arguments)
+        """Add a piece, and return its events."""
+        self._pieces.append(arguments)
         if self._tool.takes_text:
             return []
-        return [("response.function_call_arguments.delta", {**self._where, "delta": arguments})]
+        return [("response.function_call_arguments.delta", {**self._position, "delta": arguments})]
 
     def done(self) -> tuple[Json, Events]:
-        arguments = "".join(self._said)
-        item = answers.call(self._id, self._call_id, self._tool, arguments)
+        """Return the finished item, and the events of its end."""
+        arguments = "".join(self._pieces)
+        item = answers.tool_call_item(self._id, self._call_id, self._tool, arguments)
         if self._tool.takes_text:
             text = item["input"]
             return item, [
-                ("response.custom_tool_call_input.delta", {**self._where, "delta": text}),
-                ("response.custom_tool_call_input.done", {**self._where, "input": text}),
+                ("response.custom_tool_call_input.delta", {**self._position, "delta": text}),
+                ("response.custom_tool_call_input.done", {**self._position, "input": text}),
             ]
-        done = {**self._where, "name": self._tool.name, "arguments": arguments}
+        done = {**self._position, "name": self._tool.name, "arguments": arguments}
         return item, [("response.function_call_arguments.done", done)]
 
 
 class ResponseEvents:
-    """One stream. `response`: as it is before anything is said. `tools`: those of the request."""
+    """Translates the stream of one chat completion to the events of a response."""
 
     def __init__(self, response: Json, tools: ChatTools) -> None:
+        """Begin a stream.
+
+        Args:
+            response: The response object without output.
+            tools: The tools of the request.
+        """
         self.response = response
         self._tools = tools
-        self.finish: str | None = None
-        self.usage: Usage | None = None
+        self.finish_reason: str | None = None
+        """Why the chat completion ended; None until it has."""
+        self.usage: TokenUsage | None = None
+        """The worker's token counts, once they have arrived."""
         self._id: str = response["id"]
         self._payloads = Payloads()
         self._number = 0
@@ -139,33 +162,37 @@ class ResponseEvents:
         self._output: list[Json] = []
 
     def begin(self) -> bytes:
+        """Return the events of a response that starts in progress."""
         opened = {"response": self.response}
-        return self._written([("response.created", opened), ("response.in_progress", opened)])
+        return self._encode([("response.created", opened), ("response.in_progress", opened)])
 
-    def queue(self) -> bytes:
-        """Before it is anybody's turn to work on it."""
+    def queued(self) -> bytes:
+        """Return the events of a background response that waits for its turn."""
         opened = {"response": self.response}
-        return self._written([("response.created", opened), ("response.queued", opened)])
+        return self._encode([("response.created", opened), ("response.queued", opened)])
 
-    def progress(self, response: Json) -> bytes:
-        """Somebody works on what was queued."""
-        return self._written([("response.in_progress", {"response": response})])
+    def in_progress(self, response: Json) -> bytes:
+        """Return the event of a queued response that is now in progress."""
+        return self._encode([("response.in_progress", {"response": response})])
 
     def feed(self, data: bytes) -> bytes:
-        """The events of so much more of the stream. Raises StreamInterrupted, WorkerError."""
-        return b"".join(self._of(payload) for payload in self._payloads.feed(data))
+        """Return the events of the next bytes of the stream. Raises StreamInterrupted, WorkerError."""
+        return b"".join(self._chunk_events(payload) for payload in self._payloads.feed(data))
 
     def close(self) -> tuple[bytes, list[Json]]:
-        """The events up to the last but one, and all output. Raises StreamInterrupted if it had not ended."""
-        if self.finish is None:
+        """Return the events up to the last but one, and all output items.
+
+        Raises StreamInterrupted if the chat completion has not ended.
+        """
+        if self.finish_reason is None:
             raise StreamInterrupted
-        return self._written(self._closed()), self._output
+        return self._encode(self._close_item()), self._output
 
     def last(self, response: Json) -> bytes:
-        """The last event: how it has ended."""
-        return self._written([(f"response.{response['status']}", {"response": response})])
+        """Return the last event, which says how the response has ended."""
+        return self._encode([(f"response.{response['status']}", {"response": response})])
 
-    def _of(self, payload: bytes) -> bytes:
+    def _chunk_events(self, payload: bytes) -> bytes:
         chunk = chat_completions.decode_chat_completion(payload)
         if chunk.error is not None:
             raise StreamInterrupted
@@ -174,48 +201,48 @@ class ResponseEvents:
         for choice in chunk.choices[:1]:
             said = choice.delta or chat_completions.ChatMessage()
             if said.reasoning_text:
-                events += self._thought(said.reasoning_text)
+                events += self._add_reasoning(said.reasoning_text)
             if said.text:
-                events += self._text(said.text, choice.token_logprobs)
+                events += self._add_text(said.text, choice.token_logprobs)
             for call in said.tool_calls or ():
-                events += self._called(call)
-            self.finish = choice.finish_reason or self.finish
-        return self._written(events)
+                events += self._add_call(call)
+            self.finish_reason = choice.finish_reason or self.finish_reason
+        return self._encode(events)
 
-    def _thought(self, text: str) -> Events:
+    def _add_reasoning(self, text: str) -> Events:
         events: Events = []
         if not isinstance(self._open, StreamedReasoning):
-            events = self._start(StreamedReasoning(self._next, self._id))
+            events = self._open_item(StreamedReasoning(self._next_index, self._id))
         assert isinstance(self._open, StreamedReasoning)
         return events + self._open.more(text)
 
-    def _text(self, text: str, logprobs: list[Any]) -> Events:
+    def _add_text(self, text: str, logprobs: list[Any]) -> Events:
         events: Events = []
         if not isinstance(self._open, StreamedMessage):
-            events = self._start(StreamedMessage(self._next, self._id))
+            events = self._open_item(StreamedMessage(self._next_index, self._id))
         assert isinstance(self._open, StreamedMessage)
         return events + self._open.more(text, logprobs)
 
-    def _called(self, call: chat_completions.ChatToolCall) -> Events:
+    def _add_call(self, call: chat_completions.ChatToolCall) -> Events:
         events: Events = []
         if not isinstance(self._open, StreamedToolCall) or call.index != self._call_index:
-            tool = self._tools.called(call.function.name or "")
-            events = self._start(StreamedToolCall(self._next, call, self._id, tool))
+            tool = self._tools.find(call.function.name or "")
+            events = self._open_item(StreamedToolCall(self._next_index, call, self._id, tool))
             self._call_index = call.index
         assert isinstance(self._open, StreamedToolCall)
         return events + (self._open.more(call.function.arguments) if call.function.arguments else [])
 
     @property
-    def _next(self) -> int:
-        """The place of an item that begins now."""
+    def _next_index(self) -> int:
+        """The output index of an item that begins now."""
         return len(self._output) + (self._open is not None)
 
-    def _start(self, item: StreamedMessage | StreamedReasoning | StreamedToolCall) -> Events:
-        closed = self._closed()
+    def _open_item(self, item: StreamedMessage | StreamedReasoning | StreamedToolCall) -> Events:
+        closed = self._close_item()
         self._open = item
         return closed + item.added()
 
-    def _closed(self) -> Events:
+    def _close_item(self) -> Events:
         if self._open is None:
             return []
         item, events = self._open.done()
@@ -224,7 +251,7 @@ class ResponseEvents:
         self._open = None
         return [*events, ("response.output_item.done", {"output_index": at, "item": item})]
 
-    def _written(self, events: Events) -> bytes:
+    def _encode(self, events: Events) -> bytes:
         written = []
         for kind, fields in events:
             body = {"type": kind, "sequence_number": self._number, **fields}

@@ -1,4 +1,7 @@
-"""An exchange of the Responses API, which may part from its client: see background.py."""
+"""Exchanges of the Responses API, which may go on in the background without their client.
+
+See gateway/web/stored/background_responses.py.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,110 +15,137 @@ from gateway.domain.request import InferenceRequest, QueueHeaders
 from gateway.domain.tenant import Tenant
 from gateway.web.exchange import HttpExchange
 from gateway.web.responses.dialect import ResponsesDialect
-from gateway.web.responses.stored_responses import shown
+from gateway.web.responses.stored_responses import stream_background_response
 from gateway.web.stored.background_responses import BackgroundResponse, BackgroundResponses
 
 
 class ResponsesExchange(HttpExchange):
-    """See Exchange. `parted` is set when it goes on in the background as `run`; its client is told by `tell`."""
+    """An HTTP exchange of the Responses API.
+
+    A request with `background: true` detaches: from then on its answer goes to the database as `background`, and
+    `answer_client` sends the client what it asked for.
+    """
 
     def __init__(
-        self, http: web.Request, store: ResponseStore | None, runs: BackgroundResponses | None, **more: Any
+        self,
+        http: web.Request,
+        store: ResponseStore | None,
+        background_responses: BackgroundResponses | None,
+        **more: Any,
     ) -> None:
         super().__init__(http, lambda request_id: ResponsesDialect(request_id, store), **more)
         assert isinstance(self._dialect, ResponsesDialect)
         self._responses = self._dialect
-        self._runs = runs
-        self.parted = asyncio.Event()
-        self.run: BackgroundResponse | None = None
+        self._background_responses = background_responses
+        self.detached = asyncio.Event()
+        """Set when the exchange goes on in the background."""
+        self.background: BackgroundResponse | None = None
 
     @property
     def started(self) -> bool:
-        return self.run is not None or super().started
+        """Whether an answer has been started, or the exchange has detached."""
+        return self.background is not None or super().started
 
     @property
     def queue_headers(self) -> QueueHeaders:
-        """In the background nobody's patience ends, and nobody waits for a sign of life."""
+        """What the headers ask of the queue; a background response has no timeout and needs no comments."""
         queue_headers = super().queue_headers
-        return queue_headers if self.run is None else QueueHeaders(service_class=queue_headers.service_class)
+        return (
+            queue_headers
+            if self.background is None
+            else QueueHeaders(service_class=queue_headers.service_class)
+        )
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
+        """Return the decoded body; detach if it asks for a background response."""
         request = await super().request(tenant)
         if self._responses.background:
             task = asyncio.current_task()
             assert task is not None
-            if self._runs is None:
-                raise BadRequest("Responses are not kept here.", param="background")
-            self.run = await self._runs.begin(self._responses.now(), task)
-            self.run.say(self._responses.queue())
-            self.parted.set()
+            if self._background_responses is None:
+                raise BadRequest("Responses are not stored: the gateway has no database.", param="background")
+            self.background = await self._background_responses.begin(self._responses.stored_response(), task)
+            self.background.append(self._responses.queued_events())
+            self.detached.set()
         return request
 
-    async def tell(self) -> None:
-        """The client: what it asked for is on its way, or the stream of it."""
-        assert self.run is not None
-        assert self._runs is not None
-        stored = self.run.stored
+    async def answer_client(self) -> None:
+        """Answer the client of a detached exchange: with the queued response, or with its stream."""
+        assert self.background is not None
+        assert self._background_responses is not None
+        stored = self.background.stored
         if not self._responses.streamed:
             await self._answer(200, "application/json", stored.response, {})
             return
-        self.response = await shown(
-            self._http, self._runs, stored, after=-1, idle_seconds=self._unread_seconds_max
+        self.response = await stream_background_response(
+            self._http,
+            self._background_responses,
+            stored,
+            after=-1,
+            idle_seconds_max=self._unread_seconds_max,
         )
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        if self.run is None:
+        """Start the stream, or record that the background response is in progress."""
+        if self.background is None:
             await super().begin(status, content_type, headers)
         else:
             events = self._responses.stream_start()
-            self.run.say(events, self._responses.now().response)
+            self.background.append(events, self._responses.stored_response().response)
 
     async def write(self, data: bytes) -> None:
-        if self.run is None:
+        """Send more of the stream, or append it to the background response."""
+        if self.background is None:
             await super().write(data)
         elif events := self._responses.stream_chunk(data):
-            self.run.say(events)
+            self.background.append(events)
 
     async def end(self) -> None:
-        if self.run is None:
+        """Complete the stream or the background response."""
+        if self.background is None:
             await super().end()
         else:
             await self._finish(await self._responses.stream_end())
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
-        if self.run is None:
+        """Send a whole answer, or complete the background response with it."""
+        if self.background is None:
             await super().answer(status, content_type, body, headers)
         else:
             await self._responses.answer_body(body)
-            await self._finish(self._responses.last())
+            await self._finish(self._responses.last_event())
 
     async def fail(self, error: GatewayError) -> None:
-        if self.run is None:
+        """Send the error, or complete the background response with it."""
+        if self.background is None:
             await super().fail(error)
         else:
             await self._finish(self._responses.error_event(error))
 
     async def _finish(self, events: bytes) -> None:
-        assert self.run is not None
-        assert self._runs is not None
-        self.run.say(events)
-        await self._runs.finish(self.run, self._responses.now())
+        assert self.background is not None
+        assert self._background_responses is not None
+        self.background.append(events)
+        await self._background_responses.finish(self.background, self._responses.stored_response())
 
 
-async def parting(exchange: ResponsesExchange, work: "asyncio.Task[None]") -> None:
-    """The work to its end; or until it goes on without its client, who is told so. Who leaves before ends it."""
-    parted = asyncio.create_task(exchange.parted.wait())
+async def serve_detachable(exchange: ResponsesExchange, work: "asyncio.Task[None]") -> None:
+    """Wait for the task that serves an exchange, until it has ended or the exchange has detached.
+
+    A client that leaves before the exchange has detached cancels the task.
+    """
+    detached = asyncio.create_task(exchange.detached.wait())
     try:
-        await asyncio.wait((work, parted), return_when=asyncio.FIRST_COMPLETED)
-        if exchange.run is not None:
-            await exchange.tell()
+        await asyncio.wait((work, detached), return_when=asyncio.FIRST_COMPLETED)
+        if exchange.background is not None:
+            await exchange.answer_client()
         else:
             await work
     finally:
-        parted.cancel()
-        if exchange.run is None:
+        detached.cancel()
+        if exchange.background is None:
             if not work.done():
                 work.cancel()
                 await asyncio.wait((work,))
             if not work.cancelled():
-                work.exception()  # Nobody is left to hear that its client is.
+                work.exception()  # Retrieved, so that asyncio does not log it: the client has left.

@@ -1,11 +1,11 @@
-"""Items of a conversation to the messages of a chat.
+"""Items of a conversation in the Responses API, and their translation to the messages of a chat.
 
 items                                       messages
   message user                       ->       user
   message developer, system          ->       system; leading ones become one, with the instructions before them
   reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
   custom_tool_call                   ->       the same: see tools.py
-  function_call_output               ->       tool; its images and files are the user's next turn
+  function_call_output               ->       tool; its images and files become the user's next turn
 """
 
 import re
@@ -21,7 +21,7 @@ from gateway.web.responses.tools import arguments_with_text, function_name
 
 Json = dict[str, Any]
 
-_PREFIXES = {
+_ID_PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
     "function_call": "fc",
@@ -33,21 +33,21 @@ _RESULTS = wire.FunctionCallOutputItem | wire.CustomToolCallOutputItem
 
 
 REFERENCE = "item_reference"
-"""In place of an item: see references.py."""
+"""The type of an item that only names another item: see references.py."""
 
-_MADE = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{16}")
+_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{16}")
 
 
-def whole(given: str | Sequence[msgspec.Raw], response: str) -> list[Json]:
-    """A request's own input as items that have a type and an id. Raises BadRequest that names the item.
+def input_items(given: str | Sequence[msgspec.Raw], response: str) -> list[Json]:
+    """Return a request's own input as items that each have a type and an id.
 
-    `response`: the id of what it is the input of.
+    `response` is the id of the response that answers the input. Raises BadRequest that names the item.
     """
     if isinstance(given, str):
         return [
             {
                 "type": "message",
-                "id": new_id("message", response),
+                "id": new_item_id("message", response),
                 "status": "completed",
                 "role": "user",
                 "content": [{"type": "input_text", "text": given}],
@@ -59,60 +59,69 @@ def whole(given: str | Sequence[msgspec.Raw], response: str) -> list[Json]:
             item = msgspec.json.decode(raw, type=dict[str, Any])
         except msgspec.ValidationError as err:
             raise BadRequest(f"input[{at}]: an item is an object.", param=f"input[{at}]") from err
-        # A message may be sent without its type, and needs no id.
+        # Clients may send a message without its type, and any item without an id.
         kind = item.setdefault("type", "message")
         if kind == REFERENCE and isinstance(item.get("id"), str):
             items.append(item)
             continue
-        if not isinstance(kind, str) or kind not in _PREFIXES:
+        if not isinstance(kind, str) or kind not in _ID_PREFIXES:
             raise BadRequest(
                 f"input[{at}]: items of type {str(kind)[:50]!r} are not supported.", param=f"input[{at}].type"
             )
         if not isinstance(item.get("id"), str):
-            item["id"] = new_id(kind, response)
+            item["id"] = new_item_id(kind, response)
         items.append(item)
     return items
 
 
-def shown(item: Json) -> Json:
-    """An item of a request as the API tells it again: what may be left out is there, and a text is a part."""
-    told = {"status": "completed", **({"summary": []} if item["type"] == "reasoning" else {}), **item}
+def item_object(item: Json) -> Json:
+    """Return an item of a request as the API shows it: with all optional fields, and texts as content parts."""
+    shown = {"status": "completed", **({"summary": []} if item["type"] == "reasoning" else {}), **item}
     if item["type"] == "message" and isinstance(item["content"], str):
-        of_the_model: Json = {"type": "output_text", "annotations": [], "logprobs": []}
-        part = of_the_model if item["role"] == "assistant" else {"type": "input_text"}
-        return told | {"content": [{**part, "text": item["content"]}]}
+        assistant_part: Json = {"type": "output_text", "annotations": [], "logprobs": []}
+        part = assistant_part if item["role"] == "assistant" else {"type": "input_text"}
+        return shown | {"content": [{**part, "text": item["content"]}]}
     for name in ("content", "output"):
         if isinstance(parts := item.get(name), list):
-            told[name] = [{"detail": "auto", **p} if p["type"] == "input_image" else p for p in parts]
-    return told
+            shown[name] = [{"detail": "auto", **p} if p["type"] == "input_image" else p for p in parts]
+    return shown
 
 
-def new_id(kind: str, response: str) -> str:
-    """An id for an item of that type, which says of which response."""
-    return f"{_PREFIXES[kind]}_{response.removeprefix('resp_')}{secrets.token_hex(8)}"
+def new_item_id(kind: str, response: str) -> str:
+    """Return a new id for an item of the given type, which contains the id of its response."""
+    return f"{_ID_PREFIXES[kind]}_{response.removeprefix('resp_')}{secrets.token_hex(8)}"
 
 
-def response_of(identity: str) -> str | None:
-    """The response that an item's id names; None for an id that was not made here."""
-    made = _MADE.fullmatch(identity)
-    return f"resp_{made[1]}" if made is not None else None
+def response_id_of(item_id: str) -> str | None:
+    """Return the response id in an item's id; None for an id that no gateway made."""
+    found = _ITEM_ID.fullmatch(item_id)
+    return f"resp_{found[1]}" if found is not None else None
 
 
-def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0) -> list[Json]:
-    """The chat of these items. Raises BadRequest for what cannot be read; the request's own begin at `own_from`."""
+def chat_messages(items: Iterable[Json], instructions: str | None, own_from: int = 0) -> list[Json]:
+    """Return the messages of the chat that these items are.
+
+    Args:
+        items: All items of the conversation.
+        instructions: A system message that comes before them.
+        own_from: Index of the first item of the request's own input; errors count from there.
+
+    Raises:
+        BadRequest: An item is malformed.
+    """
     system = [instructions] if instructions else []
     turns: list[Json] = []
-    shown: list[Json] = []
+    media: list[Json] = []  # of tool results, shown to the model as the user's next turn
     for at, item in enumerate(items):
         try:
             read = msgspec.convert(item, wire.InputItem)
         except msgspec.ValidationError as err:
             where = f"input[{at - own_from}]"
             raise BadRequest(f"{where}: {err}.", param=where) from err
-        if shown and not isinstance(read, _RESULTS):
-            # Results that belong to one turn stand together.
-            turns.append({"role": "user", "content": shown})
-            shown = []
+        if media and not isinstance(read, _RESULTS):
+            # All results of one turn come before the media of any of them.
+            turns.append({"role": "user", "content": media})
+            media = []
         match read:
             case wire.MessageItem(role="system" | "developer", content=content):
                 parts = _parts(content)
@@ -130,12 +139,16 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
                 else:
                     turns.append({"role": "user", "content": _plain(_parts(content))})
             case wire.MessageItem(content=content):
-                turn = _assistant(turns, anew="content")
+                turn = _assistant_turn(turns, new_field="content")
                 turn["content"] = _plain(_parts(content))
             case wire.FunctionCallItem() | wire.CustomToolCallItem():
-                arguments = arguments_with_text(read.input) if isinstance(read, wire.CustomToolCallItem) else read.arguments
+                arguments = (
+                    arguments_with_text(read.input)
+                    if isinstance(read, wire.CustomToolCallItem)
+                    else read.arguments
+                )
                 call = {"name": function_name(read.name, read.namespace), "arguments": arguments}
-                _assistant(turns).setdefault("tool_calls", []).append(
+                _assistant_turn(turns).setdefault("tool_calls", []).append(
                     {"id": read.call_id, "type": "function", "function": call}
                 )
             case (
@@ -145,24 +158,26 @@ def messages(items: Iterable[Json], instructions: str | None, own_from: int = 0)
                 parts = _parts(output)
                 texts = [part["text"] for part in parts if part["type"] == "text"]
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
-                shown += [part for part in parts if part["type"] != "text"]
+                media += [part for part in parts if part["type"] != "text"]
             case wire.ReasoningItem():
                 texts = [part.text for part in read.content or read.summary or ()]
                 if texts:
-                    _assistant(turns, anew="reasoning_content")["reasoning_content"] = "\n".join(texts)
-    if shown:
-        turns.append({"role": "user", "content": shown})
+                    _assistant_turn(turns, new_field="reasoning_content")["reasoning_content"] = "\n".join(
+                        texts
+                    )
+    if media:
+        turns.append({"role": "user", "content": media})
     first = [{"role": "system", "content": "\n".join(system)}] if system else []
     return first + [{"content": "", **turn} for turn in turns]
 
 
-def _assistant(turns: list[Json], anew: str = "") -> Json:
-    """The assistant's turn that goes on, or a new one: also where it has said already what comes `anew`."""
+def _assistant_turn(turns: list[Json], new_field: str = "") -> Json:
+    """Return the assistant's open turn; a new one if there is none, or if it has the new field already."""
     if (
         not turns
         or turns[-1]["role"] != "assistant"
-        or anew in turns[-1]
-        or (anew and "tool_calls" in turns[-1])
+        or new_field in turns[-1]
+        or (new_field and "tool_calls" in turns[-1])
     ):
         turns.append({"role": "assistant"})
     return turns[-1]
@@ -183,12 +198,12 @@ def _part(part: wire.ContentPart) -> Json:
         case wire.InputFilePart(file_data=str(data), filename=name):
             return {"type": "file", "file": {"file_data": data, "filename": name or "file"}}
     raise BadRequest(
-        "Images are sent as data or by their URL, files as data; neither is known by an id.", param="input"
+        "Images must be sent as data or by URL, files as data; file ids are not supported.", param="input"
     )
 
 
 def _plain(parts: list[Json]) -> str | list[Json]:
-    """One text as text, which every template can read."""
+    """Return a single text as a string, which every chat template can read; other parts unchanged."""
     if not parts:
         return ""
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts

@@ -1,4 +1,4 @@
-"""A body of the Responses API to a chat request."""
+"""Requests of the Responses API: a body is decoded and translated to a chat completion request."""
 
 from typing import Any
 
@@ -6,62 +6,76 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
-from gateway.web.bodies import typed_bodies
-from gateway.web.openai import inference_requests
-from gateway.web.responses import items, wire
+from gateway.web.bodies.typed_bodies import decode_typed_body
+from gateway.web.openai.inference_requests import decode_request
+from gateway.web.responses import wire
+from gateway.web.responses.items import chat_messages
 from gateway.web.responses.tools import ChatTools
 
 Json = dict[str, Any]
 
 _BODY = msgspec.json.Decoder(wire.ResponsesBody)
 LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` that asks for log probabilities."""
 
 
 class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`context`: all items of the conversation; this request's own begin at `own_from`."""
+    """A request of the Responses API, and the chat completion request that it becomes."""
 
     body: wire.ResponsesBody
     chat: InferenceRequest
     tools: ChatTools
     context: list[Json]
+    """All items of the conversation, up to the request's own input."""
     own_from: int
+    """Index in `context` of the first item of the request's own input."""
 
 
-def read_body(body: bytes) -> tuple[wire.ResponsesBody, dict[str, msgspec.Raw]]:
-    """The body, and its fields as they came. Raises BadRequest that names the field."""
-    read, fields = typed_bodies.read(body, _BODY)
+def decode_responses_body(body: bytes) -> tuple[wire.ResponsesBody, dict[str, msgspec.Raw]]:
+    """Return the decoded body, and its fields as raw JSON. Raises BadRequest that names the field."""
+    read, fields = decode_typed_body(body, _BODY)
     for name in ("conversation", "prompt"):
         if getattr(read, name) is not None:
             raise BadRequest(f"{name} is not supported; send the items themselves.", param=name)
     return read, dict(fields)
 
 
-def chat_request(
-    read: wire.ResponsesBody, fields: dict[str, msgspec.Raw], before: list[Json], own: list[Json]
+def to_chat_request(
+    read: wire.ResponsesBody, fields: dict[str, msgspec.Raw], previous: list[Json], own: list[Json]
 ) -> ResponseRequest:
-    """The chat that goes on after these items with the request's own. Raises BadRequest."""
-    if not own and not before:
+    """Return the chat completion request that continues a conversation.
+
+    Args:
+        read: The decoded body.
+        fields: The fields of the body as raw JSON; those that are not translated pass unchanged.
+        previous: The items of the conversation before this request.
+        own: The items of this request's own input.
+
+    Raises:
+        BadRequest: The conversation is empty, or has an item that cannot be translated.
+    """
+    if not own and not previous:
         raise BadRequest("The request must have an input.", param="input")
-    context = [*before, *own]
+    context = [*previous, *own]
     chat: Json = {name: value for name, value in fields.items() if name not in wire.TRANSLATED_FIELDS}
-    chat |= {"model": read.model, "messages": items.messages(context, read.instructions, len(before))}
+    chat |= {"model": read.model, "messages": chat_messages(context, read.instructions, len(previous))}
     if read.max_output_tokens is not None:
         chat["max_completion_tokens"] = read.max_output_tokens
     if read.stream or read.background:
-        # In the background it is read as it comes, so that others can follow.
+        # A background response is always streamed by the worker, so that clients can follow it.
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if LOGPROBS in (read.include or ()):
         chat |= {"logprobs": True, "top_logprobs": fields.get("top_logprobs", 0)}
     tools = ChatTools(read.tools)
-    chat |= tools.chat(read.tool_choice) | _shape(read)
+    chat |= tools.chat_fields(read.tool_choice) | _format_fields(read)
     if "tools" in chat and read.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = read.parallel_tool_calls
-    request = inference_requests.decode_request(Surface.CHAT, msgspec.json.encode(chat))
-    return ResponseRequest(body=read, chat=request, tools=tools, context=context, own_from=len(before))
+    request = decode_request(Surface.CHAT, msgspec.json.encode(chat))
+    return ResponseRequest(body=read, chat=request, tools=tools, context=context, own_from=len(previous))
 
 
-def _shape(read: wire.ResponsesBody) -> Json:
-    """What the answer has to look like."""
+def _format_fields(read: wire.ResponsesBody) -> Json:
+    """Return the fields of the chat request that say what the answer has to look like."""
     chat: Json = {}
     form = read.text.format if read.text is not None else None
     if form is not None and form.type == "json_schema":

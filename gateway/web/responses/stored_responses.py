@@ -1,4 +1,4 @@
-"""Responses that are kept: retrieve, delete, cancel, and the input that one had. Each tenant sees its own."""
+"""Handlers of stored responses: retrieve, delete, cancel, list the input items. A tenant sees only its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,35 +14,45 @@ from gateway.web.error_response import error_response
 from gateway.web.exchange import STREAM_HEADERS
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.request_identity import SERVER, new_request_id
-from gateway.web.responses import items as conversation
+from gateway.web.responses.items import item_object
 from gateway.web.stored.background_responses import BackgroundResponses
 from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
 from gateway.web.stored.list_parameters import requested_page
 
 ITEMS_MAX = 100
+"""Items of one page at most."""
 ITEMS = 20
+"""Items of a page where the request names no limit."""
 
 _LIST = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class StoredResponseHandlers:
-    """`store`: None keeps nothing. `idle_seconds_max`: longest that a client may not read."""
+    """The HTTP handlers of stored responses."""
 
     def __init__(
         self,
         store: ResponseStore | None,
-        runs: BackgroundResponses | None,
-        tenant_of: AuthenticateTenant,
+        background_responses: BackgroundResponses | None,
+        authenticate: AuthenticateTenant,
         *,
         idle_seconds_max: float,
     ) -> None:
+        """Create the handlers.
+
+        Args:
+            store: The stored responses; None without a database.
+            background_responses: Those under way in this gateway; None without a database.
+            authenticate: Returns the tenant of a request.
+            idle_seconds_max: A client that reads nothing of a stream for so long is treated as gone.
+        """
         self._store = store
-        self._runs = runs
+        self._background_responses = background_responses
         self._idle_seconds_max = idle_seconds_max
-        self._tenant_of = tenant_of
+        self._authenticate = authenticate
 
     def routes(self) -> list[tuple[str, str, Handler]]:
-        """Method, path below the prefix, handler."""
+        """Return the routes: method, path below the prefix, handler."""
         one = "responses/{response}"
 
         def answer(work: Callable[[web.Request], Awaitable[bytes]]) -> Handler:
@@ -56,40 +66,52 @@ class StoredResponseHandlers:
         ]
 
     async def show(self, http: web.Request) -> web.StreamResponse:
+        """Answer with a response, or with `?stream=true` with the stream of a background response."""
         if http.query.get("stream", "false").lower() != "true":
-            return await json_handler(self._whole, ResponsesUnavailable)(http)
+            return await json_handler(self._response_body, ResponsesUnavailable)(http)
         try:
             found, after = await self._found(http), _after(http)
-            if self._runs is None or not msgspec.json.decode(found.response).get("background"):
-                raise BadRequest("Only a response in the background is streamed again.", param="stream")
+            if self._background_responses is None or not msgspec.json.decode(found.response).get(
+                "background"
+            ):
+                raise BadRequest("Only a background response can be streamed again.", param="stream")
         except GatewayError as err:
             return error_response(err, http)
         except DatabaseDown:
             return error_response(ResponsesUnavailable(), http)
-        return await shown(http, self._runs, found, after=after, idle_seconds=self._idle_seconds_max)
+        return await stream_background_response(
+            http, self._background_responses, found, after=after, idle_seconds_max=self._idle_seconds_max
+        )
 
-    async def _whole(self, http: web.Request) -> bytes:
+    async def _response_body(self, http: web.Request) -> bytes:
         return (await self._found(http)).response
 
     async def delete(self, http: web.Request) -> bytes:
+        """Delete a response."""
         found = await self._found(http)
         assert self._store is not None
         await self._store.delete(found.tenant, found.id)
         return msgspec.json.encode({"id": found.id, "object": "response", "deleted": True})
 
     async def cancel(self, http: web.Request) -> bytes:
-        """One that is not in the background is cancelled by hanging up. One that has ended stays as it is."""
+        """Cancel a background response; one that has ended stays as it is.
+
+        A response that is not in the background is cancelled by closing its connection.
+        """
         found = await self._found(http)
-        if self._runs is None or not msgspec.json.decode(found.response).get("background"):
-            raise BadRequest("Only a response in the background can be cancelled.", param="response_id")
+        if self._background_responses is None or not msgspec.json.decode(found.response).get("background"):
+            raise BadRequest("Only a background response can be cancelled.", param="response_id")
         if found.running:
-            cancelled = await self._runs.store.cancel(found)
-            self._runs.look(found.id)
+            cancelled = await self._background_responses.store.cancel(found)
+            self._background_responses.abort(found.id)
             found = cancelled or await self._found(http)
         return found.response
 
     async def input_items(self, http: web.Request) -> bytes:
-        """The newest first, unless asked otherwise; `after` names the last item that is known already."""
+        """List the items of a response's own input, newest first unless asked otherwise.
+
+        The `after` parameter names the last item that the client knows already.
+        """
         asked = requested_page(http, limit=ITEMS, limit_max=ITEMS_MAX)
         stored = await self._found(http)
         items = _LIST.decode(stored.context)[stored.own_from :]
@@ -104,7 +126,7 @@ class StoredResponseHandlers:
         return msgspec.json.encode(
             {
                 "object": "list",
-                "data": [conversation.shown(item) for item in page],
+                "data": [item_object(item) for item in page],
                 "first_id": page[0]["id"] if page else None,
                 "last_id": page[-1]["id"] if page else None,
                 "has_more": len(items) > len(page),
@@ -112,42 +134,55 @@ class StoredResponseHandlers:
         )
 
     async def _found(self, http: web.Request) -> StoredResponse:
-        tenant, identity = await self._tenant_of(http), http.match_info["response"]
+        tenant, identity = await self._authenticate(http), http.match_info["response"]
         found = await self._store.get(tenant.id, identity) if self._store is not None else None
         if found is None:
             raise NotFound(f"The response {identity[:100]!r} does not exist.")
-        if found.running and self._runs is not None:
-            return await self._runs.store.looked_after(found)
+        if found.running and self._background_responses is not None:
+            return await self._background_responses.store.looked_after(found)
         return found
 
 
-async def shown(
-    http: web.Request, runs: BackgroundResponses, stored: StoredResponse, *, after: int, idle_seconds: float
+async def stream_background_response(
+    http: web.Request,
+    background_responses: BackgroundResponses,
+    stored: StoredResponse,
+    *,
+    after: int,
+    idle_seconds_max: float,
 ) -> web.StreamResponse:
-    """The stream of a response in the background, from the event after that number."""
+    """Answer with the stream of a background response.
+
+    Args:
+        http: The request.
+        background_responses: Those under way in this gateway.
+        stored: The response to stream.
+        after: Number of the last event that the client knows already; -1 for none.
+        idle_seconds_max: A client that reads nothing for so long is treated as gone.
+    """
     headers = {"server": SERVER, "x-request-id": new_request_id(), **STREAM_HEADERS}
     answer = web.StreamResponse(headers=headers)
     answer.content_type = "text/event-stream"
     await answer.prepare(http)
     try:
-        async for events in runs.follow(stored, after):
-            async with asyncio.timeout(idle_seconds):
+        async for events in background_responses.follow(stored, after):
+            async with asyncio.timeout(idle_seconds_max):
                 await answer.write(events)
         await answer.write_eof()
     except TimeoutError:
-        # As if it had hung up.
+        # As if the client had hung up.
         if http.transport is not None:
             http.transport.abort()
     except (ConnectionResetError, DatabaseDown):
-        pass  # Whoever still reads asks again, from where it was.
+        pass  # A client that still reads asks again, from the last event that it has.
     return answer
 
 
 def _after(http: web.Request) -> int:
-    """`starting_after`: the number of the last event that is known already. Raises BadRequest."""
-    said = http.query.get("starting_after")
-    if said is None:
+    """Return `starting_after`: the number of the last event that the client has, or -1. Raises BadRequest."""
+    text = http.query.get("starting_after")
+    if text is None:
         return -1
-    if not (said.isdecimal() and said.isascii() and len(said) < 10):
+    if not (text.isdecimal() and text.isascii() and len(text) < 10):
         raise BadRequest("starting_after must be the number of an event.", param="starting_after")
-    return int(said)
+    return int(text)

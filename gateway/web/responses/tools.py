@@ -1,11 +1,11 @@
-"""ChatTools of the Responses API as the functions that a chat has.
+"""Tools of the Responses API, translated to the functions of chat completions and back.
 
     function f                             f(..)
     custom t                               t({"input": ".."}): its text is a function's only argument
     namespace n of function g, custom u    n__g(..), n__u({"input": ".."})
 
-What is called goes back under its own name, as the kind of item that it is. No engine holds a function's text to a
-grammar: the model is told of it.
+A call goes back to the client under the tool's own name, as an item of the tool's own type. No engine constrains a
+function's text to a grammar: the grammar is written into the function's description, for the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,9 @@ from gateway.web.responses import wire
 Json = dict[str, Any]
 
 INPUT = "input"
-BETWEEN = "__"
-TEXT_ALONE: Json = {
+"""The argument of a function that stands for a tool that takes a text."""
+NAMESPACE_SEPARATOR = "__"
+TEXT_PARAMETERS: Json = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
     "required": [INPUT],
@@ -28,39 +29,40 @@ TEXT_ALONE: Json = {
 }
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """`takes_text`: it takes a text, where functions take arguments."""
+class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as the client knows it."""
 
     name: str
     namespace: str | None = None
     takes_text: bool = False
+    """Whether the tool takes a text, where functions take arguments."""
 
     @property
-    def kind(self) -> str:
-        """The type of an item that calls it."""
+    def item_type(self) -> str:
+        """The type of an item that calls the tool."""
         return "custom_tool_call" if self.takes_text else "function_call"
 
 
 class ChatTools:
-    """Those of a request. Raises BadRequest where a function would stand for two of them."""
+    """The tools of a request as functions of a chat. Raises BadRequest for two tools of the same function name."""
 
     def __init__(self, given: Sequence[wire.ResponsesTool] | None) -> None:
         self._functions: list[tuple[str, Json]] = []
         self._tools: dict[str, ClientTool] = {}
-        for place, about, namespace, tool in _each(given or ()):
+        for position, group_description, namespace, tool in _flattened(given or ()):
             name = function_name(tool.name, namespace)
-            here = Tool(name=tool.name, namespace=namespace, takes_text=isinstance(tool, wire.CustomTool))
-            if self._tools.setdefault(name, here) != here:
-                raise BadRequest(f"{place}: there is another tool {name[:100]!r}.", param=place)
-            self._functions.append((name, _function(name, about, tool)))
+            client_tool = ClientTool(name=tool.name, namespace=namespace, takes_text=isinstance(tool, wire.CustomTool))
+            if self._tools.setdefault(name, client_tool) != client_tool:
+                raise BadRequest(f"{position}: there is another tool {name[:100]!r}.", param=position)
+            self._functions.append((name, _function(name, group_description, tool)))
 
-    def chat(self, choice: wire.ResponsesToolChoice | None) -> Json:
-        """The fields of a chat. Raises BadRequest for what cannot be chosen."""
+    def chat_fields(self, choice: wire.ResponsesToolChoice | None) -> Json:
+        """Return `tools` and `tool_choice` of the chat request. Raises BadRequest for an invalid choice."""
         if not self._functions:
             return {}
         functions, chosen = self._functions, choice
         if isinstance(choice, wire.AllowedToolsChoice):
-            # No engine has this; one that does not know of the others cannot call them.
+            # No engine has such a choice. A model that is not shown the other tools cannot call them.
             functions, chosen = self._allowed(choice), choice.mode
         chat: Json = {"tools": [function for _, function in functions]}
         if isinstance(chosen, wire.FunctionToolChoice | wire.CustomToolChoice):
@@ -69,9 +71,9 @@ class ChatTools:
             chat["tool_choice"] = chosen
         return chat
 
-    def called(self, function: str) -> ClientTool:
-        """What a function stands for. What a model has made up is a function of that name."""
-        return self._tools.get(function) or Tool(name=function)
+    def find(self, function: str) -> ClientTool:
+        """Return the tool that a function stands for. A name that the model made up is a function of that name."""
+        return self._tools.get(function) or ClientTool(name=function)
 
     def _allowed(self, choice: wire.AllowedToolsChoice) -> list[tuple[str, Json]]:
         names = {tool.name for tool in choice.tools}
@@ -83,14 +85,14 @@ class ChatTools:
 
 
 def function_name(name: str, namespace: str | None) -> str:
-    """What a tool is called in a chat."""
+    """Return the name of a tool's function in a chat."""
     if namespace is None:
         return name
-    return namespace + ("" if namespace.endswith(BETWEEN) else BETWEEN) + name
+    return namespace + ("" if namespace.endswith(NAMESPACE_SEPARATOR) else NAMESPACE_SEPARATOR) + name
 
 
 def input_text_of(arguments: str) -> str:
-    """What a tool that takes a text is given. A call that was cut short has what there is."""
+    """Return the text in the arguments of a tool that takes a text; all arguments if the call was cut short."""
     try:
         given = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -100,28 +102,28 @@ def input_text_of(arguments: str) -> str:
 
 
 def arguments_with_text(text: str) -> str:
-    """The same as a function's arguments."""
+    """Return a function's arguments that hold this text."""
     return msgspec.json.encode({INPUT: text}).decode()
 
 
-def _each(
+def _flattened(
     given: Sequence[wire.ResponsesTool],
 ) -> Iterator[tuple[str, str | None, str | None, wire.FunctionTool | wire.CustomTool]]:
-    """(where it stands, what is said above it, its namespace, the tool)"""
+    """Yield each tool: its position in the request, its namespace's description and name, and the tool."""
     for at, tool in enumerate(given):
         if not isinstance(tool, wire.NamespaceTool):
             yield f"tools[{at}]", None, None, tool
             continue
         for number, inner in enumerate(tool.tools):
-            # Once, for what belongs together stands together.
+            # The description of a namespace is given once, with its first tool.
             yield f"tools[{at}].tools[{number}]", None if number else tool.description, tool.name, inner
 
 
-def _function(name: str, about: str | None, tool: wire.FunctionTool | wire.CustomTool) -> Json:
-    lines = [about, tool.description]
+def _function(name: str, group_description: str | None, tool: wire.FunctionTool | wire.CustomTool) -> Json:
+    lines = [group_description, tool.description]
     function: Json = {"name": name}
     if isinstance(tool, wire.CustomTool):
-        function["parameters"] = TEXT_ALONE
+        function["parameters"] = TEXT_PARAMETERS
         form = tool.format
         if form is not None and form.definition is not None:
             lines.append(f"Its input follows this {form.syntax or 'lark'} grammar:\n{form.definition}")
@@ -129,6 +131,6 @@ def _function(name: str, about: str | None, tool: wire.FunctionTool | wire.Custo
         function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
         if tool.strict is not None:
             function["strict"] = tool.strict
-    if said := "\n".join(line for line in lines if line is not None):
-        function["description"] = said
+    if description := "\n".join(line for line in lines if line is not None):
+        function["description"] = description
     return {"type": "function", "function": function}

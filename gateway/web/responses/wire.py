@@ -68,7 +68,14 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag="reasoning", tag_field="typ
     summary: list[ReasoningTextPart] | None = None
 
 
-InputItem = MessageItem | FunctionCallItem | FunctionCallOutputItem | CustomToolCallItem | CustomToolCallOutputItem | ReasoningItem
+InputItem = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionCallOutputItem
+    | CustomToolCallItem
+    | CustomToolCallOutputItem
+    | ReasoningItem
+)
 
 
 class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
@@ -125,7 +132,9 @@ class AllowedToolsChoice(msgspec.Struct, frozen=True, tag="allowed_tools", tag_f
     tools: list[AllowedTool]
 
 
-ResponsesToolChoice = Literal["auto", "none", "required"] | FunctionToolChoice | CustomToolChoice | AllowedToolsChoice
+ResponsesToolChoice = (
+    Literal["auto", "none", "required"] | FunctionToolChoice | CustomToolChoice | AllowedToolsChoice
+)
 
 
 class TextFormat(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""Responses in the background: they go on when their client has left, and are told by any gateway.
+"""Background responses: responses that go on when their client has left, and that any gateway can stream.
 
-request --detached--> run --events, together--> database <-- follow: whoever asks for the stream, from any event
-                       ^ cancelled when the database says that it is not to go on
+request --detached--> response --events, in batches--> database <-- follow: any gateway, from any event on
+                       ^ cancelled when the database says so
 """
 
 import asyncio
@@ -16,106 +16,128 @@ from gateway.domain.errors import Overloaded, ResponsesUnavailable
 
 log = logging.getLogger(__name__)
 
-RUNS_MAX = 512
-WRITE_SECONDS, LEASE_AGAIN_SECONDS = 0.2, 3.0
-LOOK_SECONDS = 0.5
-"""How often a gateway asks for more of what another one has under way."""
+RESPONSES_MAX = 512
+"""Background responses under way in one gateway."""
+WRITE_SECONDS = 0.2
+"""Interval at which new events are written to the database."""
+LEASE_RENEW_SECONDS = 3.0
+POLL_SECONDS = 0.5
+"""Interval at which a gateway asks for new events of a response that another gateway has under way."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
+"""Events of one response that wait for the database; beyond it the response is given up."""
 RETRY_SECONDS = 1.0
+"""Wait after a failed write."""
 CLOSE_SECONDS_MAX = 3.0
 
 
 class BackgroundResponse:
-    """One response. `task`: what works on it. `changed`: set, and made anew, when there is more in the database."""
+    """A response under way in the background of this gateway, and the events of it that are not written yet."""
 
     def __init__(self, stored: StoredResponse) -> None:
         self.stored = stored
         self.task: asyncio.Task[None] | None = None
+        """The task that generates the response."""
         self.changed = asyncio.Event()
+        """Set, and replaced by a new event, when there is more to read in the database."""
         self.ended = False
-        self.writing = asyncio.Lock()  # what was said first is there first
+        self.write_lock = asyncio.Lock()  # events are written in their order
         self._number = 0
         self._unwritten: list[bytes] = []
         self._size = 0
         self.response: bytes | None = None
+        """The response object as JSON, if it has changed since the last write."""
 
-    def say(self, events: bytes, response: bytes | None = None) -> None:
-        """More of its stream, and how it looks now if that has changed."""
+    def append(self, events: bytes, response: bytes | None = None) -> None:
+        """Add events to the stream.
+
+        Args:
+            events: Whole server-sent events.
+            response: The response object as it looks now, if it has changed.
+        """
         self._unwritten.append(events)
         self._size += len(events)
         self.response = response if response is not None else self.response
         if self._size > UNWRITTEN_BYTES_MAX and self.task is not None:
-            log.error("response %s is given up: its events cannot be written", self.stored.id)
+            log.error("response %s is given up: its events cannot be written to the database", self.stored.id)
             self.task.cancel()
 
-    def take(self) -> tuple[Events, bytes | None]:
-        """What is to be written."""
+    def take_unwritten(self) -> tuple[Events, bytes | None]:
+        """Return the events and the response object that have to be written, and forget them."""
         text = b"".join(self._unwritten)
-        # In JSON there are no line breaks: an empty line ends an event, and nothing else does.
+        # JSON as encoded here has no line breaks: an empty line is always the end of an event.
         events = Events(number=self._number, count=text.count(b"\n\n"), text=text)
         response, self.response = self.response, None
         self._number += events.count
         self._unwritten, self._size = [], 0
         return events, response
 
-    def tell(self) -> None:
-        """There is more to be read."""
+    def notify_readers(self) -> None:
+        """Wake the readers of the stream: there is more to read, or the response has ended."""
         self.changed.set()
         self.changed = asyncio.Event()
 
 
 class BackgroundResponses:
-    """Those of this gateway. `close` when it stops: what is left has failed."""
+    """The background responses of this gateway. `close` fails those that are unfinished when the gateway stops."""
 
     def __init__(self, responses: ResponseStore, store: BackgroundStore) -> None:
         self.store = store
-        self._responses = responses
-        self._runs: dict[str, BackgroundResponse] = {}
+        self._response_store = responses
+        self._responses_by_id: dict[str, BackgroundResponse] = {}
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self._responses_by_id)
 
     async def begin(self, stored: StoredResponse, task: "asyncio.Task[None]") -> BackgroundResponse:
-        """It is the task's from now on, whoever leaves. Raises Overloaded, ResponsesUnavailable."""
-        if len(self._runs) >= RUNS_MAX:
-            raise Overloaded(1.0)
-        run = BackgroundResponse(stored)
-        run.task = task
-        self._runs[stored.id] = run
-        try:
-            await self._responses.put(stored, LEASE_SECONDS)
-        except (DatabaseDown, DatabaseConflict) as err:
-            del self._runs[stored.id]
-            raise ResponsesUnavailable from err
-        keeping = asyncio.create_task(self._keep(run))
-        task.add_done_callback(lambda _: keeping.cancel())
-        task.add_done_callback(lambda _: self._over(run))
-        return run
+        """Store a new response, which `task` generates whether or not its client stays.
 
-    async def finish(self, run: BackgroundResponse, stored: StoredResponse) -> None:
-        """It has ended, and all has been said."""
-        run.ended = True
-        async with run.writing:
-            events, _ = run.take()
+        Raises:
+            Overloaded: Too many background responses are under way.
+            ResponsesUnavailable: The database does not answer.
+        """
+        if len(self._responses_by_id) >= RESPONSES_MAX:
+            raise Overloaded(1.0)
+        background = BackgroundResponse(stored)
+        background.task = task
+        self._responses_by_id[stored.id] = background
+        try:
+            await self._response_store.put(stored, LEASE_SECONDS)
+        except (DatabaseDown, DatabaseConflict) as err:
+            del self._responses_by_id[stored.id]
+            raise ResponsesUnavailable from err
+        writing = asyncio.create_task(self._write_events(background))
+        task.add_done_callback(lambda _: writing.cancel())
+        task.add_done_callback(lambda _: self._forget(background))
+        return background
+
+    async def finish(self, background: BackgroundResponse, stored: StoredResponse) -> None:
+        """Write the last events and the final state of a response that has ended."""
+        background.ended = True
+        async with background.write_lock:
+            events, _ = background.take_unwritten()
             while True:
                 try:
                     await self.store.finish(stored, events)
-                    return run.tell()
+                    return background.notify_readers()
                 except DatabaseDown as err:
-                    log.warning("response %s waits: %s", stored.id, err)
+                    log.warning("the end of response %s waits for the database: %s", stored.id, err)
                     await asyncio.sleep(RETRY_SECONDS)
 
-    def look(self, identity: str) -> None:
-        """It may have been cancelled."""
-        if (run := self._runs.get(identity)) is not None and run.task is not None and not run.ended:
-            run.task.cancel()
+    def abort(self, identity: str) -> None:
+        """Cancel the task of a response that was cancelled in the database, if this gateway has it under way."""
+        if (
+            (background := self._responses_by_id.get(identity)) is not None
+            and background.task is not None
+            and not background.ended
+        ):
+            background.task.cancel()
 
     async def follow(self, stored: StoredResponse, after: int) -> AsyncIterator[bytes]:
-        """Its events after that number, until it has ended. Raises DatabaseDown."""
+        """Yield the events after the given number until the response has ended. Raises DatabaseDown."""
         while True:
-            run = self._runs.get(stored.id)
-            changed = run.changed if run is not None else None
-            now = await self._responses.get(stored.tenant, stored.id)
+            background = self._responses_by_id.get(stored.id)
+            changed = background.changed if background is not None else None
+            now = await self._response_store.get(stored.tenant, stored.id)
             if now is not None and now.running:
                 now = await self.store.looked_after(now)
             some = await self.store.events(stored.id, after)
@@ -127,57 +149,66 @@ class BackgroundResponses:
             if now is None or not now.running:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await (changed.wait() if changed is not None else asyncio.sleep(LOOK_SECONDS))
+                async with asyncio.timeout(POLL_SECONDS):
+                    await (changed.wait() if changed is not None else asyncio.sleep(POLL_SECONDS))
 
     async def drain(self, seconds: float) -> None:
-        """They may end in this time."""
-        if tasks := [run.task for run in self._runs.values() if run.task is not None]:
+        """Wait until the responses under way have ended, for so many seconds at most."""
+        if tasks := [
+            background.task for background in self._responses_by_id.values() if background.task is not None
+        ]:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def close(self) -> None:
-        runs = [run for run in self._runs.values() if run.task is not None and not run.ended]
-        for run in runs:
-            assert run.task is not None
-            run.task.cancel()
+        """Cancel the responses under way, and record them as failed."""
+        unfinished = [
+            background
+            for background in self._responses_by_id.values()
+            if background.task is not None and not background.ended
+        ]
+        for background in unfinished:
+            assert background.task is not None
+            background.task.cancel()
         with suppress(TimeoutError, DatabaseDown):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 await asyncio.gather(
-                    *(run.task for run in runs if run.task is not None), return_exceptions=True
+                    *(background.task for background in unfinished if background.task is not None),
+                    return_exceptions=True,
                 )
-                for run in runs:
-                    await self.store.missed(run.stored)
+                for background in unfinished:
+                    await self.store.missed(background.stored)
 
-    def _over(self, run: BackgroundResponse) -> None:
-        self._runs.pop(run.stored.id, None)
-        run.tell()
+    def _forget(self, background: BackgroundResponse) -> None:
+        self._responses_by_id.pop(background.stored.id, None)
+        background.notify_readers()
 
-    async def _keep(self, run: BackgroundResponse) -> None:
-        """Writes what it has said, and hears whether it is to go on."""
+    async def _write_events(self, background: BackgroundResponse) -> None:
+        """Write new events and renew the lease until the response ends; cancel it when the database says so."""
         loop = asyncio.get_running_loop()
         due = loop.time()
-        while not run.ended:
-            async with run.writing:
-                events, response = run.take()
+        while not background.ended:
+            async with background.write_lock:
+                events, response = background.take_unwritten()
                 if events.count or response is not None or loop.time() >= due:
-                    due = loop.time() + LEASE_AGAIN_SECONDS
-                    if not await self._written(run, events, response):
-                        self.look(run.stored.id)
+                    due = loop.time() + LEASE_RENEW_SECONDS
+                    if not await self._write(background, events, response):
+                        self.abort(background.stored.id)
                         return
-                    run.tell()
+                    background.notify_readers()
             await asyncio.sleep(WRITE_SECONDS)
 
-    async def _written(self, run: BackgroundResponse, events: Events, response: bytes | None) -> bool:
+    async def _write(self, background: BackgroundResponse, events: Events, response: bytes | None) -> bool:
+        """Write until the database takes it; return whether the response is to go on."""
         while True:
             try:
-                return await self.store.add(run.stored.id, events, response)
+                return await self.store.add(background.stored.id, events, response)
             except DatabaseDown as err:
-                log.warning("response %s waits: %s", run.stored.id, err)
+                log.warning("events of response %s wait for the database: %s", background.stored.id, err)
                 await asyncio.sleep(RETRY_SECONDS)
 
 
 def _after(events: Events, number: int) -> bytes:
-    """Those that come after that number."""
+    """Return the text of the events after the given number."""
     text = events.text
     for _ in range(number + 1 - events.number):
         text = text.partition(b"\n\n")[2]

@@ -1,4 +1,4 @@
-"""The content of a file as an answer, in pieces, whatever its size."""
+"""The content of a stored file as an HTTP answer, sent in pieces so that its size does not matter."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,15 +13,23 @@ from gateway.files.tenant_files import TenantFiles
 from gateway.web.error_response import error_response, identity_headers
 
 
-async def content(
+async def send_content(
     http: web.Request,
     find: Callable[[], Awaitable[tuple[TenantFiles, StoredFile]]],
-    lost: Callable[[], GatewayError],
+    lost_error: Callable[[], GatewayError],
     *,
     content_type: str,
     idle_seconds_max: float,
 ) -> web.StreamResponse:
-    """As it was written. `lost`: what is said of a file without one. A client that does not read has left."""
+    """Answer with the content of a file, unchanged.
+
+    Args:
+        http: The request.
+        find: Returns the file and the storage of its tenant. Raises GatewayError.
+        lost_error: Returns the error for a file whose content is missing.
+        content_type: Of the answer.
+        idle_seconds_max: A client that reads nothing for so long is treated as gone.
+    """
     try:
         tenant_files, file = await find()
         pieces = tenant_files.content(file)
@@ -29,7 +37,7 @@ async def content(
     except GatewayError as err:
         return error_response(err, http)
     except ContentLost:
-        return error_response(lost(), http)
+        return error_response(lost_error(), http)
     except (DatabaseDown, ContentDown):
         return error_response(FilesUnavailable(), http)
     answer = web.StreamResponse(headers={**identity_headers(http), "content-disposition": "attachment"})
@@ -46,7 +54,7 @@ async def content(
             await send(piece)
         await answer.write_eof()
     except (TimeoutError, ContentLost, ContentDown):
-        # The length that was promised cannot come any more: the client must not take this for the whole.
+        # Bytes of the promised length are missing: the client must not take these for the whole content.
         if http.transport is not None:
             http.transport.abort()
     return answer

@@ -14,7 +14,7 @@ class ObjectStores:
     """The stores of a tenant's objects. A store is None where the gateway has no database."""
 
     responses: ResponseStore | None = None
-    runs: BackgroundResponses | None = None
+    background_responses: BackgroundResponses | None = None
     tenant_files: TenantFiles | None = None
     batches: BatchStore | None = None
     unfinished_max: int = 0
