@@ -22,8 +22,8 @@ from gateway.domain.errors import ShuttingDown
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
-from gateway.kv_index.feeds import Feeds
-from gateway.kv_index.namespace_resolver import Salts, Spaces
+from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.namespace_resolver import GroupsBySalt, NamespaceResolver
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.media.media_fetch import MediaFetcher
 from gateway.media.media_policy import MediaPolicy
@@ -60,7 +60,7 @@ from radix_cache.redis.scripts import ScriptCaller
 
 if TYPE_CHECKING:
     from gateway.settings.token_issuers import OperatorIssuerSettings, TenantIssuerSettings
-    from gateway.tenants.issuer import Issuer
+    from gateway.tenants.token_issuer import Issuer
 
 SpaceOf = Callable[[WorkerId, str, str, int], HashedNamespace | None]
 
@@ -80,7 +80,7 @@ class Gateway:
     scripts: ScriptCaller
     quotas: Quotas
     index: SharedIndexParts
-    feeds: Feeds
+    feeds: KvEventFeeds
     valkey: EmbeddedValkey | None
     records: Records
     discovery: Discovery
@@ -157,8 +157,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, loads, scripts)
         stack.callback(reservations.fleet.close)
         prompt_hasher = PromptHasher(secret)
-        salts = Salts(records.tenants.groups, lambda group: cache_salt(group, secret))
-        spaces = Spaces(lambda worker: reservations.fleet[worker].models, catalogue, prompt_hasher, salts)
+        salts = GroupsBySalt(records.tenants.groups, lambda group: cache_salt(group, secret))
+        spaces = NamespaceResolver(lambda worker: reservations.fleet[worker].models, catalogue, prompt_hasher, salts)
 
         overview = Overview(time.monotonic)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
@@ -237,7 +237,7 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
     start, records, index = gateway.supervisor.start, gateway.records, gateway.index
     if records.directory is not None:
         start("database", records.directory.run)
-        await records.directory.whole()
+        await records.directory.wait_until_loaded()
     await gateway.discovery.look()
     start("index", index.reader.follow)
     await index.whole()
@@ -259,8 +259,8 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         start("valkey", gateway.valkey.run)
 
 
-def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncExitStack) -> Feeds:
-    feeds = Feeds(
+def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncExitStack) -> KvEventFeeds:
+    feeds = KvEventFeeds(
         index=index.index,
         store=index.feed_leases,
         space=space,

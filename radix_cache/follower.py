@@ -40,7 +40,7 @@ def _counted(copies: Copies, medium: str, group: int | None, more: int) -> tuple
     return left, min((tier_of(place) for place, _, _ in left), default=None)
 
 
-class Room:
+class PageBudget:
     """Pages that all followers of a process may keep together."""
 
     def __init__(self, pages_max: int) -> None:
@@ -53,18 +53,18 @@ class Room:
 
 
 @dataclass(slots=True, eq=False)
-class Page:
+class EnginePage:
     """One page, of which there are millions. `block`: the chained hash of the block that it completes; `depth`:
     that block's number."""
 
     space: HashedNamespace
-    parent: "Page | None"
+    parent: "EnginePage | None"
     tokens: bytes
     number: int
     copies: Copies = ()
     block: BlockHash | None = None
     depth: int = 0
-    completed: tuple["Page", ...] = ()
+    completed: tuple["EnginePage", ...] = ()
     """The pages that complete a block of which this is a part: a circle, that ends with the block."""
     below: int = 0
     """Blocks that follow the one that it completes."""
@@ -79,7 +79,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PathHeld:
     """The worker holds this path, in this tier or those before it."""
 
     namespace: Namespace
@@ -88,7 +88,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class PathGone:
     """The worker holds at most the first `blocks` of this path, and nothing beyond them, in this tier and those
     before it."""
 
@@ -99,27 +99,27 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class CacheEmptied:
     """The worker holds nothing."""
 
 
-Change = Held | Gone | Emptied
+CacheChange = PathHeld | PathGone | CacheEmptied
 
 
-class Unfit(Exception):
+class UnusablePages(Exception):
     """The cache is ours, and its pages say nothing of our blocks: other tokens, or sizes that do not fit."""
 
 
-class Follower:
+class CacheFollower:
     """Pure: events in, changes out. `clear` it in the end.
 
     `space`: the cache of (salt, adapter, page size); None if it is not ours; Unfit if no blocks come of it. What
     `room` does not have is unfit as well.
     """
 
-    def __init__(self, space: Callable[[str, str, int], HashedNamespace | None], room: Room) -> None:
+    def __init__(self, space: Callable[[str, str, int], HashedNamespace | None], room: PageBudget) -> None:
         self._space = space
-        self._pages: dict[int, Page] = {}
+        self._pages: dict[int, EnginePage] = {}
         self._room = room
         self._page_size = 0
         self._aside: set[int | None] = set()
@@ -132,7 +132,7 @@ class Follower:
         """Pages that are held."""
         return len(self._pages)
 
-    def apply(self, event: Event) -> Iterator[Change]:
+    def apply(self, event: Event) -> Iterator[CacheChange]:
         """What the event changes, in order."""
         if isinstance(event, BlocksStored):
             yield from self._stored(event)
@@ -140,7 +140,7 @@ class Follower:
             yield from self._removed(event)
         elif isinstance(event, CacheCleared):
             self.clear()
-            yield Emptied()
+            yield CacheEmptied()
 
     def clear(self) -> None:
         for page in self._pages.values():
@@ -159,7 +159,7 @@ class Follower:
         """Do blocks come of all that is said?"""
         return not self.unfit and bool(self._page_size or not self._aside)
 
-    def paths(self) -> Iterator[Held | None]:
+    def paths(self) -> Iterator[PathHeld | None]:
         """All that is held: every path that no other continues, and what of it lies nearer than its end; and None
         now and then, for a pause."""
         for number, page in enumerate(self._pages.values(), 1):
@@ -175,7 +175,7 @@ class Follower:
         """Chained hashes of all blocks that are held, with all before them."""
         return {block for held in self.paths() if held is not None for block in held.hashes}
 
-    def _stored(self, event: BlocksStored) -> Iterator[Held]:
+    def _stored(self, event: BlocksStored) -> Iterator[PathHeld]:
         if not event.main:
             self._aside.add(event.group)
             return
@@ -203,7 +203,7 @@ class Follower:
                 if parent is not None
                 else self._space(event.salt, event.adapter, event.page_size)
             )
-        except Unfit:
+        except UnusablePages:
             self.unfit += len(event.hashes)
             return
         if space is None:
@@ -214,15 +214,15 @@ class Follower:
             return
         yield from self._added(event, space, parent)
 
-    def _added(self, event: BlocksStored, space: HashedNamespace, parent: Page | None) -> Iterator[Held]:
-        changed: list[Page] = []
+    def _added(self, event: BlocksStored, space: HashedNamespace, parent: EnginePage | None) -> Iterator[PathHeld]:
+        changed: list[EnginePage] = []
         size, tokens = event.page_size, event.tokens.tobytes()
         bytes_each = size * event.tokens.itemsize
         for at, identity in enumerate(event.hashes):
             page = self._pages.get(identity)
             if page is None:
                 number = parent.number + 1 if parent is not None else 0
-                page = Page(space, parent, tokens[at * bytes_each : (at + 1) * bytes_each], number)
+                page = EnginePage(space, parent, tokens[at * bytes_each : (at + 1) * bytes_each], number)
                 self._pages[identity] = page
                 self._room.pages += 1
                 self._complete(page, size)
@@ -231,14 +231,14 @@ class Follower:
             parent = page
         yield from _brought(_deepest(changed))
 
-    def _complete(self, page: Page, size: int) -> bool:
+    def _complete(self, page: EnginePage, size: int) -> bool:
         """Does the page complete a block? Then it gets the block's hash."""
         hasher = page.space.hasher
         ratio = hasher.block_size // size
         if (page.number + 1) % ratio:
             return False
-        parts: list[Page] = []
-        at: Page | None = page
+        parts: list[EnginePage] = []
+        at: EnginePage | None = page
         while at is not None and len(parts) < ratio:
             parts.append(at)
             at = at.parent
@@ -256,7 +256,7 @@ class Follower:
             at.below += 1
         return True
 
-    def _removed(self, event: BlocksRemoved) -> Iterator[Gone]:
+    def _removed(self, event: BlocksRemoved) -> Iterator[PathGone]:
         if event.group in self._aside:
             return
         for identity in event.hashes:
@@ -280,32 +280,32 @@ class Follower:
                     _uncomplete(completing)
                 # A shorter path has lost a block further up, and all below it with that.
                 if len(path) == completing.depth + 1:
-                    yield Gone(page.space.namespace, path, completing.depth, tier)
+                    yield PathGone(page.space.namespace, path, completing.depth, tier)
 
 
-def _comes_nearer(page: Page, event: BlocksStored) -> bool:
+def _comes_nearer(page: EnginePage, event: BlocksStored) -> bool:
     """A copy more; says whether it is the first so near."""
     before, fresh = page.tier, not page.copies
     page.count(event.medium, event.group, 1)
     return page.tier < before or fresh
 
 
-def _deepest(changed: list[Page]) -> Page | None:
+def _deepest(changed: list[EnginePage]) -> EnginePage | None:
     """The deepest block that the pages are a part of."""
     blocks = [completing for page in changed for completing in page.completed if completing.block is not None]
     return max(blocks, key=lambda page: page.number, default=None)
 
 
-def _brought(page: Page | None) -> Iterator[Held]:
+def _brought(page: EnginePage | None) -> Iterator[PathHeld]:
     """The path to a block is there, as near as all of it is."""
     if page is not None:
         path = _path(page)
         # A shorter path has lost a block further up, and is no path any more.
         if len(path) == page.depth + 1:
-            yield Held(page.space.namespace, path, max(at.tier for at in _up(page)))
+            yield PathHeld(page.space.namespace, path, max(at.tier for at in _up(page)))
 
 
-def _nearer(page: Page, path: Hashes) -> Iterator[Held]:
+def _nearer(page: EnginePage, path: Hashes) -> Iterator[PathHeld]:
     """A whole path, tier by tier, as far as each goes."""
     ends = dict.fromkeys(Tier, len(path))
     for at in _up(page):
@@ -316,22 +316,22 @@ def _nearer(page: Page, path: Hashes) -> Iterator[Held]:
     told = 0
     for tier, end in ends.items():
         if end > told:
-            yield Held(page.space.namespace, path[:end], tier)
+            yield PathHeld(page.space.namespace, path[:end], tier)
             told = end
 
 
-def _up(page: Page) -> Iterator[Page]:
+def _up(page: EnginePage) -> Iterator[EnginePage]:
     """The page, and all before it."""
-    at: Page | None = page
+    at: EnginePage | None = page
     while at is not None:
         yield at
         at = at.parent
 
 
-def _uncomplete(page: Page) -> None:
+def _uncomplete(page: EnginePage) -> None:
     """The block that it completes is gone."""
     page.block = None
-    at: Page | None = page
+    at: EnginePage | None = page
     for _ in range((page.number + 1) // (page.depth + 1)):
         if at is not None:
             at.completed = tuple(each for each in at.completed if each is not page)
@@ -340,10 +340,10 @@ def _uncomplete(page: Page) -> None:
         at.below -= 1
 
 
-def _path(page: Page) -> Hashes:
+def _path(page: EnginePage) -> Hashes:
     """Chained hashes from the beginning to the block that the page completes."""
     hashes: list[int] = []
-    at: Page | None = page
+    at: EnginePage | None = page
     while at is not None:
         if at.block is not None:
             hashes.append(at.block)

@@ -6,7 +6,7 @@ import time
 WORK_SECONDS_MAX = 0.005
 
 
-class Turns:
+class LoopYielder:
     """Lets others run when the work since the last time has taken long enough."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from radix_cache.tiers import Tier, TierBlocks, plain
+from radix_cache.tiers import Tier, TierBlocks, all_on_gpu
 
 WorkerId = NewType("WorkerId", str)
 """Names one serving process, as in the settings (`workers[].id`)."""
@@ -52,7 +52,7 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
         held = self.confirmed.get(worker, 0)
-        known = self.slower.get(worker) or plain(held)
+        known = self.slower.get(worker) or all_on_gpu(held)
         return known.raised(Tier.GPU, self.pending.get(worker, 0))
 
 

@@ -56,7 +56,7 @@ class TierBlocks(NamedTuple):
         return TierBlocks(*(max(held - blocks, 0) for held in self))
 
 
-def plain(blocks: int) -> TierBlocks:
+def all_on_gpu(blocks: int) -> TierBlocks:
     """All of it on the GPU: the usual case, made in advance for what prompts have."""
     return _PLAIN[blocks] if blocks < len(_PLAIN) else TierBlocks(blocks, blocks, blocks)
 
@@ -64,14 +64,14 @@ def plain(blocks: int) -> TierBlocks:
 _PLAIN = [TierBlocks(blocks, blocks, blocks) for blocks in range(1024)]
 
 
-def packed(held: TierBlocks) -> int:
+def pack_tiers(held: TierBlocks) -> int:
     """all + (all - host) * 2^10 + (all - gpu) * 2^20, each below 2^10."""
     return held.all + ((held.all - held.host) << BITS) + ((held.all - held.gpu) << 2 * BITS)
 
 
-def unpacked(value: int) -> TierBlocks:
+def unpack_tiers(value: int) -> TierBlocks:
     """What `packed` gave the number for."""
     if value <= MASK:
-        return plain(value)
+        return all_on_gpu(value)
     blocks = value & MASK
     return TierBlocks(blocks - (value >> 2 * BITS), blocks - (value >> BITS & MASK), blocks)

@@ -36,7 +36,7 @@ from gateway.domain import errors
 from gateway.files.content import ContentLost
 from gateway.files.tenant_files import Label
 from gateway.web.request_identity import new_request_id
-from radix_cache.loop_yield import Turns
+from radix_cache.loop_yield import LoopYielder
 
 LEFT = "left"
 PIECE_BYTES = 256 * 1024
@@ -148,7 +148,7 @@ class BatchRun:
 
     async def _validated(self) -> int:
         """How many requests the file has; `errors` are what is wrong with it. Raises ContentLost."""
-        at, turns = self._at, Turns()
+        at, turns = self._at, LoopYielder()
         check = input_rows.Check(self.batch.endpoint, rows_max=at.rows_max, line_bytes_max=at.line_bytes_max)
         async for number, line in self._lines():
             check.see(number, line)
@@ -167,7 +167,7 @@ class BatchRun:
             yield found
 
     async def _remaining(self, done: Any) -> AsyncIterator[Row]:
-        turns = Turns()
+        turns = LoopYielder()
         async for number, line in self._lines():
             await turns.give()
             if number not in done:

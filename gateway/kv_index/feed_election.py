@@ -19,7 +19,7 @@ from functools import lru_cache
 from xxhash import xxh3_64_intdigest
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.feed_leases import NOBODY, FeedLease, Known
+from radix_cache.shared.feed_leases import NO_GATEWAY, FeedLease, FeedKnowledge
 
 PATIENCE_MAX = 5
 DEAF_PATIENCE = 10
@@ -30,7 +30,7 @@ SETTLED_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class FollowerStatus:
     """What a gateway can do for a worker. `wanted`: follow it at all; `warm`: what was before has been heard.
 
     `follows`: it does already. `deaf`: it has tried, and reached nobody. `known`, `losses`: as a lease has them, by
@@ -41,13 +41,13 @@ class Stand:
     follows: bool = False
     deaf: bool = False
     warm: bool = False
-    known: Known = Known.NOTHING
+    known: FeedKnowledge = FeedKnowledge.NOTHING
     losses: int = 0
 
 
-def _knows_enough(stand: Stand, lease: FeedLease) -> bool:
+def _knows_enough(stand: FollowerStatus, lease: FeedLease) -> bool:
     """Would nothing be forgotten if it wrote?"""
-    return stand.warm and bool(stand.known & Known.WHOLE or not lease.known & Known.WHOLE)
+    return stand.warm and bool(stand.known & FeedKnowledge.WHOLE or not lease.known & FeedKnowledge.WHOLE)
 
 
 @lru_cache(maxsize=4096)
@@ -58,27 +58,27 @@ def ranking(worker: WorkerId, gateways: frozenset[bytes]) -> tuple[bytes, ...]:
 
 
 def claim(
-    worker: WorkerId, lease: FeedLease, gateways: frozenset[bytes], me: bytes, stand: Stand, rounds: int
+    worker: WorkerId, lease: FeedLease, gateways: frozenset[bytes], me: bytes, stand: FollowerStatus, rounds: int
 ) -> FeedLease:
     """The lease as `me` would have it. `rounds`: for so many it has been as it is."""
-    writer = lease.writer if lease.writer in gateways else NOBODY
-    second = lease.second if lease.second in gateways else NOBODY
+    writer = lease.writer if lease.writer in gateways else NO_GATEWAY
+    second = lease.second if lease.second in gateways else NO_GATEWAY
     if not stand.wanted or (stand.deaf and stand.follows and len(gateways) > 1):
-        writer = NOBODY if writer == me else writer
-        second = NOBODY if second == me else second
+        writer = NO_GATEWAY if writer == me else writer
+        second = NO_GATEWAY if second == me else second
         ours = me in (lease.writer, lease.second)
         return replace(lease, writer=writer, second=second) if ours else lease
-    if me not in gateways or (writer == NOBODY and second not in (NOBODY, me)):
+    if me not in gateways or (writer == NO_GATEWAY and second not in (NO_GATEWAY, me)):
         return lease  # Missed ourselves; or the second will take over in a moment.
     order = ranking(worker, gateways)
     patience = PATIENCE_MAX if stand.follows else rounds - DEAF_PATIENCE if stand.deaf else rounds
-    if writer == NOBODY:
+    if writer == NO_GATEWAY:
         if second == me or order.index(me) <= patience:
-            writer, second = me, NOBODY if second == me else second
+            writer, second = me, NO_GATEWAY if second == me else second
     elif writer != me:
         others = [gateway for gateway in order if gateway != writer]
         at = min(others.index(me), PATIENCE_MAX)
-        if second == NOBODY:
+        if second == NO_GATEWAY:
             second = me if at <= patience else second
         elif second != me and at == 0 and not stand.deaf and rounds >= SETTLED_ROUNDS:
             second = me

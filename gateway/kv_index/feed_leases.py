@@ -13,16 +13,16 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from gateway.kv_index.feed_election import Stand, claim
-from radix_cache.loop_yield import Turns
+from gateway.kv_index.feed_election import FollowerStatus, claim
+from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.feed_leases import (
     CHANGES_PER_CALL_MAX,
     FeedLease,
     FeedLeaseStore,
-    LeaseChange,
-    LeaseTable,
+    FeedLeaseChange,
+    FeedLeaseTable,
 )
 
 log = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ class FeedLeases:
     def __init__(
         self,
         store: FeedLeaseStore,
-        stands: Callable[[], Mapping[WorkerId, Stand]],
+        stands: Callable[[], Mapping[WorkerId, FollowerStatus]],
         changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.table = LeaseTable()
+        self.table = FeedLeaseTable()
         self._store = store
         self._stands = stands
         self._changed = changed
@@ -106,7 +106,7 @@ class FeedLeases:
         except (RedisDown, TimeoutError) as err:
             log.debug("leases of feeds run out by themselves: %s", err)
 
-    async def _call(self, changes: list[LeaseChange]) -> None:
+    async def _call(self, changes: list[FeedLeaseChange]) -> None:
         asked_at = self._clock()
         table = await self._store.renew(self.table, int(LEASE_SECONDS * 1000), changes)
         self._until = asked_at + LEASE_SECONDS
@@ -115,13 +115,13 @@ class FeedLeases:
         if news:
             self._changed()
 
-    async def _claims(self) -> list[LeaseChange]:
-        table, turns = self.table, Turns()
+    async def _claims(self) -> list[FeedLeaseChange]:
+        table, turns = self.table, LoopYielder()
         rounds: dict[WorkerId, tuple[FeedLease, int]] = {}
         changes = []
         stands = dict(self._stands())
         for worker in table.leases.keys() - stands.keys():
-            stands[worker] = Stand(wanted=False)
+            stands[worker] = FollowerStatus(wanted=False)
         for worker, stand in stands.items():
             lease = table.of(worker)
             before, number = self._rounds.get(worker, (lease, -1))
@@ -129,7 +129,7 @@ class FeedLeases:
             rounds[worker] = (lease, number)
             wanted = claim(worker, lease, table.gateways, self._store.identity, stand, number)
             if wanted != lease:
-                changes.append(LeaseChange(worker, lease, wanted))
+                changes.append(FeedLeaseChange(worker, lease, wanted))
             await turns.give()
         self._rounds = rounds
         return changes

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.kv_index.match_confidence import Credits
+from gateway.kv_index.match_confidence import MatchConfidence
 from radix_cache.blocks import Hashes
 from radix_cache.index import PrefixIndex
 from radix_cache.match import PrefixMatch, WorkerId
@@ -44,7 +44,7 @@ class Feedback:
     """`sent`, then perhaps `reported`, then `left`, once each for every request and place."""
 
     def __init__(
-        self, index: PrefixIndex, credits: Credits, raised: Callable[[Namespace, Hashes, WorkerId], None]
+        self, index: PrefixIndex, credits: MatchConfidence, raised: Callable[[Namespace, Hashes, WorkerId], None]
     ) -> None:
         """`raised`: told of a path that a worker says it held, and the index did not know of."""
         self.credits = credits

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 
 import zmq.asyncio
 
-from gateway.kv_index.worker_feeds import (Feed, RankObserver, Surroundings, WorkerFeeds)
-from gateway.kv_index.feed_election import Stand
+from gateway.kv_index.worker_feeds import (RankFeed, RankObserver, FeedContext, WorkerFeeds)
+from gateway.kv_index.feed_election import FollowerStatus
 from gateway.kv_index.feed_leases import FeedLeases
-from gateway.kv_index.match_confidence import Credits
+from gateway.kv_index.match_confidence import MatchConfidence
 from radix_cache.blocks import Hashes
-from radix_cache.follower import Room
+from radix_cache.follower import PageBudget
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace, HashedNamespace
-from radix_cache.shared.feed_leases import FeedLeaseStore, Known
+from radix_cache.shared.feed_leases import FeedLeaseStore, FeedKnowledge
 from radix_cache.shared.index import SharedIndex
 from workers.kv_events.source import EventSource
 
@@ -36,7 +36,7 @@ DEAF_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Feeds:
+class KvEventFeeds:
     """`run` for as long as the gateway lives, then `close`.
 
     `space`: the cache that (worker, salt, adapter, page size) names, None if it is none of ours. `room`: for the
@@ -46,17 +46,17 @@ class Feeds:
     index: SharedIndex
     store: FeedLeaseStore
     space: Callable[[WorkerId, str, str, int], HashedNamespace | None]
-    room: Room
+    room: PageBudget
     ranks: RankObserver
     up: Callable[[], bool] = lambda: True
     wall: Callable[[], float] = time.time
-    credits: Credits = field(default_factory=Credits)
+    credits: MatchConfidence = field(default_factory=MatchConfidence)
     leases: FeedLeases = field(init=False)
     _sources: dict[WorkerId, tuple[EventSource, ...]] = field(default_factory=dict)
     _followed: dict[WorkerId, WorkerFeeds] = field(default_factory=dict)
     _deaf: dict[WorkerId, float] = field(default_factory=dict)
     _ending: "set[asyncio.Task[None]]" = field(default_factory=set)
-    _around: Surroundings | None = None
+    _around: FeedContext | None = None
     _certain: bool = False
 
     def __post_init__(self) -> None:
@@ -94,12 +94,12 @@ class Feeds:
         elif worker in self._followed:
             self._followed[worker].look_again()
 
-    def of(self, worker: WorkerId) -> list[Feed]:
+    def of(self, worker: WorkerId) -> list[RankFeed]:
         """Its feeds, if this gateway follows them."""
         at = self._followed.get(worker)
         return at.feeds if at is not None else []
 
-    def known(self, worker: WorkerId) -> Known:
+    def known(self, worker: WorkerId) -> FeedKnowledge:
         """By whoever follows it."""
         at = self._followed.get(worker)
         if at is not None and at.writes and at.warm:
@@ -117,7 +117,7 @@ class Feeds:
 
     # Further down.
 
-    def _stands(self) -> Mapping[WorkerId, Stand]:
+    def _stands(self) -> Mapping[WorkerId, FollowerStatus]:
         """Of all workers, once a round."""
         if self._may_write() != self._certain:
             self._leases_changed()
@@ -125,7 +125,7 @@ class Feeds:
             worker: (
                 self._followed[worker].stand()
                 if worker in self._followed
-                else Stand(wanted=True, deaf=self._deaf.get(worker, 0.0) > time.monotonic())
+                else FollowerStatus(wanted=True, deaf=self._deaf.get(worker, 0.0) > time.monotonic())
             )
             for worker in self._sources
         }
@@ -157,21 +157,21 @@ class Feeds:
         for worker, lease in self.leases.table.leases.items():
             known = self.known(worker)
             # While Redis is away nobody hears what others are told: answers are all that there is.
-            if certain and known & Known.WHOLE and worker in self._sources:
+            if certain and known & FeedKnowledge.WHOLE and worker in self._sources:
                 followed.add(worker)
-            losses = lease.losses if known & Known.UNCERTAIN else None
-            self.credits.hear(worker, losses=losses, hybrid=bool(known & Known.HYBRID))
+            losses = lease.losses if known & FeedKnowledge.UNCERTAIN else None
+            self.credits.hear(worker, losses=losses, hybrid=bool(known & FeedKnowledge.HYBRID))
         self.index.followed.intersection_update(followed)
         self.index.followed.update(followed)
 
     def _may_write(self) -> bool:
         return self.leases.fresh and self.up()
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> FeedContext:
         if self._around is None:
             # One for all: each has threads, and ends the process when it gets no descriptors.
             context = zmq.asyncio.Context()
-            self._around = Surroundings(
+            self._around = FeedContext(
                 self.index,
                 self.space,
                 self.wall,

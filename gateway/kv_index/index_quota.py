@@ -14,7 +14,7 @@ from radix_cache.namespace import Namespace
 COUNT_SECONDS = 1.0
 
 
-class CacheShares:
+class IndexQuota:
     """`namespaces`: all of the index, packed, with their blocks. `clock`: seconds, never backwards."""
 
     def __init__(

@@ -13,21 +13,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from radix_cache.blocks import Hashes
-from radix_cache.follower import Follower, Held
-from radix_cache.loop_yield import Turns
+from radix_cache.follower import CacheFollower, PathHeld
+from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import Answer
+from radix_cache.redis.call import ScriptAnswer
 from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.node import Node
+from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.store import NODES_PER_CALL_MAX
 from radix_cache.tiers import Tier
 
 CALLS_UNDER_WAY_MAX = 64
 
 
-class Telling:
+class IndexReconciler:
     """`valid`: may it still be told, and under this tenure? Asked at every pause."""
 
     def __init__(self, index: SharedIndex, worker: WorkerId, tenure: int, valid: Callable[[], bool]) -> None:
@@ -35,12 +35,12 @@ class Telling:
         self._worker = worker
         self._tenure = tenure
         self._valid = valid
-        self._calls: list[asyncio.Future[Answer]] = []
-        self._turns = Turns()
+        self._calls: list[asyncio.Future[ScriptAnswer]] = []
+        self._turns = LoopYielder()
         self.calls = 0
         """How many it took."""
 
-    async def tell(self, followers: Iterable[Follower], *, whole: bool) -> bool:
+    async def tell(self, followers: Iterable[CacheFollower], *, whole: bool) -> bool:
         """True once the tree says what the followers say; False if it may not be told any more. Raises RedisDown.
 
         `whole`: the followers know all that the worker holds.
@@ -65,12 +65,12 @@ class Telling:
 
     async def _cut(self, nearest: Mapping[int, int]) -> bool:
         """What the tenure has beyond what is held, tier by tier, the deepest first."""
-        beyond: list[tuple[Node, Tier, int]] = []
+        beyond: list[tuple[ReplicaNode, Tier, int]] = []
         for node in list(self._index.copy.holding.get(self._tenure, ())):
             beyond += ((node, tier, keep) for tier, keep in _beyond(node, self._tenure, nearest))
             if not await self._pause():
                 return False
-        cuts: dict[tuple[NamespaceId, Tier], list[tuple[Node, int, int]]] = {}
+        cuts: dict[tuple[NamespaceId, Tier], list[tuple[ReplicaNode, int, int]]] = {}
         for node, tier, keep in sorted(beyond, key=lambda cut: -cut[0].depth):
             cuts.setdefault((node.namespace, tier), []).append((node, self._tenure, keep))
         for (namespace, tier), nodes in cuts.items():
@@ -81,7 +81,7 @@ class Telling:
                     return False
         return True
 
-    async def _under_way(self, call: "asyncio.Future[Answer]") -> None:
+    async def _under_way(self, call: "asyncio.Future[ScriptAnswer]") -> None:
         self._calls.append(call)
         self.calls += 1
         if len(self._calls) >= CALLS_UNDER_WAY_MAX:
@@ -97,7 +97,7 @@ class Telling:
         return self._valid()
 
 
-def _note(nearest: dict[int, int], path: Held) -> None:
+def _note(nearest: dict[int, int], path: PathHeld) -> None:
     """How near each block of the path is held; where one is that near already, so are those before it."""
     for block in reversed(path.hashes):
         if nearest.get(block, _NOWHERE) <= path.tier:
@@ -105,7 +105,7 @@ def _note(nearest: dict[int, int], path: Held) -> None:
         nearest[block] = path.tier
 
 
-def _beyond(node: Node, tenure: int, nearest: Mapping[int, int]) -> Iterator[tuple[Tier, int]]:
+def _beyond(node: ReplicaNode, tenure: int, nearest: Mapping[int, int]) -> Iterator[tuple[Tier, int]]:
     """Where the node says too much of the tenure, and how many of its blocks are right; the furthest tier first."""
     left = len(node.run)
     for tier in reversed(Tier):

@@ -24,7 +24,7 @@ class _Doubt:
     hybrid: bool
 
 
-class Credits:
+class MatchConfidence:
     """By worker; who is not mentioned has all of it."""
 
     def __init__(self) -> None:

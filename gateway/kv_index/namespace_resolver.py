@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Sequence
 from gateway.domain.errors import ModelNotFound
 from gateway.models.catalogue import Catalogue
 from gateway.tokenization.prompt_hasher import PromptHasher
-from radix_cache.follower import Unfit
+from radix_cache.follower import UnusablePages
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace
 
 
-class Salts:
+class GroupsBySalt:
     """Isolation groups by the salt that engines are given for them.
 
     `groups`: all there are; it only grows, at its end. `salt`: of a group.
@@ -33,7 +33,7 @@ class Salts:
         return group
 
 
-class Spaces:
+class NamespaceResolver:
     """`salts`: whose cache an engine means."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Spaces:
         models: Callable[[WorkerId], Collection[str]],
         catalogue: Catalogue,
         prompt_hasher: PromptHasher,
-        salts: Salts,
+        salts: GroupsBySalt,
     ) -> None:
         self._models = models
         self._catalogue = catalogue
@@ -59,11 +59,11 @@ class Spaces:
         if group is None:
             return None
         if not adapter and len(models) != 1:
-            raise Unfit
+            raise UnusablePages
         try:
             model = self._catalogue.find(name)
         except ModelNotFound:
             return None
         if not model.encoder.exact or model.block_size % page_size:
-            raise Unfit
+            raise UnusablePages
         return self._prompt_hasher.space(model, group)

@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass
 
 from gateway.settings.stores import IndexSettings
-from radix_cache.follower import PAGE_BYTES, Room
+from radix_cache.follower import PAGE_BYTES, PageBudget
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.feed_leases import FeedLeaseStore
 from radix_cache.shared.index import SharedIndex
-from radix_cache.shared.index_maintenance import Keeper
+from radix_cache.shared.index_maintenance import IndexMaintenance
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import Reader
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.reader import ReplicaReader
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.store import TreeStore
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,10 @@ class SharedIndexParts:
     """`index` answers and is told; `reader.follow` and `keeper.run` are its loops."""
 
     index: SharedIndex
-    reader: Reader
-    keeper: Keeper
+    reader: ReplicaReader
+    keeper: IndexMaintenance
     feed_leases: FeedLeaseStore
-    room: Room
+    room: PageBudget
     scripts: ScriptCaller
 
     @classmethod
@@ -46,7 +46,7 @@ class SharedIndexParts:
         scripts = ScriptCaller(redis_url)
         keys = Keys(prefix=prefix)
         store = TreeStore(scripts, keys)
-        copy = TreeCopy(time.monotonic, settings.predicted_seconds)
+        copy = TreeReplica(time.monotonic, settings.predicted_seconds)
         index = SharedIndex(
             store,
             copy,
@@ -55,8 +55,8 @@ class SharedIndexParts:
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
         )
-        reader = Reader(scripts, keys, copy, changed=index.seen, checked=index.checked)
-        keeper = Keeper(
+        reader = ReplicaReader(scripts, keys, copy, changed=index.seen, checked=index.checked)
+        keeper = IndexMaintenance(
             scripts,
             store,
             copy,
@@ -66,7 +66,7 @@ class SharedIndexParts:
             lost=lambda: reader.lost,
         )
         feed_leases = FeedLeaseStore(scripts, keys, os.urandom(8))
-        room = Room(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
+        room = PageBudget(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
         return cls(
             index=index, reader=reader, keeper=keeper, feed_leases=feed_leases, room=room, scripts=scripts
         )

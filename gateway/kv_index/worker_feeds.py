@@ -26,15 +26,15 @@ from typing import Protocol
 
 import zmq.asyncio
 
-from gateway.kv_index.feed_election import Stand
-from gateway.kv_index.index_reconciler import Telling
+from gateway.kv_index.feed_election import FollowerStatus
+from gateway.kv_index.index_reconciler import IndexReconciler
 from radix_cache.blocks import Hashes
 from radix_cache.events import EventBatch
-from radix_cache.follower import Change, Emptied, Follower, Gone, Held, Room
+from radix_cache.follower import CacheChange, CacheEmptied, CacheFollower, PathGone, PathHeld, PageBudget
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace
 from radix_cache.redis.call import RedisDown
-from radix_cache.shared.feed_leases import Known
+from radix_cache.shared.feed_leases import FeedKnowledge
 from radix_cache.shared.index import SharedIndex
 from radix_cache.tiers import Tier
 from workers.kv_events.source import EventSource
@@ -52,11 +52,11 @@ EVENTS_PER_TURN_MAX = 256
 
 
 @dataclass(slots=True)
-class Feed:
+class RankFeed:
     """One rank's."""
 
     subscriber: Subscriber
-    follower: Follower
+    follower: CacheFollower
     rank: int = 0
     task: "asyncio.Task[None] | None" = None
     caught_up: bool = False
@@ -93,7 +93,7 @@ class RankObserver(Protocol):
 
 
 @dataclass(slots=True)
-class Surroundings:
+class FeedContext:
     """What all feeds have in common. `hurry`: there is news for the other gateways.
 
     `may_write`: is it certain that nobody else writes? `wall`: seconds since 1970.
@@ -104,7 +104,7 @@ class Surroundings:
     wall: Callable[[], float]
     hurry: Callable[[], None]
     may_write: Callable[[], bool]
-    room: Room
+    room: PageBudget
     context: zmq.asyncio.Context
     ranks: RankObserver
 
@@ -115,8 +115,8 @@ class WorkerFeeds:
 
     worker: WorkerId
     sources: tuple[EventSource, ...]
-    around: Surroundings
-    feeds: list[Feed] = field(default_factory=list)
+    around: FeedContext
+    feeds: list[RankFeed] = field(default_factory=list)
     writes: bool = False
     told: int | None = None
     """The tenure under which the index was told all that the followers hold; None: it is to be told."""
@@ -142,16 +142,16 @@ class WorkerFeeds:
         return bool(self.feeds) and all(feed.believed for feed in self.feeds)
 
     @property
-    def known(self) -> Known:
-        found = Known.WHOLE if self.whole else Known.NOTHING
+    def known(self) -> FeedKnowledge:
+        found = FeedKnowledge.WHOLE if self.whole else FeedKnowledge.NOTHING
         if any(feed.batches and not feed.complete and feed.follower.fit for feed in self.feeds):
-            found |= Known.UNCERTAIN
+            found |= FeedKnowledge.UNCERTAIN
         if any(feed.follower.hybrid for feed in self.feeds):
-            found |= Known.HYBRID
+            found |= FeedKnowledge.HYBRID
         return found
 
-    def stand(self) -> Stand:
-        return Stand(
+    def stand(self) -> FollowerStatus:
+        return FollowerStatus(
             wanted=True,
             follows=True,
             deaf=self.deaf,
@@ -172,9 +172,9 @@ class WorkerFeeds:
             self._begin(source, rank)
 
     def _begin(self, source: EventSource, rank: int) -> None:
-        feed = Feed(
+        feed = RankFeed(
             subscriber=Subscriber(source, self.around.context),
-            follower=Follower(
+            follower=CacheFollower(
                 lambda salt, adapter, page_size: self.around.space(self.worker, salt, adapter, page_size),
                 self.around.room,
             ),
@@ -238,7 +238,7 @@ class WorkerFeeds:
 
     # Listening.
 
-    async def _listen(self, feed: Feed) -> None:
+    async def _listen(self, feed: RankFeed) -> None:
         while True:
             try:
                 async with aclosing(feed.subscriber.batches()) as batches:
@@ -255,7 +255,7 @@ class WorkerFeeds:
             self._lost(feed)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    def _take(self, feed: Feed, item: EventBatch | Turn) -> None:
+    def _take(self, feed: RankFeed, item: EventBatch | Turn) -> None:
         known = self.known
         if item is Turn.CAUGHT_UP:
             feed.caught_up = True
@@ -274,7 +274,7 @@ class WorkerFeeds:
         if self.known != known:
             self.around.hurry()
 
-    def _apply(self, feed: Feed, batch: EventBatch) -> None:
+    def _apply(self, feed: RankFeed, batch: EventBatch) -> None:
         if feed.batches == 0 or batch.sequence == 0:
             feed.complete = batch.sequence == 0
         feed.batches += 1
@@ -291,28 +291,28 @@ class WorkerFeeds:
                 self.worker,
             )
 
-    def _change(self, feed: Feed, change: Change) -> None:
+    def _change(self, feed: RankFeed, change: CacheChange) -> None:
         index = self.around.index
         self._tell_ranks(feed, change)
-        if isinstance(change, Emptied):
+        if isinstance(change, CacheEmptied):
             self._emptied(feed)
         elif not self.writes or self.told is None or self.told != self._tenure:
             return  # Somebody else tells it, or it is told with all the rest.
         elif not self.around.may_write():
             self.told = None
-        elif isinstance(change, Held):
+        elif isinstance(change, PathHeld):
             index.hold(change.namespace, change.hashes, self.worker, tier=change.tier)
         else:
             index.shorten(change.namespace, change.hashes, self.worker, change.blocks, change.tier)
 
-    def _tell_ranks(self, feed: Feed, change: Change) -> None:
+    def _tell_ranks(self, feed: RankFeed, change: CacheChange) -> None:
         """Each gateway that follows knows for itself what is where."""
-        if isinstance(change, Held):
+        if isinstance(change, PathHeld):
             self.around.ranks.held(self.worker, feed.rank, change.hashes, len(self.sources))
-        elif isinstance(change, Gone) and change.tier is Tier.DISK:
+        elif isinstance(change, PathGone) and change.tier is Tier.DISK:
             self.around.ranks.gone(self.worker, feed.rank, change.hashes[change.blocks :])
 
-    def _emptied(self, feed: Feed) -> None:
+    def _emptied(self, feed: RankFeed) -> None:
         feed.follower.clear()
         feed.complete = True
         self.around.ranks.emptied(self.worker, feed.rank)
@@ -320,7 +320,7 @@ class WorkerFeeds:
             self.told = None
             self.around.index.forget(self.worker)
 
-    def _lost(self, feed: Feed) -> None:
+    def _lost(self, feed: RankFeed) -> None:
         feed.complete = False
         feed.losses += feed.batches > 0
 
@@ -353,7 +353,7 @@ class WorkerFeeds:
             return self.writes and self.around.may_write() and self._tenure == tenure
 
         self.tellings += 1
-        telling = Telling(self.around.index, self.worker, tenure, valid)
+        telling = IndexReconciler(self.around.index, self.worker, tenure, valid)
         if await telling.tell([feed.follower for feed in self.feeds], whole=self.whole):
             self.told = tenure
             if telling.calls or first:

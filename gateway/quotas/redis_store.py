@@ -36,7 +36,7 @@ from gateway.quotas.quota import (
     WhyNot,
 )
 from policies.admission.limit_windows import WindowUsage
-from radix_cache.redis.call import Answer, RedisDown, Script, lua
+from radix_cache.redis.call import ScriptAnswer, RedisDown, Script, read_lua
 from radix_cache.redis.scripts import ScriptCaller
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
@@ -78,7 +78,7 @@ class RedisQuotaStore:
         self._events = events or Events()
         self._server_ahead_ms: float | None = None
         self._check = Script.of("#!lua\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1")
-        verbs = Script.library(lua("gateway.quotas", *FILES), VERBS)
+        verbs = Script.library(read_lua("gateway.quotas", *FILES), VERBS)
         self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
         self._restore = verbs["restore"]
 
@@ -91,7 +91,7 @@ class RedisQuotaStore:
             answer = await self._ask(reservation, asks=False)
         return self._decision(reservation, answer)
 
-    async def _ask(self, reservation: Reservation, asks: bool) -> Answer:
+    async def _ask(self, reservation: Reservation, asks: bool) -> ScriptAnswer:
         """The decision of reserve. `asks`: it says LOST rather than decide on what is not whole."""
         once = reservation.once
         keys, limits = self._layout(reservation)
@@ -136,14 +136,14 @@ class RedisQuotaStore:
             if isinstance(result, RedisDown):
                 raise QuotaUnavailable(str(result)) from result
 
-    def _renewal(self, reservation: Reservation) -> "asyncio.Future[Answer]":
+    def _renewal(self, reservation: Reservation) -> "asyncio.Future[ScriptAnswer]":
         keys, limits = self._layout(reservation)
         running = [keys[number - 1] for number, limit in limits if limit.unit == CONCURRENCY]
         fingerprint = reservation.once.fingerprint if reservation.once is not None else ""
         arguments: list[Argument] = [reservation.id, LEASE_MS, fingerprint, ONCE_MS]
         return self._scripts.call(self._renew, [keys[0], *running], arguments)
 
-    def _decision(self, reservation: Reservation, answer: Answer) -> Lease | Refusal:
+    def _decision(self, reservation: Reservation, answer: ScriptAnswer) -> Lease | Refusal:
         if not isinstance(answer, list):
             raise QuotaUnavailable("Redis gave an answer of another shape")
         outcome, server_ms = answer[:2]
@@ -183,7 +183,7 @@ class RedisQuotaStore:
         reservation = lease.reservation
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(answer: "asyncio.Future[Answer]") -> None:
+        def done(answer: "asyncio.Future[ScriptAnswer]") -> None:
             failure = None if answer.cancelled() else answer.exception()
             if failure is None and not answer.cancelled():
                 self._tell(reservation, answer.result())
@@ -200,7 +200,7 @@ class RedisQuotaStore:
 
     def _ending(
         self, reservation: Reservation, actual: Cost | None, ended_at: float | None = None
-    ) -> "asyncio.Future[Answer]":
+    ) -> "asyncio.Future[ScriptAnswer]":
         keys, limits = self._layout(reservation)
         once = reservation.once
         ago_ms = max(1, round((self._clock() - ended_at) * 1000)) if ended_at is not None else 0
@@ -213,7 +213,7 @@ class RedisQuotaStore:
             arguments += (key, _text(limit))
         return self._scripts.call(self._finish, keys, arguments)
 
-    def _tell(self, reservation: Reservation, answer: Answer) -> None:
+    def _tell(self, reservation: Reservation, answer: ScriptAnswer) -> None:
         told = answer[1:] if isinstance(answer, list) else []
         for at, used in zip(told[::2], told[1::2], strict=True):
             scope, limit = reservation.limits()[at - 1]

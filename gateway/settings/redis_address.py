@@ -3,7 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
-from radix_cache.redis.connection import OPTIONS, Address
+from radix_cache.redis.connection import OPTIONS, RedisAddress
 from radix_cache.redis.topology import is_cluster, server_urls
 
 
@@ -36,7 +36,7 @@ def redis_url_problem(url: str) -> str | None:
     else:
         return "expected redis://, rediss://, unix:// or redis+cluster://"
     try:
-        Address(url)
+        RedisAddress(url)
     except ValueError:
         return f"the query has an option that is not one of {', '.join(sorted(OPTIONS))}, or a wrong value"
     return None

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from radix_cache.loop_yield import Turns
+from radix_cache.loop_yield import LoopYielder
 
 SAMPLES_PER_SLICE = 256
 EOF = b"# EOF\n"
@@ -34,7 +34,7 @@ async def expose_in_slices(
 
     Times of creation are left out, since they would stand between the slices of a family.
     """
-    turns, ends = Turns(), False
+    turns, ends = LoopYielder(), False
     for family in registry.collect():
         await turns.give()
         for at, part in enumerate(_slices(family)):

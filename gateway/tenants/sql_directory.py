@@ -22,9 +22,9 @@ from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.domain.tenant import Tenant
 from gateway.settings.tenants import ApiKeySettings
-from gateway.tenants.directory import DirectoryAway, UnknownKey
-from gateway.tenants.register import Entry, Names, Register, apart
-from radix_cache.loop_yield import Turns
+from gateway.tenants.directory import DirectoryUnavailable, UnknownKey
+from gateway.tenants.tenant_register import KeyEntry, Names, TenantRegister
+from radix_cache.loop_yield import LoopYielder
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class SqlDirectory:
 
     def __init__(
         self,
-        register: Register,
+        register: TenantRegister,
         store: TenantStore,
         *,
         known_seconds_max: float,
@@ -57,8 +57,8 @@ class SqlDirectory:
         self.loaded = asyncio.Event()
         self.settled = asyncio.Event()
         self._register = register
-        self._of_file = register.names()
-        self._left: Names = {}
+        self._file_names = register.names()
+        self._left_file: Names = {}
         self._store = store
         self._known_seconds_max = known_seconds_max
         self._upgrades = upgrades
@@ -71,7 +71,7 @@ class SqlDirectory:
         self._bell = asyncio.Event()
 
     @property
-    def asks_for_keys(self) -> bool:
+    def requires_keys(self) -> bool:
         return True
 
     @property
@@ -97,51 +97,51 @@ class SqlDirectory:
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
         return self._known(partial(self._register.entry_of, tenant, key_id))
 
-    def _known(self, find: Callable[[], Entry]) -> Tenant:
+    def _known(self, find: Callable[[], KeyEntry]) -> Tenant:
         try:
             entry = find()
         except UnknownKey:
-            if self.away or self._full or any(self._left.values()):
-                raise DirectoryAway from None
+            if self.away or self._full or any(self._left_file.values()):
+                raise DirectoryUnavailable from None
             raise
-        if self.away and self._stale() and entry.key.id not in self._of_file["keys"]:
-            raise DirectoryAway
+        if self.away and self._stale() and entry.key.id not in self._file_names["keys"]:
+            raise DirectoryUnavailable
         return self._register.tenant_of(entry)
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
-        if tenant not in self._of_file["tenants"] and (not self.loaded.is_set() or self._stale()):
-            raise DirectoryAway
+        if tenant not in self._file_names["tenants"] and (not self.loaded.is_set() or self._stale()):
+            raise DirectoryUnavailable
         try:
             return self._register.by_id(tenant, rules)
         except UnknownKey:
             if self.away:
-                raise DirectoryAway from None
+                raise DirectoryUnavailable from None
             raise
 
-    def plans_of_file(self) -> set[str]:
+    def file_plans(self) -> set[str]:
         """Those that the settings file names now."""
-        return self._of_file["plans"]
+        return self._file_names["plans"]
 
     def groups(self) -> Sequence[str]:
         return self._register.groups()
 
-    def restate(self, file: Register) -> None:
+    def reconfigure(self, file: TenantRegister) -> None:
         """See FileDirectory."""
-        before, self._of_file = self._of_file, file.names()
-        gone = {kind: names | self._left.get(kind, set()) for kind, names in before.items()}
-        self._left = apart(gone, self._of_file)
-        new_tenants = self._of_file["tenants"] - before["tenants"]
+        before, self._file_names = self._file_names, file.names()
+        gone = {kind: names | self._left_file.get(kind, set()) for kind, names in before.items()}
+        self._left_file = names_only_in_first(gone, self._file_names)
+        new_tenants = self._file_names["tenants"] - before["tenants"]
         hidden = self._register.keys_of(new_tenants) if new_tenants else set()
         # What else has left goes once the rows are read: a name that moves into the database is there all the time.
-        self._register.drop({"keys": apart(before, self._of_file)["keys"] | hidden})
+        self._register.drop({"keys": names_only_in_first(before, self._file_names)["keys"] | hidden})
         self._register.put_all(file)
-        self.ring()
+        self.poll_now()
 
-    def ring(self) -> None:
+    def poll_now(self) -> None:
         """Something has changed: look now."""
         self._bell.set()
 
-    async def whole(self) -> None:
+    async def wait_until_loaded(self) -> None:
         """Waits until everything is read, or the database turns out to be away; for a bounded time."""
         try:
             await asyncio.wait_for(self.settled.wait(), WHOLE_SECONDS_MAX)
@@ -170,19 +170,19 @@ class SqlDirectory:
             async with asyncio.timeout(POLL_SECONDS_MAX if self._right_schema else None):
                 await self._check_schema()
                 number = await self._store.number()
-            left = self._left
+            left = self._left_file
             # A number that went back is another database, or one from a backup: nothing known of it holds.
             if number < self._number:
                 self._number = -1
-                for key in self._register.names()["keys"] - self._of_file["keys"]:
+                for key in self._register.names()["keys"] - self._file_names["keys"]:
                     self._register.drop_key(key)
             if number != self._number or any(left.values()):
                 await self._read(-1 if any(left.values()) else self._number)
                 self._number = number
-            if left is self._left:
-                self._let_go()
+            if left is self._left_file:
+                self._drop_unclaimed()
         else:
-            self._let_go()
+            self._drop_unclaimed()
         if self.away and self.loaded.is_set():
             log.warning("the database is back: keys are checked as they are now")
         self.away = False
@@ -191,7 +191,7 @@ class SqlDirectory:
 
     async def _read(self, since: int) -> None:
         # The file may be read again meanwhile: what counts is what it names now.
-        turns, register = Turns(), self._register
+        turns, register = LoopYielder(), self._register
         for organisation in await self._store.all_organisations(since):
             if self._is_ours("organisations", organisation.id):
                 register.put_organisation(organisation)
@@ -208,18 +208,18 @@ class SqlDirectory:
 
     def _is_ours(self, kind: str, name: str) -> bool:
         """The file does not name it; if it did before, it is here now."""
-        self._left.get(kind, set()).discard(name)
-        return name not in self._of_file[kind]
+        self._left_file.get(kind, set()).discard(name)
+        return name not in self._file_names[kind]
 
-    def _let_go(self) -> None:
+    def _drop_unclaimed(self) -> None:
         """What the file does not name any more is nobody's."""
-        if self._left:
-            self._register.drop({**self._left, "keys": ()})
-            self._left = {}
+        if self._left_file:
+            self._register.drop({**self._left_file, "keys": ()})
+            self._left_file = {}
 
     def _take(self, stored: StoredKey) -> None:
         key = stored.key
-        if key.id in self._of_file["keys"] or stored.tenant in self._of_file["tenants"]:
+        if key.id in self._file_names["keys"] or stored.tenant in self._file_names["tenants"]:
             return
         if not stored.active(self._wall()):
             self._register.drop_key(key.id)

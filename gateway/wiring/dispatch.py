@@ -19,8 +19,8 @@ from gateway.fleet.speeds import LearntSpeed
 from gateway.fleet.worker import Worker
 from gateway.kv_index.event_sources import event_sources, load_sources
 from gateway.kv_index.feedback import Feedback
-from gateway.kv_index.feeds import Feeds
-from gateway.kv_index.index_quota import CacheShares
+from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.index_quota import IndexQuota
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.models.catalogue import Catalogue, prices_from
 from gateway.models.service_classes import ServiceClasses
@@ -61,7 +61,7 @@ def reservations_of(
     catalogue: Catalogue,
     leases: Leases,
     shared: SharedIndexParts,
-    feeds: Feeds,
+    feeds: KvEventFeeds,
     loads: LoadFeeds,
     scripts: ScriptCaller,
 ) -> Reservations:
@@ -102,7 +102,7 @@ def reservations_of(
         ),
         fleet=fleet,
         index=index,
-        shares=CacheShares(index.copy.namespaces, time.monotonic),
+        shares=IndexQuota(index.copy.namespaces, time.monotonic),
         feedback=feedback,
         estimates=OutputEstimates(),
         bounds=_bounds(settings),
@@ -174,7 +174,7 @@ def _static(at: int, settings: WorkerSettings) -> Worker:
 def _fleet_events(
     shared: SharedIndexParts,
     catalogue: Catalogue,
-    feeds: Feeds,
+    feeds: KvEventFeeds,
     loads: LoadFeeds,
     *,
     room: Callable[[], None],

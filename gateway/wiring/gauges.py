@@ -12,9 +12,9 @@ from gateway.dispatch.placement import Placed
 from gateway.dispatch.reservations import Reservations
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
-from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.shared_index import SharedIndexParts
-from gateway.kv_index.worker_feeds import Feed
+from gateway.kv_index.worker_feeds import RankFeed
 from gateway.ledger.ledger import Ledger
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.quotas.escrow import Escrow
@@ -24,11 +24,11 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.telemetry.gauge_collector import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
-from radix_cache.shared.feed_leases import Known
+from radix_cache.shared.feed_leases import FeedKnowledge
 from workers.worker import Health
 
 if TYPE_CHECKING:
-    from gateway.tenants.issuer import Issuer
+    from gateway.tenants.token_issuer import Issuer
 
 GROUPS_MAX = 1000
 
@@ -39,7 +39,7 @@ def gauges(
     fleet: Fleet,
     reservations: Reservations,
     index: SharedIndexParts,
-    feeds: Feeds,
+    feeds: KvEventFeeds,
     quotas: GuardedQuotaStore,
     escrow: Escrow,
     database: SqlDirectory | None,
@@ -59,7 +59,7 @@ def gauges(
     def single(name: str, text: str, read: Callable[[], float], *, counter: bool = False) -> Gauge:
         return Gauge(name=name, text=text, read=lambda: [((), read())], counter=counter)
 
-    def feed(name: str, text: str, read: Callable[[Feed], float], *, counter: bool = False) -> Gauge:
+    def feed(name: str, text: str, read: Callable[[RankFeed], float], *, counter: bool = False) -> Gauge:
         def read_all() -> list[tuple[tuple[str, ...], float]]:
             return [((w.id,), sum(map(read, feeds.of(w.id)))) for w in fleet if feeds.of(w.id)]
 
@@ -266,7 +266,7 @@ def gauges(
         worker(
             "worker_events_uncertain",
             "Completeness of the worker's KV events: 1 if some were missed or preceded the subscription, else 0.",
-            lambda w: bool(feeds.known(w.id) & Known.UNCERTAIN),
+            lambda w: bool(feeds.known(w.id) & FeedKnowledge.UNCERTAIN),
         ),
         worker(
             "worker_events_role",

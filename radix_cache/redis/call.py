@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-Answer = list[int] | int
-Argument = str | bytes | int | float
+ScriptAnswer = list[int] | int
+CommandArgument = str | bytes | int | float
 
 
 class RedisDown(Exception):
@@ -36,7 +36,7 @@ class Script:
     @classmethod
     def read(cls, package: str, name: str) -> "Script":
         """The script `name`.lua of a package, as installed."""
-        return cls.of(lua(package, name))
+        return cls.of(read_lua(package, name))
 
     @classmethod
     def library(
@@ -68,22 +68,22 @@ class Script:
         return cls.of(f"#!lua flags=allow-oom\n{body}\nreturn verbs.{function}(KEYS, ARGV)")
 
 
-UNKNOWN = ("NOSCRIPT", "ERR Function not found")
+UNKNOWN_SCRIPT_ERRORS = ("NOSCRIPT", "ERR Function not found")
 """What a server says that has not been given a script, or has lost it."""
 
 
-def lua(package: str, *names: str) -> str:
+def read_lua(package: str, *names: str) -> str:
     """The files `name`.lua of a package, as installed, in this order."""
     folder = files(package) / "lua"
     return "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names)
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class RedisCall:
     """`keys`: what it touches; in a cluster they are all of one slot. The rest is for whoever sends it."""
 
-    command: Sequence[Argument]
-    keys: Sequence[Argument]
+    command: Sequence[CommandArgument]
+    keys: Sequence[CommandArgument]
     script: Script | None
     answer: "asyncio.Future[Any]"
     repeated: bool = False

@@ -19,11 +19,11 @@ from itertools import count
 
 import hiredis
 
-from radix_cache.redis.call import UNKNOWN, Argument, Call, RedisDown
-from radix_cache.redis.connection import Address, LineLost, Reply
-from radix_cache.redis.server import Server
-from radix_cache.redis.slot_map import REFRESH_SECONDS_MIN, Primary, Survey
-from radix_cache.redis.topology import Redirect, redirect, slot_of
+from radix_cache.redis.call import UNKNOWN_SCRIPT_ERRORS, CommandArgument, RedisCall, RedisDown
+from radix_cache.redis.connection import RedisAddress, ConnectionLost, Reply
+from radix_cache.redis.server import RedisServer
+from radix_cache.redis.slot_map import REFRESH_SECONDS_MIN, ClusterPrimary, SlotMap
+from radix_cache.redis.topology import SlotRedirect, parse_redirect, slot_of
 
 RETRY_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.02
@@ -32,7 +32,7 @@ REDIRECTS_AT_ONCE_MAX = 3
 ANYWHERE = -1
 """The slot of calls that have no key."""
 
-UNSERVED = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", *UNKNOWN)
+RETRYABLE_ERRORS = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", *UNKNOWN_SCRIPT_ERRORS)
 """What a server says that may soon be otherwise."""
 
 
@@ -43,11 +43,11 @@ class _Stuck:
     `rounds`: how often the first was tried since one was last served. `trying`: it is under way now, alone.
     """
 
-    again: deque[tuple[Call, Server | None]] = field(default_factory=deque)
-    held: deque[Call] = field(default_factory=deque)
+    again: deque[tuple[RedisCall, RedisServer | None]] = field(default_factory=deque)
+    held: deque[RedisCall] = field(default_factory=deque)
     why: str = ""
     rounds: int = 0
-    trying: Call | None = None
+    trying: RedisCall | None = None
     timer: asyncio.TimerHandle | None = None
 
 
@@ -57,16 +57,16 @@ class _Slot:
 
     number: int
     under_way: int = 0
-    server: Server | None = None
+    server: RedisServer | None = None
     until: float = 0.0
     stuck: _Stuck | None = None
 
 
-class Cluster:
+class RedisCluster:
     """`seeds`: some of its servers, to ask for the others. Everything is connected when it is needed."""
 
-    def __init__(self, seeds: list[Address]) -> None:
-        self._survey = Survey(seeds, self.answered, self._surveyed)
+    def __init__(self, seeds: list[RedisAddress]) -> None:
+        self._survey = SlotMap(seeds, self.answered, self._surveyed)
         self._slots: dict[int, _Slot] = {}
         self._stuck: set[_Slot] = set()
         self._waiting = 0
@@ -78,13 +78,13 @@ class Cluster:
         """How many wait, or are under way."""
         return self._waiting + sum(server.calls for server in self._survey.servers)
 
-    def has_room(self, call: Call, most: int) -> bool:
+    def has_room(self, call: RedisCall, most: int) -> bool:
         """Each server's calls are bounded, and those of all stuck slots: who is away does not stop the others."""
         slot = self._slot(call)
         owner = self._owner(slot)
         return self._waiting < most if slot.stuck is not None or owner is None else owner.calls < most
 
-    def send(self, call: Call) -> None:
+    def send(self, call: RedisCall) -> None:
         slot = self._slot(call)
         owner = self._owner(slot)
         call.number = next(self._numbers)
@@ -99,11 +99,11 @@ class Cluster:
 
     async def whereabouts(
         self, channels: Iterable[bytes], *, anew: bool = False
-    ) -> list[tuple[Address, list[bytes]]]:
+    ) -> list[tuple[RedisAddress, list[bytes]]]:
         """Who has which channels; those that nobody has are left out. Raises RedisDown if nothing is known."""
         if anew or not self._survey.known:
             await self._survey.made()
-        found: dict[Server, list[bytes]] = {}
+        found: dict[RedisServer, list[bytes]] = {}
         for channel in channels:
             owner = self._survey.owner(slot_of(channel))
             if owner is not None:
@@ -112,7 +112,7 @@ class Cluster:
             raise RedisDown(self._survey.trouble)
         return [(server.address, theirs) for server, theirs in found.items()]
 
-    async def primaries(self) -> list[Address]:
+    async def primaries(self) -> list[RedisAddress]:
         """Everybody who has slots. Raises RedisDown if nobody tells, or if a slot has nobody."""
         await self._survey.made()
         return self._survey.primaries()
@@ -125,17 +125,17 @@ class Cluster:
 
     # From the servers.
 
-    def answered(self, server: Server, call: Call, reply: Reply | LineLost) -> None:
+    def answered(self, server: RedisServer, call: RedisCall, reply: Reply | ConnectionLost) -> None:
         """In the order in which the server was asked."""
         slot = self._slot(call)
         slot.under_way -= 1
         call.asking = False
-        if not isinstance(reply, LineLost | hiredis.ReplyError):
+        if not isinstance(reply, ConnectionLost | hiredis.ReplyError):
             call.succeed(reply)
             self._served(slot, call)
         elif self._closed:
             call.fail(reply)
-        elif isinstance(reply, LineLost):
+        elif isinstance(reply, ConnectionLost):
             self._survey.again()
             self._unserved(slot, call, str(reply), None, at_once=False)
         else:
@@ -143,12 +143,12 @@ class Cluster:
         if slot.stuck is not None and not slot.under_way and slot.stuck.timer is None:
             self._try(slot)
 
-    def _refused(self, slot: _Slot, server: Server, call: Call, error: str) -> None:
-        told = redirect(error, server.address.host)
+    def _refused(self, slot: _Slot, server: RedisServer, call: RedisCall, error: str) -> None:
+        told = parse_redirect(error, server.address.host)
         if told is not None:
             self._redirected(slot, call, error, told)
-        elif error.startswith(UNSERVED):
-            if error.startswith(UNKNOWN):
+        elif error.startswith(RETRYABLE_ERRORS):
+            if error.startswith(UNKNOWN_SCRIPT_ERRORS):
                 server.forget(call)
                 self._unserved(slot, call, server.why(call, error), None, at_once=True)
                 return
@@ -159,14 +159,14 @@ class Cluster:
             call.fail(error)
             self._served(slot, call)
 
-    def _redirected(self, slot: _Slot, call: Call, error: str, told: Redirect) -> None:
+    def _redirected(self, slot: _Slot, call: RedisCall, error: str, told: SlotRedirect) -> None:
         target = self._survey.server(told.place)
         if not told.asking:
             self._survey.moved(told.slot, target)
             self._survey.again()
         self._unserved(slot, call, error, target if told.asking else None, at_once=True)
 
-    def _served(self, slot: _Slot, call: Call) -> None:
+    def _served(self, slot: _Slot, call: RedisCall) -> None:
         slot.until = 0.0
         stuck = slot.stuck
         if stuck is None:
@@ -188,7 +188,7 @@ class Cluster:
             self._go(slot, owner, stuck.held.popleft())
         self._unstick(slot)
 
-    def _unserved(self, slot: _Slot, call: Call, why: str, where: Server | None, *, at_once: bool) -> None:
+    def _unserved(self, slot: _Slot, call: RedisCall, why: str, where: RedisServer | None, *, at_once: bool) -> None:
         """It goes again after those that came back before it, before those that were never sent."""
         now = asyncio.get_running_loop().time()
         if not slot.until:
@@ -211,10 +211,10 @@ class Cluster:
             longer = min(PAUSE_SECONDS * 1.3 ** min(stuck.rounds, 20), PAUSE_SECONDS_MAX)
             stuck.timer = asyncio.get_running_loop().call_later(longer, self._wake, slot)
 
-    def _fail_overtaken(self, stuck: _Stuck, by: Call) -> None:
+    def _fail_overtaken(self, stuck: _Stuck, by: RedisCall) -> None:
         """A later call was served: an earlier one for the same key has missed its turn."""
         keys = set(by.keys)
-        kept: deque[tuple[Call, Server | None]] = deque()
+        kept: deque[tuple[RedisCall, RedisServer | None]] = deque()
         for call, where in stuck.again:
             if call.number > by.number or keys.isdisjoint(call.keys):
                 kept.append((call, where))
@@ -225,7 +225,7 @@ class Cluster:
 
     # Slots.
 
-    def _slot(self, call: Call) -> _Slot:
+    def _slot(self, call: RedisCall) -> _Slot:
         if call.slot is None:
             call.slot = slot_of(_text(call.keys[0])) if call.keys else ANYWHERE
         slot = self._slots.get(call.slot)
@@ -233,10 +233,10 @@ class Cluster:
             slot = self._slots[call.slot] = _Slot(call.slot)
         return slot
 
-    def _owner(self, slot: _Slot) -> Primary | None:
+    def _owner(self, slot: _Slot) -> ClusterPrimary | None:
         return self._survey.anybody() if slot.number == ANYWHERE else self._survey.owner(slot.number)
 
-    def _go(self, slot: _Slot, server: Server, call: Call) -> None:
+    def _go(self, slot: _Slot, server: RedisServer, call: RedisCall) -> None:
         slot.server = server
         slot.under_way += 1
         server.send(call)
@@ -315,5 +315,5 @@ class Cluster:
                 self._try(slot)
 
 
-def _text(key: Argument) -> str | bytes:
+def _text(key: CommandArgument) -> str | bytes:
     return key if isinstance(key, str | bytes) else str(key)

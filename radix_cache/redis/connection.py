@@ -29,30 +29,30 @@ OPTIONS = frozenset({"db", "ssl_cert_reqs", "ssl_ca_certs"})
 """What the query of an address may say."""
 
 
-class LineLost(Exception):
+class ConnectionLost(Exception):
     """The connection ended, or nothing was heard for too long, before the answer came."""
 
 
-class Line(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """An open connection. `lost`: called once when it ends. `told`: gets messages, and errors to what was told."""
 
     def __init__(
-        self, lost: Callable[["Line"], None] = lambda _: None, told: Callable[[Reply], None] | None = None
+        self, lost: Callable[["RedisConnection"], None] = lambda _: None, told: Callable[[Reply], None] | None = None
     ) -> None:
         self.open = True
         self._lost = lost
         self._told = told
         self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
-        self._waiting: deque[tuple[Callable[[Reply | LineLost], None], float]] = deque()
+        self._waiting: deque[tuple[Callable[[Reply | ConnectionLost], None], float]] = deque()
         self._unsent: list[bytes] = []
         self._transport: asyncio.WriteTransport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, command: Command, answered: Callable[[Reply | LineLost], None]) -> None:
+    def ask(self, command: Command, answered: Callable[[Reply | ConnectionLost], None]) -> None:
         """Sends a command; `answered` is called with its reply, or with LineLost, never from within this call."""
         if not self.open:
-            self._loop.call_soon(answered, LineLost("closed"))
+            self._loop.call_soon(answered, ConnectionLost("closed"))
             return
         self.tell(command)
         self._waiting.append((answered, self._loop.time()))
@@ -69,9 +69,9 @@ class Line(asyncio.Protocol):
         """The reply to one command. Raises LineLost."""
         future: asyncio.Future[Reply] = self._loop.create_future()
 
-        def answered(reply: Reply | LineLost) -> None:
+        def answered(reply: Reply | ConnectionLost) -> None:
             if not future.done():
-                if isinstance(reply, LineLost):
+                if isinstance(reply, ConnectionLost):
                     future.set_exception(reply)
                 else:
                     future.set_result(reply)
@@ -81,7 +81,7 @@ class Line(asyncio.Protocol):
 
     def close(self) -> None:
         """Ends it; whoever still waits gets LineLost."""
-        self._end(LineLost("closed"))
+        self._end(ConnectionLost("closed"))
 
     # What the event loop calls.
 
@@ -98,10 +98,10 @@ class Line(asyncio.Protocol):
                 elif self._waiting:
                     self._waiting.popleft()[0](reply)
         except hiredis.ProtocolError as err:
-            self._end(LineLost(f"this is no Redis: {err}"))
+            self._end(ConnectionLost(f"this is no Redis: {err}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end(LineLost(str(error) if error is not None else "the connection was closed"))
+        self._end(ConnectionLost(str(error) if error is not None else "the connection was closed"))
 
     # Further down.
 
@@ -117,11 +117,11 @@ class Line(asyncio.Protocol):
             return
         left = self._waiting[0][1] + SILENCE_SECONDS_MAX - self._loop.time()
         if left <= 0:
-            self._end(LineLost(f"no answer in {SILENCE_SECONDS_MAX:g} seconds"))
+            self._end(ConnectionLost(f"no answer in {SILENCE_SECONDS_MAX:g} seconds"))
         else:
             self._watch = self._loop.call_later(left, self._look)
 
-    def _end(self, why: LineLost) -> None:
+    def _end(self, why: ConnectionLost) -> None:
         if not self.open:
             return
         self.open = False
@@ -135,7 +135,7 @@ class Line(asyncio.Protocol):
             answered(why)
 
 
-class Address:
+class RedisAddress:
     """Where a Redis is and how to get in: redis://[user:password@]host[:port][/db], rediss://, unix://path[?db=n].
 
     Raises ValueError where the URL has an option that is not one of OPTIONS, or a port or database that is no
@@ -157,34 +157,34 @@ class Address:
         self.verify = options.get("ssl_cert_reqs") != "none"
         self.ca_file = unquote(options.get("ssl_ca_certs", "")) or None
 
-    def at(self, host: str, port: int) -> "Address":
+    def at(self, host: str, port: int) -> "RedisAddress":
         """Another server with the same credentials."""
         other = copy(self)
         other.host, other.port = host, port
         return other
 
     async def open(
-        self, lost: Callable[[Line], None] = lambda _: None, told: Callable[[Reply], None] | None = None
-    ) -> Line:
+        self, lost: Callable[[RedisConnection], None] = lambda _: None, told: Callable[[Reply], None] | None = None
+    ) -> RedisConnection:
         """A connection that is let in. Raises LineLost."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 if self.path:
-                    _, line = await loop.create_unix_connection(lambda: Line(lost), self.path)
+                    _, line = await loop.create_unix_connection(lambda: RedisConnection(lost), self.path)
                 else:
                     context = self._context() if self.tls else None
                     _, line = await loop.create_connection(
-                        lambda: Line(lost), self.host, self.port, ssl=context
+                        lambda: RedisConnection(lost), self.host, self.port, ssl=context
                     )
                 await self._enter(line)
         except (OSError, TimeoutError) as err:
-            raise LineLost(str(err) or "no connection in time") from err
+            raise ConnectionLost(str(err) or "no connection in time") from err
         # Only now: what was asked so far were questions.
         line._told = told
         return line
 
-    async def _enter(self, line: Line) -> None:
+    async def _enter(self, line: RedisConnection) -> None:
         commands: list[Command] = []
         if self.password:
             commands.append(["AUTH", *([self.user] if self.user else []), self.password])
@@ -194,7 +194,7 @@ class Address:
             reply = await line.reply(command)
             if isinstance(reply, hiredis.ReplyError):
                 line.close()
-                raise LineLost(f"{command[0]!s}: {reply}")
+                raise ConnectionLost(f"{command[0]!s}: {reply}")
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca_file)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 import hiredis
 
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.connection import Address, Line, LineLost, Reply
+from radix_cache.redis.connection import RedisAddress, RedisConnection, ConnectionLost, Reply
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.redis.topology import redirect, slot_of
+from radix_cache.redis.topology import parse_redirect, slot_of
 
 PLACE_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.05
@@ -21,13 +21,13 @@ PAUSE_SECONDS = 0.05
 class _Ear:
     """A line, and what is listened to on it."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: RedisConnection) -> None:
         self.line = line
         self.channels: set[bytes] = set()
         self.heard = True
 
 
-class Ears:
+class ShardedSubscriber:
     """`told`: gets channel and message. `lost`: called when channels have gone astray."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Ears:
         self.astray |= self._asked
         self._asked.clear()
         if not self._ears:
-            raise LineLost(self._trouble or "no channel can be heard")
+            raise ConnectionLost(self._trouble or "no channel can be heard")
 
     def check(self) -> None:
         """Drops the lines on which nothing was heard since the last check; asks the others for a sign of life."""
@@ -80,13 +80,13 @@ class Ears:
         for name in list(self._ears):
             self._drop(name)
 
-    async def _listen(self, address: Address, channels: list[bytes]) -> bool:
+    async def _listen(self, address: RedisAddress, channels: list[bytes]) -> bool:
         name = (address.path, address.host, address.port)
         ear = self._ears.get(name)
         if ear is None:
             try:
                 line = await address.open(lambda line: self._line_lost(name, line), self._hear(name))
-            except LineLost as err:
+            except ConnectionLost as err:
                 self._trouble = str(err)
                 return False
             if not line.open:
@@ -125,7 +125,7 @@ class Ears:
 
     def _refused(self, name: tuple[str, str, int], ear: _Ear, error: str) -> None:
         self._trouble = error
-        told = redirect(error, name[1])
+        told = parse_redirect(error, name[1])
         if told is None:
             self._drop(name)
         else:
@@ -141,7 +141,7 @@ class Ears:
             self._drop(name)
         self._lost()
 
-    def _line_lost(self, name: tuple[str, str, int], line: Line) -> None:
+    def _line_lost(self, name: tuple[str, str, int], line: RedisConnection) -> None:
         ear = self._ears.get(name)
         if ear is not None and ear.line is line:
             self._trouble = "the connection was lost"

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from radix_cache.redis.call import Answer, Argument, Call, RedisDown, Script
-from radix_cache.redis.cluster import Cluster
-from radix_cache.redis.connection import Address, Line, LineLost
-from radix_cache.redis.server import Server
-from radix_cache.redis.topology import is_cluster, seeds
+from radix_cache.redis.call import ScriptAnswer, CommandArgument, RedisCall, RedisDown, Script
+from radix_cache.redis.cluster import RedisCluster
+from radix_cache.redis.connection import RedisAddress, RedisConnection, ConnectionLost
+from radix_cache.redis.server import RedisServer
+from radix_cache.redis.topology import is_cluster, seed_addresses
 
 CALLS_WAITING_MAX = 10_000
 
@@ -26,7 +26,7 @@ class ScriptCaller:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = Cluster(seeds(url)) if is_cluster(url) else Server(Address(url))
+        self._redis = RedisCluster(seed_addresses(url)) if is_cluster(url) else RedisServer(RedisAddress(url))
         self._send = self._redis.send
         self._closed = False
 
@@ -36,12 +36,12 @@ class ScriptCaller:
         return self._redis.calls > 0
 
     def call(
-        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]
-    ) -> "asyncio.Future[Answer]":
+        self, script: Script, keys: Sequence[str], arguments: Sequence[CommandArgument]
+    ) -> "asyncio.Future[ScriptAnswer]":
         """The script's answer, or RedisDown."""
         return self._make([script.run, script.name, len(keys), *keys, *arguments], keys, script)
 
-    def ask(self, *command: Argument) -> "asyncio.Future[Any]":
+    def ask(self, *command: CommandArgument) -> "asyncio.Future[Any]":
         """The reply to a plain command that may be repeated: bytes, int, None, a list of these; or RedisDown.
 
         Its second word is its key, if it has any.
@@ -54,25 +54,25 @@ class ScriptCaller:
 
     async def whereabouts(
         self, channels: Iterable[bytes], *, anew: bool = False
-    ) -> list[tuple[Address, list[bytes]]]:
+    ) -> list[tuple[RedisAddress, list[bytes]]]:
         """Who has which channels. `anew`: what was known before is not true any more. Raises RedisDown."""
-        if isinstance(self._redis, Server):
+        if isinstance(self._redis, RedisServer):
             return [(self._redis.address, list(channels))]
         return await self._redis.whereabouts(channels, anew=anew)
 
     @asynccontextmanager
-    async def each(self) -> AsyncIterator[list[Line]]:
+    async def each(self) -> AsyncIterator[list[RedisConnection]]:
         """A line to every server that has keys of its own, for commands that look at all a server has.
 
         Raises RedisDown, also when one of them is lost meanwhile.
         """
-        lines: list[Line] = []
+        lines: list[RedisConnection] = []
         try:
             for address in await self._redis.primaries():
                 line = await address.open()
                 lines.append(line)
             yield lines
-        except LineLost as err:
+        except ConnectionLost as err:
             raise RedisDown(str(err)) from err
         finally:
             for line in lines:
@@ -83,9 +83,9 @@ class ScriptCaller:
         await self._redis.close()
 
     def _make(
-        self, command: Sequence[Argument], keys: Sequence[Argument], script: Script | None
+        self, command: Sequence[CommandArgument], keys: Sequence[CommandArgument], script: Script | None
     ) -> "asyncio.Future[Any]":
-        call = Call(command, keys, script, asyncio.get_running_loop().create_future())
+        call = RedisCall(command, keys, script, asyncio.get_running_loop().create_future())
         if self._closed:
             call.fail("closed")
         elif not self._redis.has_room(call, CALLS_WAITING_MAX):

@@ -10,78 +10,78 @@ from collections.abc import Callable, Iterator
 
 import hiredis
 
-from radix_cache.redis.call import Call, RedisDown
-from radix_cache.redis.connection import Address, LineLost, Reply
-from radix_cache.redis.server import Server
-from radix_cache.redis.topology import SLOTS, Place, owners
+from radix_cache.redis.call import RedisCall, RedisDown
+from radix_cache.redis.connection import RedisAddress, ConnectionLost, Reply
+from radix_cache.redis.server import RedisServer
+from radix_cache.redis.topology import SLOTS, ServerEndpoint, slot_ranges
 
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS_MIN = 0.1
 REFRESH_SECONDS_MAX = 0.7
 
-Answered = Callable[["Primary", Call, Reply | LineLost], None]
+Answered = Callable[["ClusterPrimary", RedisCall, Reply | ConnectionLost], None]
 
 
-class Primary(Server):
+class ClusterPrimary(RedisServer):
     """A server that hands back what it was asked, served or not."""
 
-    def __init__(self, address: Address, answered: Answered) -> None:
+    def __init__(self, address: RedisAddress, answered: Answered) -> None:
         super().__init__(address)
         self._hand_back = answered
 
-    def _answered(self, call: Call, reply: Reply | LineLost) -> None:
+    def _answered(self, call: RedisCall, reply: Reply | ConnectionLost) -> None:
         self._under_way -= 1
         self._hand_back(self, call, reply)
 
-    def _unreachable(self, call: Call, why: str) -> None:
-        self._hand_back(self, call, LineLost(why))
+    def _unreachable(self, call: RedisCall, why: str) -> None:
+        self._hand_back(self, call, ConnectionLost(why))
 
 
-class Survey:
+class SlotMap:
     """`seeds`: whom to ask first. `answered`: gets what servers hand back. `done`: called after every look."""
 
-    def __init__(self, seeds: list[Address], answered: Answered, done: Callable[[], None]) -> None:
+    def __init__(self, seeds: list[RedisAddress], answered: Answered, done: Callable[[], None]) -> None:
         self.trouble = "no server of the cluster answers"
         self._seeds = seeds
         self._answered = answered
         self._done = done
-        self._servers: dict[Place, Primary] = {}
-        self._owners: list[Primary | None] = [None] * SLOTS
+        self._servers: dict[ServerEndpoint, ClusterPrimary] = {}
+        self._owners: list[ClusterPrimary | None] = [None] * SLOTS
         self._looking: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()
         self._looked_at = float("-inf")
         self._closed = False
 
     @property
-    def servers(self) -> list[Primary]:
+    def servers(self) -> list[ClusterPrimary]:
         return list(self._servers.values())
 
     @property
     def known(self) -> bool:
         return bool(self._servers)
 
-    def owner(self, slot: int) -> Primary | None:
+    def owner(self, slot: int) -> ClusterPrimary | None:
         return self._owners[slot]
 
-    def anybody(self) -> Primary | None:
+    def anybody(self) -> ClusterPrimary | None:
         servers = self.servers
         return next((s for s in servers if s.connected), random.choice(servers) if servers else None)
 
-    def primaries(self) -> list[Address]:
+    def primaries(self) -> list[RedisAddress]:
         """Everybody who has slots. Raises RedisDown if a slot has nobody."""
         if None in self._owners:
             raise RedisDown(self.trouble if not self.known else "a part of the cluster is away")
         return [server.address for server in dict.fromkeys(self._owners) if server is not None]
 
-    def moved(self, slot: int, to: Primary) -> None:
+    def moved(self, slot: int, to: ClusterPrimary) -> None:
         """A server said so."""
         self._owners[slot] = to
 
-    def server(self, place: Place) -> Primary:
+    def server(self, place: ServerEndpoint) -> ClusterPrimary:
         server = self._servers.get(place)
         if server is None:
-            server = self._servers[place] = Primary(self._seeds[0].at(*place), self._answered)
+            server = self._servers[place] = ClusterPrimary(self._seeds[0].at(*place), self._answered)
         return server
 
     def again(self) -> None:
@@ -124,14 +124,14 @@ class Survey:
             self._looked.set()
         self._done()
 
-    def _to_be_asked(self) -> Iterator[Address]:
+    def _to_be_asked(self) -> Iterator[RedisAddress]:
         known = self.servers
         random.shuffle(known)
         known.sort(key=lambda server: not server.connected)
         yield from (server.address for server in known)
-        yield from (seed for seed in self._seeds if Place(seed.host, seed.port) not in self._servers)
+        yield from (seed for seed in self._seeds if ServerEndpoint(seed.host, seed.port) not in self._servers)
 
-    async def _asked(self, address: Address) -> list[tuple[int, int, Place]]:
+    async def _asked(self, address: RedisAddress) -> list[tuple[int, int, ServerEndpoint]]:
         try:
             async with asyncio.timeout(REFRESH_SECONDS_MAX):
                 line = await address.open()
@@ -139,15 +139,15 @@ class Survey:
                     reply = await line.reply(["CLUSTER", "SLOTS"])
                 finally:
                     line.close()
-        except (LineLost, TimeoutError) as err:
+        except (ConnectionLost, TimeoutError) as err:
             self.trouble = f"{address.host}:{address.port}: {err or 'no answer in time'}"
             return []
         if isinstance(reply, hiredis.ReplyError):
             self.trouble = f"{address.host}:{address.port}: {reply}"
-        return owners(reply, address.host)
+        return slot_ranges(reply, address.host)
 
-    async def _arrange(self, ranges: list[tuple[int, int, Place]]) -> None:
-        arranged: list[Primary | None] = [None] * SLOTS
+    async def _arrange(self, ranges: list[tuple[int, int, ServerEndpoint]]) -> None:
+        arranged: list[ClusterPrimary | None] = [None] * SLOTS
         for first, last, place in ranges:
             arranged[first : last + 1] = [self.server(place)] * (last + 1 - first)
         self._owners = arranged

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from radix_cache.redis.connection import Address
+from radix_cache.redis.connection import RedisAddress
 
 SLOTS = 16384
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 
 
-class Place(NamedTuple):
+class ServerEndpoint(NamedTuple):
     """Where a server listens."""
 
     host: str
@@ -19,11 +19,11 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Redirect:
+class SlotRedirect:
     """Another server has the slot: from now on, or (`asking`) for this one call."""
 
     slot: int
-    place: Place
+    place: ServerEndpoint
     asking: bool
 
 
@@ -60,12 +60,12 @@ def server_urls(url: str) -> list[str]:
     return found
 
 
-def seeds(url: str) -> list[Address]:
+def seed_addresses(url: str) -> list[RedisAddress]:
     """The servers to ask first. Raises ValueError."""
-    return [Address(server) for server in server_urls(url)]
+    return [RedisAddress(server) for server in server_urls(url)]
 
 
-def owners(reply: Any, host: str) -> list[tuple[int, int, Place]]:
+def slot_ranges(reply: Any, host: str) -> list[tuple[int, int, ServerEndpoint]]:
     """First slot, last slot and primary of every range in a reply to CLUSTER SLOTS.
 
     `host`: who was asked; a server that does not know its own name leaves it out.
@@ -74,11 +74,11 @@ def owners(reply: Any, host: str) -> list[tuple[int, int, Place]]:
     for first, last, primary, *_ in reply if isinstance(reply, list) else ():
         name = (primary[0] or b"").decode()
         if name != "?" and primary[1]:
-            found.append((first, last, Place(name or host, primary[1])))
+            found.append((first, last, ServerEndpoint(name or host, primary[1])))
     return found
 
 
-def redirect(error: str, host: str) -> Redirect | None:
+def parse_redirect(error: str, host: str) -> SlotRedirect | None:
     """From `MOVED 3999 127.0.0.1:6381` or `ASK ...`; None for any other error. `host`: who said it."""
     words: Sequence[str] = error.split()
     if len(words) < 3 or words[0] not in ("MOVED", "ASK"):
@@ -86,4 +86,4 @@ def redirect(error: str, host: str) -> Redirect | None:
     name, _, port = words[2].rpartition(":")
     if not (words[1].isdecimal() and port.isdecimal()) or name == "?":
         return None
-    return Redirect(int(words[1]) % SLOTS, Place(name or host, int(port)), words[0] == "ASK")
+    return SlotRedirect(int(words[1]) % SLOTS, ServerEndpoint(name or host, int(port)), words[0] == "ASK")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import namespace_id
-from radix_cache.shared.records import Head
+from radix_cache.shared.records import NodeHead
 from radix_cache.shared.table import HOPS_MAX
-from radix_cache.shared.tree_dump import StoredNode, StoredTree, Tenures
-from radix_cache.tiers import TierBlocks, unpacked
+from radix_cache.shared.tree_dump import DumpedNode, DumpedTree, TenureNumbers
+from radix_cache.tiers import TierBlocks, unpack_tiers
 
 NOTHING = TierBlocks()
 
@@ -37,11 +37,11 @@ class Violation:
     whole: bool = False
 
 
-class Family:
+class NodeFamily:
     """Who is whose parent. Only nodes whose heads can be read take part."""
 
-    def __init__(self, tree: StoredTree) -> None:
-        self.heads: dict[int, Head] = {
+    def __init__(self, tree: DumpedTree) -> None:
+        self.heads: dict[int, NodeHead] = {
             key: node.head for key, node in tree.nodes.items() if node.head is not None
         }
         self.parents: dict[int, int] = {}
@@ -74,12 +74,12 @@ class Family:
         return None
 
 
-def violations(tree: StoredTree, tenures: Tenures) -> Iterator[Violation]:
+def find_violations(tree: DumpedTree, tenures: TenureNumbers) -> Iterator[Violation]:
     """All there are, the namespace's own first."""
     yield from _of_the_name(tree)
     for name, why in tree.unreadable.items():
         yield Violation(node=None, text=f"field {name!r} is unreadable: {why}", whole=True)
-    family = Family(tree)
+    family = NodeFamily(tree)
     for key, node in tree.nodes.items():
         if node.head is None:
             if not any(name[1:9] == key.to_bytes(8, "little") for name in tree.unreadable):
@@ -90,15 +90,15 @@ def violations(tree: StoredTree, tenures: Tenures) -> Iterator[Violation]:
         yield from _of_the_holders(node.head, node, tree, family, tenures)
 
 
-def holders(node: StoredNode) -> dict[int, TierBlocks]:
+def holders_of(node: DumpedNode) -> dict[int, TierBlocks]:
     """All leading blocks by tenure."""
     found = dict(node.head.holders) if node.head is not None else {}
     for chunk in node.chunks.values():
         found.update(chunk)
-    return {tenure: unpacked(value) for tenure, value in found.items()}
+    return {tenure: unpack_tiers(value) for tenure, value in found.items()}
 
 
-def _of_the_name(tree: StoredTree) -> Iterator[Violation]:
+def _of_the_name(tree: DumpedTree) -> Iterator[Violation]:
     if not tree.nodes:
         return
     if tree.name is None:
@@ -112,7 +112,7 @@ def _of_the_name(tree: StoredTree) -> Iterator[Violation]:
         yield Violation(node=None, text="its name is that of no namespace, or of another", whole=True)
 
 
-def _of_the_run(head: Head, node: StoredNode) -> Iterator[Violation]:
+def _of_the_run(head: NodeHead, node: DumpedNode) -> Iterator[Violation]:
     run = node.run
     if run is None:
         yield Violation(node=head.key, text="it has no run")
@@ -124,7 +124,7 @@ def _of_the_run(head: Head, node: StoredNode) -> Iterator[Violation]:
         yield Violation(node=head.key, text="its run does not end with the last block of its head")
 
 
-def _of_the_place(head: Head, family: Family) -> Iterator[Violation]:
+def _of_the_place(head: NodeHead, family: NodeFamily) -> Iterator[Violation]:
     end = head.depth + head.length
     children = len(family.children.get(head.key, ()))
     if children != head.children:
@@ -148,11 +148,11 @@ def _of_the_place(head: Head, family: Family) -> Iterator[Violation]:
 
 
 def _of_the_holders(
-    head: Head, node: StoredNode, tree: StoredTree, family: Family, tenures: Tenures
+    head: NodeHead, node: DumpedNode, tree: DumpedTree, family: NodeFamily, tenures: TenureNumbers
 ) -> Iterator[Violation]:
-    held = holders(node)
+    held = holders_of(node)
     parent = family.parents.get(head.key)
-    above = holders(tree.nodes[parent]) if parent is not None else {}
+    above = holders_of(tree.nodes[parent]) if parent is not None else {}
     for tenure, tiers in held.items():
         count = tiers.all
         if not 0 < tenure <= tenures.last:

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.node import Node
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.tiers import TierBlocks
 
-Spaces = Mapping[NamespaceId, Namespace]
+NamespacesById = Mapping[NamespaceId, Namespace]
 
-UNKNOWN = Namespace(model="(unknown)", block_size=0)
+UNKNOWN_NAMESPACE = Namespace(model="(unknown)", block_size=0)
 """In place of a namespace whose name cannot be read, or that is not known."""
 
 
 @dataclass(slots=True)
-class Tally:
+class BlockCounts:
     """`tokens`: blocks times the block size of their namespace. `predictions`: under way.
 
     Of blocks that somebody holds `gpu_blocks` are on the GPU, and `host_blocks` there or in host memory.
@@ -30,7 +30,7 @@ class Tally:
     tokens: int = 0
     predictions: int = 0
 
-    def add(self, node: Node, held: TierBlocks, block_size: int) -> None:
+    def add(self, node: ReplicaNode, held: TierBlocks, block_size: int) -> None:
         """So many blocks of a node."""
         self.spaces.add(node.namespace)
         self.nodes += 1
@@ -41,39 +41,39 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Census:
+class IndexCounts:
     """`groups`: by (model, group). `workers`: what each holds. `remains`: what tenures hold that are over."""
 
-    groups: dict[tuple[str, str], Tally] = field(default_factory=dict)
-    workers: dict[str, Tally] = field(default_factory=dict)
-    remains: Tally = field(default_factory=Tally)
-    total: Tally = field(default_factory=Tally)
+    groups: dict[tuple[str, str], BlockCounts] = field(default_factory=dict)
+    workers: dict[str, BlockCounts] = field(default_factory=dict)
+    remains: BlockCounts = field(default_factory=BlockCounts)
+    total: BlockCounts = field(default_factory=BlockCounts)
 
 
-def spaces_of(copy: TreeCopy) -> dict[NamespaceId, Namespace]:
+def namespaces_of(copy: TreeReplica) -> dict[NamespaceId, Namespace]:
     """Every namespace by its id, as its shard has it written."""
     found: dict[NamespaceId, Namespace] = {}
     for shard in copy.shards.values():
         for identity, name in shard.names.items():
-            found[identity] = unpacked(name)
+            found[identity] = unpack_namespace(name)
     return found
 
 
-def unpacked(name: bytes) -> Namespace:
+def unpack_namespace(name: bytes) -> Namespace:
     """The namespace of a name, or UNKNOWN."""
     try:
         return Namespace.unpack(name)
     except ValueError:
-        return UNKNOWN
+        return UNKNOWN_NAMESPACE
 
 
-def census(copy: TreeCopy, spaces: Spaces, foretold: Mapping[bytes, NamespaceId]) -> Census:
+def count_index(copy: TreeReplica, spaces: NamespacesById, foretold: Mapping[bytes, NamespaceId]) -> IndexCounts:
     """`foretold`: the namespaces of predictions, as far as they are known."""
-    found = Census(workers={worker: Tally() for worker in sorted(copy.tenures)})
+    found = IndexCounts(workers={worker: BlockCounts() for worker in sorted(copy.tenures)})
     by_tenure = {tenure: found.workers[worker] for worker, tenure in copy.tenures.items()}
     for node in copy.nodes.values():
-        space = spaces.get(node.namespace, UNKNOWN)
-        group = found.groups.setdefault((space.model, space.group), Tally())
+        space = spaces.get(node.namespace, UNKNOWN_NAMESPACE)
+        group = found.groups.setdefault((space.model, space.group), BlockCounts())
         held = list(node.holders())
         nearest = [max(each) for each in zip(*(tiers for _, tiers in held), strict=True)] or (0, 0, 0)
         some = TierBlocks(nearest[0], nearest[1], len(node.run))
@@ -83,9 +83,9 @@ def census(copy: TreeCopy, spaces: Spaces, foretold: Mapping[bytes, NamespaceId]
             by_tenure.get(tenure, found.remains).add(node, tiers, space.block_size)
     for _, identity, tenure in copy.foretold():
         namespace = foretold.get(identity)
-        space = spaces.get(namespace, UNKNOWN) if namespace is not None else UNKNOWN
+        space = spaces.get(namespace, UNKNOWN_NAMESPACE) if namespace is not None else UNKNOWN_NAMESPACE
         for tally in (
-            found.groups.setdefault((space.model, space.group), Tally()),
+            found.groups.setdefault((space.model, space.group), BlockCounts()),
             by_tenure.get(tenure, found.remains),
             found.total,
         ):

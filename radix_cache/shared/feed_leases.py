@@ -17,19 +17,19 @@ from struct import Struct
 from typing import Any
 
 from radix_cache.match import WorkerId
-from radix_cache.redis.call import Argument, Script
+from radix_cache.redis.call import CommandArgument, Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 
 FEED_LEASES = Script.read("radix_cache.shared", "feed_leases")
 
-NOBODY = bytes(8)
+NO_GATEWAY = bytes(8)
 CHANGES_PER_CALL_MAX = 256
 
 _LEASE = Struct("<8s8sBB")
 
 
-class Known(IntFlag):
+class FeedKnowledge(IntFlag):
     """What the writer knows of a worker from its events, for those who do not follow it."""
 
     NOTHING = 0
@@ -45,25 +45,25 @@ class Known(IntFlag):
 class FeedLease:
     """Ids of gateways, NOBODY where there is none. `losses`: counts what was missed for good, modulo 256."""
 
-    writer: bytes = NOBODY
-    second: bytes = NOBODY
-    known: Known = Known.NOTHING
+    writer: bytes = NO_GATEWAY
+    second: bytes = NO_GATEWAY
+    known: FeedKnowledge = FeedKnowledge.NOTHING
     losses: int = 0
 
     def packed(self) -> bytes:
         """Empty if nobody has it."""
-        if self.writer == self.second == NOBODY:
+        if self.writer == self.second == NO_GATEWAY:
             return b""
         return _LEASE.pack(self.writer, self.second, self.known, self.losses)
 
     @classmethod
     def unpack(cls, data: bytes) -> "FeedLease":
         writer, second, known, losses = _LEASE.unpack(data)
-        return cls(writer, second, Known(known), losses)
+        return cls(writer, second, FeedKnowledge(known), losses)
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTable:
+class FeedLeaseTable:
     """As of one version. `gateways`: ids of all that live."""
 
     version: int = 0
@@ -75,7 +75,7 @@ class LeaseTable:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseChange:
+class FeedLeaseChange:
     worker: WorkerId
     known: FeedLease
     wanted: FeedLease
@@ -90,13 +90,13 @@ class FeedLeaseStore:
         self._keys = keys.feed_leases
 
     async def renew(
-        self, table: LeaseTable, milliseconds: int, changes: Iterable[LeaseChange] = ()
-    ) -> LeaseTable:
+        self, table: FeedLeaseTable, milliseconds: int, changes: Iterable[FeedLeaseChange] = ()
+    ) -> FeedLeaseTable:
         """The gateway lives on for so long (0: it leaves); the table as it is then. Raises RedisDown.
 
         At most CHANGES_PER_CALL_MAX changes. Those that came too late show in the table.
         """
-        wanted: list[Argument] = []
+        wanted: list[CommandArgument] = []
         for change in changes:
             wanted += [change.worker, change.known.packed(), change.wanted.packed()]
         call: asyncio.Future[Any] = self._scripts.call(
@@ -106,7 +106,7 @@ class FeedLeaseStore:
         if len(answer) == 1:
             return table
         version, gateways, leases = answer
-        return LeaseTable(
+        return FeedLeaseTable(
             version=version,
             gateways=frozenset(gateways),
             leases={

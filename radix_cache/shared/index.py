@@ -25,10 +25,10 @@ from radix_cache.index import IndexStats
 from radix_cache.local_index import LocalIndex
 from radix_cache.match import LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import Answer
+from radix_cache.redis.call import ScriptAnswer
 from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
-from radix_cache.shared.node import Node
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 from radix_cache.tiers import Tier
 
@@ -65,7 +65,7 @@ class SharedIndex:
     def __init__(
         self,
         store: TreeStore,
-        copy: TreeCopy,
+        copy: TreeReplica,
         clock: Callable[[], float],
         *,
         blocks_max: int,
@@ -203,7 +203,7 @@ class SharedIndex:
         if tier is Tier.GPU:
             self._own.record(namespace, hashes, worker, claim)
 
-        def answered(answer: "asyncio.Future[Answer]") -> None:
+        def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
             if answer.cancelled() or answer.exception() is not None:
                 self.refused += 1
                 self._own.withdraw(worker, claim)
@@ -252,7 +252,7 @@ class SharedIndex:
             self._cut(namespace_id(namespace), [(each, tenure, 0) for each in deepest])
         since = node.depth if node is not None else 0
 
-        def answered(answer: "asyncio.Future[Answer]") -> None:
+        def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
             if answer.cancelled() or answer.exception() is not None:
                 self.refused += 1
                 self._missed.add(worker)
@@ -358,29 +358,29 @@ class SharedIndex:
         excess = self.copy.held.get(tenure, 0) - room
         if excess <= 0:
             return
-        by_space: dict[NamespaceId, list[tuple[Node, int, int]]] = {}
+        by_space: dict[NamespaceId, list[tuple[ReplicaNode, int, int]]] = {}
         for node, keep in self.copy.stale(tenure, excess + room // CAPACITY_SLACK):
             by_space.setdefault(node.namespace, []).append((node, tenure, keep))
         self._cutting.add(worker)
-        last: asyncio.Future[Answer] | None = None
+        last: asyncio.Future[ScriptAnswer] | None = None
         for namespace, cuts in by_space.items():
             last = self._cut(namespace, cuts)
         if last is not None:
             last.add_done_callback(lambda _: self._cutting.discard(worker))
 
     def _cut(
-        self, namespace: NamespaceId, cuts: list[tuple[Node, int, int]]
-    ) -> "asyncio.Future[Answer] | None":
+        self, namespace: NamespaceId, cuts: list[tuple[ReplicaNode, int, int]]
+    ) -> "asyncio.Future[ScriptAnswer] | None":
         last = None
         for at in range(0, len(cuts), NODES_PER_CALL_MAX):
             last = self.store.cut(namespace, cuts[at : at + NODES_PER_CALL_MAX])
             _ignored(last)
         return last
 
-    def _call_registry(self, worker: WorkerId, call: "asyncio.Future[Answer]", instance: str) -> None:
+    def _call_registry(self, worker: WorkerId, call: "asyncio.Future[ScriptAnswer]", instance: str) -> None:
         self._enrolling[worker] = instance
 
-        def answered(answer: "asyncio.Future[Answer]") -> None:
+        def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
             self._enrolling.pop(worker, None)
             if not answer.cancelled() and answer.exception() is None:
                 result = answer.result()
@@ -394,6 +394,6 @@ class SharedIndex:
         call.add_done_callback(answered)
 
 
-def _ignored(call: "asyncio.Future[Answer]") -> None:
+def _ignored(call: "asyncio.Future[ScriptAnswer]") -> None:
     """Fire and forget. The reader and the metrics say when Redis is away."""
     call.add_done_callback(lambda done: done.cancelled() or done.exception())

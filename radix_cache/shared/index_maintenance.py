@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, NamespaceId
-from radix_cache.shared.layouts import drop_older
-from radix_cache.shared.node import Node
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.layouts import drop_older_layouts
+from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ AGE_ROUNDS = 30
 """Ages are looked at in every so-manieth round: it means looking at every leaf."""
 
 
-class Keeper:
+class IndexMaintenance:
     """`blocks_max`: of the whole tree, where every node weighs `node_blocks` more.
 
     `idle_seconds_max`: a leaf that was not used for longer goes.
@@ -41,7 +41,7 @@ class Keeper:
         self,
         redis: ScriptCaller,
         store: TreeStore,
-        copy: TreeCopy,
+        copy: TreeReplica,
         *,
         blocks_max: int,
         node_blocks: int = 0,
@@ -82,7 +82,7 @@ class Keeper:
         if over > 0 or self._rounds % AGE_ROUNDS == 1:
             await self._evict(over)
         if self._rounds % AGE_ROUNDS == 1:
-            await drop_older(self._redis, self._store.keys)
+            await drop_older_layouts(self._redis, self._store.keys)
 
     async def _leased(self) -> bool:
         """Ours, or ours from now on, or somebody else's."""
@@ -110,14 +110,14 @@ class Keeper:
     async def _evict(self, over: int) -> None:
         """The oldest leaves: all that are idle, and as many as make the tree fit."""
         idle_before = self._copy.server_seconds() - self._idle_seconds_max
-        leaves: list[Node] = []
+        leaves: list[ReplicaNode] = []
         for at, node in enumerate(list(self._copy.nodes.values())):
             if not node.children and (over > 0 or node.used < idle_before) and self._is_there(node):
                 leaves.append(node)
             if at % SLICE_NODES == SLICE_NODES - 1:
                 await asyncio.sleep(0)
         leaves.sort(key=lambda node: (node.used, node.sequence))
-        going: list[Node] = []
+        going: list[ReplicaNode] = []
         for node in leaves[:EVICTED_PER_ROUND_MAX]:
             if over <= 0 and node.used >= idle_before:
                 break
@@ -126,14 +126,14 @@ class Keeper:
         for namespace, nodes in _batches(going):
             await self._store.evict(namespace, nodes)
 
-    def _is_there(self, node: Node) -> bool:
+    def _is_there(self, node: ReplicaNode) -> bool:
         lost = self._lost()
         return not lost or self._store.keys.shard(node.namespace) not in lost
 
 
-def _batches(nodes: Iterable[Node]) -> Iterator[tuple[NamespaceId, list[Node]]]:
+def _batches(nodes: Iterable[ReplicaNode]) -> Iterator[tuple[NamespaceId, list[ReplicaNode]]]:
     """By namespace, as many as one call takes, each in its order."""
-    spaces: dict[NamespaceId, list[Node]] = {}
+    spaces: dict[NamespaceId, list[ReplicaNode]] = {}
     for node in nodes:
         spaces.setdefault(node.namespace, []).append(node)
     for namespace, members in spaces.items():

@@ -8,7 +8,7 @@ from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 
 
-async def drop_older(redis: ScriptCaller, keys: Keys) -> None:
+async def drop_older_layouts(redis: ScriptCaller, keys: Keys) -> None:
     """Raises RedisDown."""
     for layout in range(1, keys.layout):
         old = Keys(prefix=keys.prefix, shards=keys.shards, layout=layout)

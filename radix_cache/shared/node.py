@@ -6,10 +6,10 @@ from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.records import Holders
-from radix_cache.tiers import MASK, Tier, TierBlocks, plain, unpacked
+from radix_cache.tiers import MASK, Tier, TierBlocks, all_on_gpu, unpack_tiers
 
 
-class Node:
+class ReplicaNode:
     """One run of blocks, as in lua/tree.lua. `chunks`: holders, spread by tenure modulo their number."""
 
     __slots__ = (
@@ -33,8 +33,8 @@ class Node:
         self.run = run
         self.sequence = self.depth = self.used = self.next = self.above = self.mask = 0
         self.chunks: list[Holders] = [{}]
-        self.parent: Node | None = None
-        self.children: set[Node] | None = None
+        self.parent: ReplicaNode | None = None
+        self.children: set[ReplicaNode] | None = None
 
     @property
     def end(self) -> int:
@@ -44,13 +44,13 @@ class Node:
     def count(self, tenure: int, tier: Tier = Tier.DISK) -> int:
         """Leading blocks of the run that the tenure holds in this tier or one before it."""
         value = self.chunks[tenure & self.mask].get(tenure, 0)
-        return value if value <= MASK else unpacked(value).within(tier)
+        return value if value <= MASK else unpack_tiers(value).within(tier)
 
     def holders(self) -> Iterator[tuple[int, TierBlocks]]:
         """All (tenure, leading blocks)."""
         for chunk in self.chunks:
             for tenure, value in chunk.items():
-                yield tenure, unpacked(value)
+                yield tenure, unpack_tiers(value)
 
 
 class PathMatch:
@@ -63,7 +63,7 @@ class PathMatch:
 
     def __init__(
         self,
-        path: list[tuple[Node, int]],
+        path: list[tuple[ReplicaNode, int]],
         pending: dict[WorkerId, int],
         tenures: dict[WorkerId, int],
     ) -> None:
@@ -117,12 +117,12 @@ class PathMatch:
                     held += count
                     break
                 held += common
-        return plain(held)
+        return all_on_gpu(held)
 
     def _known_by_tier(self, tenure: int) -> TierBlocks:
         gpu = host = depth = 0
         for node, common in self._path:
-            here = unpacked(node.chunks[tenure & node.mask].get(tenure, 0))
+            here = unpack_tiers(node.chunks[tenure & node.mask].get(tenure, 0))
             # A tier goes on only where it reached to here.
             host += min(here.host, common) if host == depth else 0
             gpu += min(here.gpu, common) if gpu == depth else 0

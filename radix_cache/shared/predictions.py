@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from radix_cache.blocks import Hashes
-from radix_cache.shared.records import Predicted
+from radix_cache.shared.records import PredictionAdded
 from radix_cache.shared.table import NodeTable
 from radix_cache.tree import RadixTree
 
@@ -23,7 +23,7 @@ class _Prediction:
     until: float
 
 
-class Foretold:
+class PredictionTable:
     """`clock`: seconds, never backwards. `seconds_max`: no prediction is believed for longer.
 
     `lapsed`: shard by id of those whose time is over and that Redis still has, for whoever tidies up.
@@ -52,7 +52,7 @@ class Foretold:
         lapsed = {identity for identity, its in self.lapsed.items() if its == shard}
         return lapsed.union(self._of_shard.get(shard, ()))
 
-    def add(self, shard: int, prediction: Predicted, server_ahead: float) -> None:
+    def add(self, shard: int, prediction: PredictionAdded, server_ahead: float) -> None:
         """`server_ahead`: server time in seconds less our clock."""
         self.over(prediction.id)
         now = self._clock()

@@ -19,17 +19,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from radix_cache.loop_yield import Turns
+from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.connection import LineLost
-from radix_cache.redis.pubsub import Ears
+from radix_cache.redis.connection import ConnectionLost
+from radix_cache.redis.pubsub import ShardedSubscriber
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.records import Entry, decode_tenure
-from radix_cache.shared.replica import TreeCopy
-from radix_cache.shared.snapshot import Gap, Snapshot
-from radix_cache.shared.tree_dump import pairs
+from radix_cache.shared.records import LogEntry, decode_tenure
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.snapshot import LogGap, ShardSnapshot
+from radix_cache.shared.tree_dump import parse_pairs
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ SNAPSHOT_ATTEMPTS_MAX = 5
 NONE = bytes(8)
 
 
-class Reader:
+class ReplicaReader:
     """`follow` for as long as the process lives.
 
     `changed`: called after every batch of changes. `checked`: called after every comparison, with the
@@ -53,7 +53,7 @@ class Reader:
         self,
         redis: ScriptCaller,
         keys: Keys,
-        copy: TreeCopy,
+        copy: TreeReplica,
         *,
         changed: Callable[[], None] = lambda: None,
         checked: Callable[[Collection[int]], None] = lambda lost: None,
@@ -92,7 +92,7 @@ class Reader:
         while True:
             try:
                 await self._listen()
-            except (RedisDown, LineLost) as err:
+            except (RedisDown, ConnectionLost) as err:
                 if self.up or not self.ready.is_set():
                     log.warning("the prefix index has lost Redis and answers from its copy (%s)", err)
                     self.ready.set()
@@ -117,7 +117,7 @@ class Reader:
             timer.cancel()
             timer = loop.call_later(seconds, check)
 
-        ears = Ears(self._redis, self._numbers, self._hear, lambda: check_in(AGAIN_SECONDS))
+        ears = ShardedSubscriber(self._redis, self._numbers, self._hear, lambda: check_in(AGAIN_SECONDS))
         try:
             while True:
                 if due:
@@ -131,11 +131,11 @@ class Reader:
                     self._report({self._numbers[channel] for channel in ears.astray}, unread)
                     self.ready.set()
                     self._checked(self.lost)
-                turns = Turns()
+                turns = LoopYielder()
                 while self._inbox and not due:
                     message, number, data = self._inbox.popleft()
                     if message > self._read_after.get(number, 0):
-                        await self._told(number, Entry.decode(data))
+                        await self._told(number, LogEntry.decode(data))
                     await turns.give()
                 self._changed()
                 await self._bell.wait()
@@ -165,7 +165,7 @@ class Reader:
         self._inbox.append((self._heard, self._numbers[channel], data))
         self._bell.set()
 
-    async def _told(self, number: int, entry: Entry) -> None:
+    async def _told(self, number: int, entry: LogEntry) -> None:
         if number == REGISTRY:
             if entry.before == self._registry_tip:
                 self._copy.enrol(*entry.tenure())
@@ -175,7 +175,7 @@ class Reader:
             return
         try:
             self._copy.apply(number, entry)
-        except Gap:
+        except LogGap:
             await self._recover(number)
 
     async def _compare(self, *, at_once: bool) -> list[int]:
@@ -230,7 +230,7 @@ class Reader:
     async def _read_registry(self) -> None:
         # The tip first: a change in between is then met again, and changes nothing.
         tip = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tip")
-        tenures = pairs(await self._redis.ask("HGETALL", self._keys.workers))
+        tenures = parse_pairs(await self._redis.ask("HGETALL", self._keys.workers))
         for worker in set(self._copy.tenures) - {WorkerId(name.decode()) for name in tenures}:
             self._copy.dismiss(worker)
         for name, value in tenures.items():
@@ -254,12 +254,12 @@ class Reader:
             self.gaps += 1
             if 0 < stands[1] - shard.sequence <= CATCH_UP_MAX:
                 try:
-                    turns = Turns()
+                    turns = LoopYielder()
                     for entry in await self._entries_after(number, shard.sequence):
                         self._copy.apply(number, entry)
                         await turns.give()
                     return
-                except Gap:
+                except LogGap:
                     pass
         await self._snapshot(number)
 
@@ -269,30 +269,30 @@ class Reader:
                 await self._take_snapshot(number)
                 self.snapshots += 1
                 return
-            except Gap:
+            except LogGap:
                 continue  # The log was cut, or Redis lost its memory, while we read.
         raise RedisDown(f"shard {number} changes faster than it can be read")
 
     async def _take_snapshot(self, number: int) -> None:
         keys = self._keys
         tip, sequence = await self._redis.ask("HMGET", keys.meta(number), "tip", "sequence")
-        names = pairs(await self._redis.ask("HGETALL", keys.names(number)))
-        found = Snapshot(
+        names = parse_pairs(await self._redis.ask("HGETALL", keys.names(number)))
+        found = ShardSnapshot(
             tip or NONE, int(sequence or 0), {NamespaceId(identity): name for identity, name in names.items()}
         )
-        turns = Turns()
+        turns = LoopYielder()
         for namespace, tree in found.trees.items():
             cursor = b"0"
             while True:
                 cursor, page = await self._redis.ask(
                     "HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT
                 )
-                for name, value in pairs(page).items():
+                for name, value in parse_pairs(page).items():
                     tree.put(name, value)
                     await turns.give()
                 if cursor == b"0":
                     break
-        found.foretold(pairs(await self._redis.ask("HGETALL", keys.predictions(number))).items())
+        found.foretold(parse_pairs(await self._redis.ask("HGETALL", keys.predictions(number))).items())
         for entry in await self._entries_after(number, found.sequence):
             found.apply(entry)
             await turns.give()
@@ -301,6 +301,6 @@ class Reader:
         ):
             await turns.give()
 
-    async def _entries_after(self, number: int, sequence: int) -> list[Entry]:
+    async def _entries_after(self, number: int, sequence: int) -> list[LogEntry]:
         found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
-        return [Entry.decode(entry) for _, (_, entry) in found]
+        return [LogEntry.decode(entry) for _, (_, entry) in found]

@@ -41,7 +41,7 @@ Holders = dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class NodeHead:
     """A node but for its run and its further holders. See lua/tree.lua."""
 
     key: int
@@ -61,7 +61,7 @@ class Head:
 class NodeChanged:
     """The run has `more` in place of all behind its first `kept` blocks."""
 
-    head: Head
+    head: NodeHead
     kept: int
     more: Hashes
 
@@ -81,12 +81,12 @@ class HoldersChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeRemoved:
     key: int
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictionAdded:
     """`deadline_ms`: in the server's time. `hashes`: from `depth` on, below a node that had the key `above`."""
 
     id: bytes
@@ -98,12 +98,12 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionOver:
+class PredictionRemoved:
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceNew:
+class NamespaceAdded:
     name: bytes
 
 
@@ -113,24 +113,24 @@ class NamespaceCleared:
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceOver:
+class NamespaceRemoved:
     """Its last node has gone, and its name with it."""
 
 
-Record = (
+LogRecord = (
     NodeChanged
     | HoldersChanged
-    | NodeGone
-    | Predicted
-    | PredictionOver
-    | NamespaceNew
+    | NodeRemoved
+    | PredictionAdded
+    | PredictionRemoved
+    | NamespaceAdded
     | NamespaceCleared
-    | NamespaceOver
+    | NamespaceRemoved
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One change. `before`: the tip that must be there for it to fit."""
 
     tip: bytes
@@ -139,7 +139,7 @@ class Entry:
     body: bytes
 
     @classmethod
-    def decode(cls, data: bytes) -> "Entry":
+    def decode(cls, data: bytes) -> "LogEntry":
         tip, before, sequence = ENTRY.unpack_from(data)
         return cls(tip, before, sequence, data[ENTRY.size :])
 
@@ -152,7 +152,7 @@ class Entry:
         size = _U16.unpack_from(self.body, 1)[0]
         return WorkerId(self.body[3 : 3 + size].decode()), *decode_tenure(self.body[3 + size :])
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[LogRecord]:
         """Of any other entry, in order."""
         data, at = self.body, 8
         while at < len(data):
@@ -174,41 +174,41 @@ class Entry:
                 yield HoldersChanged(key, chunk, decode_holders(data[at : at + size]))
                 at += size
             elif kind == 120:  # x
-                yield NodeGone(int.from_bytes(data[at : at + 8], "little"))
+                yield NodeRemoved(int.from_bytes(data[at : at + 8], "little"))
                 at += 8
             elif kind == 112:  # p
                 size = _U32.unpack_from(data, at + 16)[0]
                 yield decode_prediction(data[at : at + 16], data[at + 20 : at + 20 + size])
                 at += 20 + size
             elif kind == 119:  # w
-                yield PredictionOver(data[at : at + 16])
+                yield PredictionRemoved(data[at : at + 16])
                 at += 16
             elif kind == 109:  # m
                 size = _U16.unpack_from(data, at)[0]
-                yield NamespaceNew(data[at + 2 : at + 2 + size])
+                yield NamespaceAdded(data[at + 2 : at + 2 + size])
                 at += 2 + size
             elif kind == 99:  # c
                 yield NamespaceCleared()
             elif kind == 101:  # e
-                yield NamespaceOver()
+                yield NamespaceRemoved()
             else:
                 raise ValueError(f"unknown record {chr(kind)!r}: another version writes this index")
 
 
-def decode_head(key: int, data: bytes) -> Head:
+def decode_head(key: int, data: bytes) -> NodeHead:
     sequence, depth, length, children, used, level, last, next_, above = HEAD.unpack_from(data)
     holders = decode_holders(data[HEAD.size :])
-    return Head(key, sequence, depth, length, children, used, level, last, next_, above, holders)
+    return NodeHead(key, sequence, depth, length, children, used, level, last, next_, above, holders)
 
 
 def decode_holders(data: bytes) -> Holders:
     return dict(iter_unpack("<II", data))
 
 
-def decode_prediction(identity: bytes, data: bytes) -> Predicted:
+def decode_prediction(identity: bytes, data: bytes) -> PredictionAdded:
     tenure, deadline_ms, above, depth = PREDICTION.unpack_from(data)
     hashes: Hashes = array("Q", data[PREDICTION.size :])
-    return Predicted(identity, tenure, deadline_ms, above, depth, hashes)
+    return PredictionAdded(identity, tenure, deadline_ms, above, depth, hashes)
 
 
 def decode_tenure(data: bytes) -> tuple[int, str]:

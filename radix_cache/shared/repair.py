@@ -7,11 +7,11 @@ from array import array
 from collections.abc import Sequence
 
 from radix_cache.redis.call import RedisDown
-from radix_cache.shared.audit import Family, Violation, holders, violations
+from radix_cache.shared.audit import NodeFamily, Violation, holders_of, find_violations
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.node import Node
+from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
-from radix_cache.shared.tree_dump import StoredTree, Tenures, TreeReading
+from radix_cache.shared.tree_dump import DumpedTree, TenureNumbers, TreeDumper
 
 ROUNDS_MAX = 3
 WHENEVER_USED = 2**32 - 1
@@ -19,13 +19,13 @@ ALL = 2**32 - 1
 
 
 async def repair(
-    store: TreeStore, reading: TreeReading, tree: StoredTree, tenures: Tenures
+    store: TreeStore, reading: TreeDumper, tree: DumpedTree, tenures: TenureNumbers
 ) -> tuple[Sequence[Violation], bool]:
     """What is wrong in spite of all (nothing, usually), and whether the namespace had to be cleared.
 
     Raises RedisDown.
     """
-    found = list(violations(tree, tenures))
+    found = list(find_violations(tree, tenures))
     for _ in range(ROUNDS_MAX):
         if not found:
             return (), False
@@ -36,16 +36,16 @@ async def repair(
         except RedisDown:
             break  # A script met what it cannot read. (If Redis is away, clearing says so.)
         tree = await reading.tree(tree.namespace)
-        found = list(violations(tree, tenures))
+        found = list(find_violations(tree, tenures))
     if not found:
         return (), False
     await store.clear(tree.namespace)
-    return list(violations(await reading.tree(tree.namespace), tenures)), True
+    return list(find_violations(await reading.tree(tree.namespace), tenures)), True
 
 
-async def _mend(store: TreeStore, tree: StoredTree, found: Sequence[Violation]) -> None:
+async def _mend(store: TreeStore, tree: DumpedTree, found: Sequence[Violation]) -> None:
     """First whole nodes, then what single tenures hold, then ends that nobody holds."""
-    family = Family(tree)
+    family = NodeFamily(tree)
     going: dict[int, int] = {}
     cuts: dict[tuple[int, int], int] = {}
     trimmed: list[int] = []
@@ -53,7 +53,7 @@ async def _mend(store: TreeStore, tree: StoredTree, found: Sequence[Violation]) 
         assert violation.node is not None
         if violation.tenure is not None:
             for key in family.below(violation.node):
-                if violation.tenure in holders(tree.nodes[key]):
+                if violation.tenure in holders_of(tree.nodes[key]):
                     cuts[key, violation.tenure] = 0
         elif violation.trim:
             trimmed.append(violation.node)
@@ -76,8 +76,8 @@ def _batches(keys: Sequence[int]) -> list[Sequence[int]]:
     return [keys[at : at + NODES_PER_CALL_MAX] for at in range(0, len(keys), NODES_PER_CALL_MAX)]
 
 
-def _node(namespace: NamespaceId, key: int) -> Node:
+def _node(namespace: NamespaceId, key: int) -> ReplicaNode:
     """As much of a node as the store's verbs look at."""
-    node = Node(key, namespace, array("Q"))
+    node = ReplicaNode(key, namespace, array("Q"))
     node.used = WHENEVER_USED
     return node

@@ -14,50 +14,50 @@ from dataclasses import dataclass, field
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.node import Node, PathMatch
-from radix_cache.shared.predictions import Foretold
+from radix_cache.shared.node import ReplicaNode, PathMatch
+from radix_cache.shared.predictions import PredictionTable
 from radix_cache.shared.records import (
-    Entry,
-    Head,
+    LogEntry,
+    NodeHead,
     Holders,
     HoldersChanged,
     NamespaceCleared,
-    NamespaceNew,
-    NamespaceOver,
+    NamespaceAdded,
+    NamespaceRemoved,
     NodeChanged,
-    NodeGone,
-    Predicted,
-    PredictionOver,
+    NodeRemoved,
+    PredictionAdded,
+    PredictionRemoved,
 )
-from radix_cache.shared.snapshot import Gap
-from radix_cache.shared.table import NodeTable, Unknown
+from radix_cache.shared.snapshot import LogGap
+from radix_cache.shared.table import NodeTable, NodeMismatch
 from radix_cache.tree import common_blocks
 
 
 @dataclass(slots=True)
-class Shard:
+class ShardReplica:
     """Where one shard's copy stands: the last change that it has. `nodes`: of all its namespaces."""
 
     number: int
     tip: bytes = bytes(8)
     sequence: int = 0
     loaded: bool = False
-    nodes: set[Node] = field(default_factory=set)
+    nodes: set[ReplicaNode] = field(default_factory=set)
     names: dict[NamespaceId, bytes] = field(default_factory=dict)
 
 
-class TreeCopy:
+class TreeReplica:
     """`clock`: seconds, never backwards. `predicted_seconds_max`: no prediction is believed for longer."""
 
     def __init__(self, clock: Callable[[], float], predicted_seconds_max: float) -> None:
-        self.shards: dict[int, Shard] = {}
+        self.shards: dict[int, ShardReplica] = {}
         self.tenures: dict[WorkerId, int] = {}
         self.instances: dict[WorkerId, str] = {}
         self.server_ahead = 0.0
         """Server time in seconds less our clock."""
         self._clock = clock
         self._table = NodeTable()
-        self._foretold = Foretold(self._table, clock, predicted_seconds_max)
+        self._foretold = PredictionTable(self._table, clock, predicted_seconds_max)
         self.nodes = self._table.nodes
         self.held = self._table.held
         self.holding = self._table.holding
@@ -96,7 +96,7 @@ class TreeCopy:
 
     def match(self, hashes: Hashes) -> PathMatch:
         """Who holds, or is about to hold, how much of the path. Namespaces have no hash in common."""
-        path: list[tuple[Node, int]] = []
+        path: list[tuple[ReplicaNode, int]] = []
         at, blocks = 0, len(hashes)
         nodes = self.nodes
         while at < blocks and (node := nodes.get(hashes[at])) is not None:
@@ -107,7 +107,7 @@ class TreeCopy:
                 break
         return PathMatch(path, self._pending(hashes) if self._foretold else {}, self.tenures)
 
-    def at(self, hashes: Hashes, block: int) -> Node | None:
+    def at(self, hashes: Hashes, block: int) -> ReplicaNode | None:
         """The node that has this block of the path (0: the first); None if the tree does not go that far."""
         at = 0
         while block < len(hashes) and (node := self.nodes.get(hashes[at])) is not None:
@@ -119,7 +119,7 @@ class TreeCopy:
                 return None
         return None
 
-    def below(self, node: Node, tenure: int) -> list[Node]:
+    def below(self, node: ReplicaNode, tenure: int) -> list[ReplicaNode]:
         """The nodes below that the tenure holds, the deepest first."""
         found, waiting = [], [node]
         while waiting:
@@ -129,9 +129,9 @@ class TreeCopy:
                     waiting.append(child)
         return sorted(found, key=lambda child: -child.depth)
 
-    def stale(self, tenure: int, blocks: int) -> list[tuple[Node, int]]:
+    def stale(self, tenure: int, blocks: int) -> list[tuple[ReplicaNode, int]]:
         """What to cut so that the tenure loses that many blocks, (node, keep): the least recently used first."""
-        cuts: list[tuple[Node, int]] = []
+        cuts: list[tuple[ReplicaNode, int]] = []
         left = {
             node: sum(child.count(tenure) > 0 for child in node.children or ())
             for node in self.holding.get(tenure, ())
@@ -159,15 +159,15 @@ class TreeCopy:
 
     # Being told.
 
-    def apply(self, number: int, entry: Entry) -> None:
+    def apply(self, number: int, entry: LogEntry) -> None:
         """The next change of a shard. The last one once more does nothing; any other raises Gap."""
         shard = self.shards.get(number)
         if shard is None:
-            raise Gap
+            raise LogGap
         if entry.tip == shard.tip:
             return
         if entry.before != shard.tip:
-            raise Gap
+            raise LogGap
         self._apply(shard, entry)
 
     def load(
@@ -176,8 +176,8 @@ class TreeCopy:
         tip: bytes,
         sequence: int,
         names: dict[NamespaceId, bytes],
-        nodes: Iterable[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]],
-        predictions: Collection[Predicted],
+        nodes: Iterable[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]],
+        predictions: Collection[PredictionAdded],
     ) -> Iterator[None]:
         """A snapshot in place of all that was known of the shard.
 
@@ -185,7 +185,7 @@ class TreeCopy:
         of the shard. Until the new nodes are complete the old ones answer; they change places in one step.
         """
         aside = NodeTable()
-        shard = Shard(number, tip=tip, sequence=sequence, names=names)
+        shard = ShardReplica(number, tip=tip, sequence=sequence, names=names)
         for namespace, head, run, chunks in nodes:
             node = aside.add(namespace, head, run)
             shard.nodes.add(node)
@@ -196,7 +196,7 @@ class TreeCopy:
         for node in shard.nodes:
             aside.link(node)
             yield
-        before = self.shards.get(number) or Shard(number)
+        before = self.shards.get(number) or ShardReplica(number)
         gone: list[int] = []
         lost: dict[int, int] = {}
         blocks: dict[NamespaceId, int] = {}
@@ -236,33 +236,33 @@ class TreeCopy:
 
     # Further down.
 
-    def _apply(self, shard: Shard, entry: Entry) -> None:
-        fresh: list[Node] = []
-        shrunk: list[Node] = []
+    def _apply(self, shard: ShardReplica, entry: LogEntry) -> None:
+        fresh: list[ReplicaNode] = []
+        shrunk: list[ReplicaNode] = []
         for record in entry.records():
             if isinstance(record, NodeChanged):
                 self._change(shard, entry, record, fresh, shrunk)
             elif isinstance(record, HoldersChanged):
                 node = self.nodes.get(record.key)
                 if node is None or record.chunk >= len(node.chunks):
-                    raise Gap
+                    raise LogGap
                 if node.sequence <= entry.sequence:
                     self._table.set_holders(node, record.chunk, record.holders)
-            elif isinstance(record, NodeGone):
+            elif isinstance(record, NodeRemoved):
                 node = self.nodes.get(record.key)
                 if node is not None and node.sequence < entry.sequence:
                     self._remove(shard, node)
-            elif isinstance(record, Predicted):
+            elif isinstance(record, PredictionAdded):
                 self._predict(shard, record)
-            elif isinstance(record, PredictionOver):
+            elif isinstance(record, PredictionRemoved):
                 self._foretold.over(record.id)
-            elif isinstance(record, NamespaceNew):
+            elif isinstance(record, NamespaceAdded):
                 shard.names[entry.namespace] = record.name
             elif isinstance(record, NamespaceCleared):
                 shard.names.pop(entry.namespace, None)
                 for node in [n for n in shard.nodes if n.namespace == entry.namespace]:
                     self._remove(shard, node)
-            elif isinstance(record, NamespaceOver):
+            elif isinstance(record, NamespaceRemoved):
                 shard.names.pop(entry.namespace, None)
         for node in shrunk:
             self._table.hand_down(node)
@@ -271,12 +271,12 @@ class TreeCopy:
         shard.tip, shard.sequence = entry.tip, entry.sequence
 
     def _change(
-        self, shard: Shard, entry: Entry, record: NodeChanged, fresh: list[Node], shrunk: list[Node]
+        self, shard: ShardReplica, entry: LogEntry, record: NodeChanged, fresh: list[ReplicaNode], shrunk: list[ReplicaNode]
     ) -> None:
         node = self.nodes.get(record.head.key)
         if node is None:
             if record.kept or len(record.more) != record.head.length:
-                raise Gap
+                raise LogGap
             node = self._table.add(entry.namespace, record.head, record.more)
             shard.nodes.add(node)
             fresh.append(node)
@@ -284,14 +284,14 @@ class TreeCopy:
             try:
                 if self._table.change(node, record):
                     shrunk.append(node)
-            except Unknown:
-                raise Gap from None
+            except NodeMismatch:
+                raise LogGap from None
 
-    def _remove(self, shard: Shard, node: Node) -> None:
+    def _remove(self, shard: ShardReplica, node: ReplicaNode) -> None:
         self._table.remove(node)
         shard.nodes.discard(node)
 
-    def _predict(self, shard: Shard, prediction: Predicted) -> None:
+    def _predict(self, shard: ShardReplica, prediction: PredictionAdded) -> None:
         self._foretold.add(shard.number, prediction, self.server_ahead)
 
     def _pending(self, hashes: Hashes) -> dict[WorkerId, int]:

@@ -9,45 +9,45 @@ from collections.abc import Iterable, Iterator
 from radix_cache.blocks import Hashes
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.records import (
-    Entry,
-    Head,
+    LogEntry,
+    NodeHead,
     Holders,
-    Predicted,
-    PredictionOver,
+    PredictionAdded,
+    PredictionRemoved,
     decode_prediction,
 )
-from radix_cache.shared.tree_dump import StoredTree
+from radix_cache.shared.tree_dump import DumpedTree
 
 
-class Gap(Exception):
+class LogGap(Exception):
     """An entry does not follow the one before: something was missed, and the shard has to be read anew."""
 
 
-class Snapshot:
+class ShardSnapshot:
     """`tip`, `sequence`: of the last change that it has."""
 
     def __init__(self, tip: bytes, sequence: int, names: dict[NamespaceId, bytes]) -> None:
         self.tip = tip
         self.sequence = sequence
-        self.trees = {namespace: StoredTree(namespace, name) for namespace, name in names.items()}
-        self._predictions: dict[bytes, Predicted] = {}
+        self.trees = {namespace: DumpedTree(namespace, name) for namespace, name in names.items()}
+        self._predictions: dict[bytes, PredictionAdded] = {}
 
     def foretold(self, predictions: Iterable[tuple[bytes, bytes]]) -> None:
         """Predictions as they are stored, by id."""
         for identity, value in predictions:
             self._predictions[identity] = decode_prediction(identity, value)
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: LogEntry) -> None:
         """The next change; one that is known already does nothing. Raises Gap if it is another one."""
         if entry.sequence <= self.sequence:
             return
         if entry.before != self.tip:
-            raise Gap
-        tree = self.trees.setdefault(entry.namespace, StoredTree(entry.namespace, None))
+            raise LogGap
+        tree = self.trees.setdefault(entry.namespace, DumpedTree(entry.namespace, None))
         for record in entry.records():
-            if isinstance(record, Predicted):
+            if isinstance(record, PredictionAdded):
                 self._predictions[record.id] = record
-            elif isinstance(record, PredictionOver):
+            elif isinstance(record, PredictionRemoved):
                 self._predictions.pop(record.id, None)
         tree.apply(entry)
         self.tip, self.sequence = entry.tip, entry.sequence
@@ -57,10 +57,10 @@ class Snapshot:
         return {space: tree.name for space, tree in self.trees.items() if tree.name is not None}
 
     @property
-    def predictions(self) -> list[Predicted]:
+    def predictions(self) -> list[PredictionAdded]:
         return list(self._predictions.values())
 
-    def nodes(self) -> Iterator[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]]:
+    def nodes(self) -> Iterator[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]]:
         """All that can be read. What is damaged is no reason to know nothing else; an audit finds and mends it."""
         for namespace, tree in self.trees.items():
             for node in tree.nodes.values():

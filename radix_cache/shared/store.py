@@ -11,17 +11,17 @@ from struct import Struct
 
 from radix_cache.blocks import Hashes
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import Answer, Argument, Script, lua
+from radix_cache.redis.call import ScriptAnswer, CommandArgument, Script, read_lua
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId, namespace_id
-from radix_cache.shared.node import Node
+from radix_cache.shared.node import ReplicaNode
 from radix_cache.tiers import Tier
 
 PACKAGE = "radix_cache.shared"
 GROWING = ("hold", "predict")
 FREEING = ("shorten", "cut", "evict", "withdraw", "clear")
 VERBS = (*GROWING, *FREEING)
-LIBRARY = lua(PACKAGE, "tree", "holders", "log", *VERBS)
+LIBRARY = read_lua(PACKAGE, "tree", "holders", "log", *VERBS)
 TENURE = Script.read(PACKAGE, "tenure")
 
 LOG_ENTRIES = 4096
@@ -64,7 +64,7 @@ class TreeStore:
         since: int = 0,
         prediction: bytes = b"",
         fresh_seconds: int = 60,
-    ) -> "asyncio.Future[Answer]":
+    ) -> "asyncio.Future[ScriptAnswer]":
         """The tenure has these blocks in this tier.
 
         `since`: depth of a node of which it holds something already; the walk begins there, or at the root if it
@@ -82,8 +82,8 @@ class TreeStore:
         tier: Tier = Tier.DISK,
         *,
         since: int = 0,
-        below: Iterable[Node] = (),
-    ) -> "asyncio.Future[Answer]":
+        below: Iterable[ReplicaNode] = (),
+    ) -> "asyncio.Future[ScriptAnswer]":
         """The tenure has at most the first `blocks` of the path in this tier and those before it.
 
         `since`: depth of the node that has block number `blocks`. `below`: what hangs there, the deepest first.
@@ -93,8 +93,8 @@ class TreeStore:
         return self._call("shorten", namespace_id(namespace), namespace.packed(), *more)
 
     def cut(
-        self, namespace: NamespaceId, cuts: Iterable[tuple[Node, int, int]], tier: Tier = Tier.DISK
-    ) -> "asyncio.Future[Answer]":
+        self, namespace: NamespaceId, cuts: Iterable[tuple[ReplicaNode, int, int]], tier: Tier = Tier.DISK
+    ) -> "asyncio.Future[ScriptAnswer]":
         """Of each (node, tenure, blocks) the tenure keeps no more in this tier and those before it.
 
         The deepest first, NODES_PER_CALL_MAX.
@@ -102,7 +102,7 @@ class TreeStore:
         packed = b"".join(_CUT.pack(node.key, tenure, keep) for node, tenure, keep in cuts)
         return self._call("cut", namespace, b"", int(tier), packed)
 
-    def evict(self, namespace: NamespaceId, nodes: Iterable[Node]) -> "asyncio.Future[Answer]":
+    def evict(self, namespace: NamespaceId, nodes: Iterable[ReplicaNode]) -> "asyncio.Future[ScriptAnswer]":
         """These leaves go, unless somebody has used them meanwhile. NODES_PER_CALL_MAX."""
         packed = b"".join(_EVICT.pack(node.key, node.used) for node in nodes)
         return self._call("evict", namespace, b"", packed)
@@ -117,7 +117,7 @@ class TreeStore:
         *,
         above: int = 0,
         depth: int = 0,
-    ) -> "asyncio.Future[Answer]":
+    ) -> "asyncio.Future[ScriptAnswer]":
         """A request brings these blocks to the tenure. `identity`: 16 bytes, the writer's own.
 
         `above`, `depth`: what the tenure holds already need not be told: the path goes on from `depth`, below the
@@ -127,23 +127,23 @@ class TreeStore:
         more = (identity, tenure, milliseconds, key, depth, hashes.tobytes(), PREDICTIONS_MAX)
         return self._call("predict", namespace_id(namespace), namespace.packed(), *more)
 
-    def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[Answer]":
+    def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[ScriptAnswer]":
         """Predictions of a shard that did not come true."""
         return self._call("withdraw", NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
 
-    def clear(self, namespace: NamespaceId) -> "asyncio.Future[Answer]":
+    def clear(self, namespace: NamespaceId) -> "asyncio.Future[ScriptAnswer]":
         """The namespace is empty."""
         return self._call("clear", namespace, b"")
 
-    def tenure(self, worker: str, instance: str = "", ends: int = 0) -> "asyncio.Future[Answer]":
+    def tenure(self, worker: str, instance: str = "", ends: int = 0) -> "asyncio.Future[ScriptAnswer]":
         """The worker's tenure: a new one if there is none, if `ends` is it, or if another instance has it."""
         keys = [self.keys.workers, self.keys.log(REGISTRY), self.keys.meta(REGISTRY)]
         tip, channel = self._new_tip(), self.keys.tag(REGISTRY)
         return self._scripts.call(TENURE, keys, [tip, channel, worker, instance, ends, self._log_entries])
 
     def _call(
-        self, verb: str, namespace: NamespaceId, name: bytes, *more: Argument
-    ) -> "asyncio.Future[Answer]":
+        self, verb: str, namespace: NamespaceId, name: bytes, *more: CommandArgument
+    ) -> "asyncio.Future[ScriptAnswer]":
         names, shard = self.keys, self.keys.shard(namespace)
         keys = [
             names.tree(namespace),
@@ -152,7 +152,7 @@ class TreeStore:
             names.names(shard),
             names.predictions(shard),
         ]
-        head: list[Argument] = [self._new_tip(), names.tag(shard), namespace, self._log_entries, name]
+        head: list[CommandArgument] = [self._new_tip(), names.tag(shard), namespace, self._log_entries, name]
         arguments = [*head, *more]
         called = self._scripts.call(self._verbs[verb], keys, arguments)
         if verb not in FREEING:
@@ -161,12 +161,12 @@ class TreeStore:
 
 
 def _or_else(
-    called: "asyncio.Future[Answer]", instead: "Callable[[], asyncio.Future[Answer]]"
-) -> "asyncio.Future[Answer]":
+    called: "asyncio.Future[ScriptAnswer]", instead: "Callable[[], asyncio.Future[ScriptAnswer]]"
+) -> "asyncio.Future[ScriptAnswer]":
     """The answer, or that of another call if the server was too full to be given the library."""
-    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[ScriptAnswer] = asyncio.get_running_loop().create_future()
 
-    def take(done: "asyncio.Future[Answer]") -> None:
+    def take(done: "asyncio.Future[ScriptAnswer]") -> None:
         error = done.exception()
         if answer.done():
             return
@@ -176,7 +176,7 @@ def _or_else(
             answer.set_exception(error)
             answer.exception()  # Whoever does not wait for it does not ask either.
 
-    def answered(done: "asyncio.Future[Answer]") -> None:
+    def answered(done: "asyncio.Future[ScriptAnswer]") -> None:
         full = done.exception() is not None and "OOM" in str(done.exception())
         if full:
             instead().add_done_callback(take)

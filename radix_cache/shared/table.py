@@ -7,14 +7,14 @@ from array import array
 
 from radix_cache.blocks import Hashes
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.node import Node
-from radix_cache.shared.records import Head, Holders, NodeChanged
+from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.records import NodeHead, Holders, NodeChanged
 from radix_cache.tiers import MASK
 
 HOPS_MAX = 4096
 
 
-class Unknown(Exception):
+class NodeMismatch(Exception):
     """A change of a node that is not as it was before the change: something was missed."""
 
 
@@ -26,13 +26,13 @@ class NodeTable:
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, ReplicaNode] = {}
         self.held: dict[int, int] = {}
-        self.holding: dict[int, set[Node]] = {}
+        self.holding: dict[int, set[ReplicaNode]] = {}
         self.blocks = 0
         self.blocks_of: dict[NamespaceId, int] = {}
 
-    def resolve(self, key: int, depth: int) -> Node | None:
+    def resolve(self, key: int, depth: int) -> ReplicaNode | None:
         """The node that has the block of this depth, on the way from `key` along splits."""
         node = self.nodes.get(key)
         for _ in range(HOPS_MAX):
@@ -59,25 +59,25 @@ class NodeTable:
             path.extend(run)
         return path
 
-    def add(self, namespace: NamespaceId, head: Head, run: Hashes) -> Node:
+    def add(self, namespace: NamespaceId, head: NodeHead, run: Hashes) -> ReplicaNode:
         """A new one, without a place below another."""
-        node = self.nodes[head.key] = Node(head.key, namespace, run)
+        node = self.nodes[head.key] = ReplicaNode(head.key, namespace, run)
         self._grow(namespace, len(run))
         self.set_head(node, head)
         return node
 
-    def change(self, node: Node, record: NodeChanged) -> bool:
+    def change(self, node: ReplicaNode, record: NodeChanged) -> bool:
         """Says whether the run has become shorter. Raises Unknown."""
         run = record.run(node.run)
         if run is None:
-            raise Unknown
+            raise NodeMismatch
         more = len(run) - len(node.run)
         self._grow(node.namespace, more)
         node.run = run
         self.set_head(node, record.head)
         return more < 0
 
-    def set_head(self, node: Node, head: Head) -> None:
+    def set_head(self, node: ReplicaNode, head: NodeHead) -> None:
         node.sequence, node.depth, node.used = head.sequence, head.depth, head.used
         node.next, node.above = head.next, head.above
         if len(node.chunks) != 1 << head.level:
@@ -87,7 +87,7 @@ class NodeTable:
             node.mask = (1 << head.level) - 1
         self.set_holders(node, 0, head.holders)
 
-    def set_holders(self, node: Node, chunk: int, holders: Holders) -> None:
+    def set_holders(self, node: ReplicaNode, chunk: int, holders: Holders) -> None:
         before = node.chunks[chunk]
         if before == holders:
             return
@@ -105,7 +105,7 @@ class NodeTable:
             held[tenure] = held.get(tenure, 0) + (value & MASK)
         node.chunks[chunk] = holders
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: ReplicaNode) -> None:
         for chunk in range(len(node.chunks)):
             self.set_holders(node, chunk, {})
         if node.parent is not None and node.parent.children is not None:
@@ -121,7 +121,7 @@ class NodeTable:
         else:
             self.blocks_of.pop(namespace, None)
 
-    def link(self, node: Node) -> None:
+    def link(self, node: ReplicaNode) -> None:
         """It finds its parent."""
         if node.depth:
             parent = self.resolve(node.above, node.depth - 1)
@@ -131,7 +131,7 @@ class NodeTable:
                     parent.children = set()
                 parent.children.add(node)
 
-    def hand_down(self, node: Node) -> None:
+    def hand_down(self, node: ReplicaNode) -> None:
         """After a split the children stand below the lower half."""
         for child in list(node.children or ()):
             if child.depth != node.end and node.children is not None:
@@ -140,7 +140,7 @@ class NodeTable:
 
     def replace(
         self,
-        before: set[Node],
+        before: set[ReplicaNode],
         gone: list[int],
         lost: dict[int, int],
         blocks: dict[NamespaceId, int],

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.node import Node
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.tiers import TierBlocks
 
 HOLDERS_SHOWN_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DrawingOptions:
     """What is asked for. `namespaces`: all of them where it is None. `depth_max`: nodes above one another."""
 
     namespaces: frozenset[NamespaceId] | None = None
@@ -32,10 +32,10 @@ class View:
     nodes_max: int = 50
 
 
-def drawn(copy: TreeCopy, view: View, title: Callable[[NamespaceId], str]) -> Iterator[str]:
+def draw_tree(copy: TreeReplica, view: DrawingOptions, title: Callable[[NamespaceId], str]) -> Iterator[str]:
     """The lines; the last one counts."""
     shown = _Drawing(copy, view)
-    spaces: dict[NamespaceId, list[Node]] = {}
+    spaces: dict[NamespaceId, list[ReplicaNode]] = {}
     for root in shown.roots:
         spaces.setdefault(root.namespace, []).append(root)
     for namespace, roots in spaces.items():
@@ -47,7 +47,7 @@ def drawn(copy: TreeCopy, view: View, title: Callable[[NamespaceId], str]) -> It
 
 
 class _Drawing:
-    def __init__(self, copy: TreeCopy, view: View) -> None:
+    def __init__(self, copy: TreeReplica, view: DrawingOptions) -> None:
         self._copy = copy
         self._view = view
         self._tenure = copy.tenures.get(view.worker) if view.worker is not None else None
@@ -58,7 +58,7 @@ class _Drawing:
         self.roots = self._sorted(node for node in nodes if node.parent is None)
         self.chosen = self._choose()
 
-    def lines(self, roots: list[Node]) -> Iterator[str]:
+    def lines(self, roots: list[ReplicaNode]) -> Iterator[str]:
         waiting = [(node, "", node is roots[-1]) for node in reversed(roots)]
         while waiting:
             node, indent, last = waiting.pop()
@@ -70,9 +70,9 @@ class _Drawing:
             further = indent + ("    " if last else "|   ")
             waiting += [(child, further, child is visible[-1]) for child in reversed(visible)]
 
-    def _choose(self) -> set[Node]:
+    def _choose(self) -> set[ReplicaNode]:
         """Level by level, until there are enough."""
-        chosen: set[Node] = set()
+        chosen: set[ReplicaNode] = set()
         waiting = deque((root, 1) for root in self.roots)
         while waiting and len(chosen) < self._view.nodes_max:
             node, level = waiting.popleft()
@@ -81,19 +81,19 @@ class _Drawing:
                 waiting.extend((child, level + 1) for child in self._children(node))
         return chosen
 
-    def _wanted(self, node: Node) -> bool:
+    def _wanted(self, node: ReplicaNode) -> bool:
         view = self._view
         if view.namespaces is not None and node.namespace not in view.namespaces:
             return False
         return view.worker is None or (self._tenure is not None and node.count(self._tenure) > 0)
 
-    def _children(self, node: Node) -> list[Node]:
+    def _children(self, node: ReplicaNode) -> list[ReplicaNode]:
         return self._sorted(child for child in node.children or () if self._wanted(child))
 
-    def _sorted(self, nodes: Iterable[Node]) -> list[Node]:
+    def _sorted(self, nodes: Iterable[ReplicaNode]) -> list[ReplicaNode]:
         return sorted(nodes, key=lambda node: (-node.used, node.depth, node.key))
 
-    def _text(self, node: Node) -> str:
+    def _text(self, node: ReplicaNode) -> str:
         held = sorted(node.holders(), key=lambda holder: (-holder[1].all, self._names.get(holder[0], "")))
         names = [
             f"{self._names.get(tenure, f'(tenure {tenure}, over)')} {_tiers(tiers)}"

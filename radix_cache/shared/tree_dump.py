@@ -13,20 +13,20 @@ import hiredis
 
 from radix_cache.blocks import Hashes
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.connection import Line
+from radix_cache.redis.connection import RedisConnection
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 from radix_cache.shared.records import (
-    Entry,
-    Head,
+    LogEntry,
+    NodeHead,
     Holders,
     HoldersChanged,
     NamespaceCleared,
-    NamespaceNew,
-    NamespaceOver,
+    NamespaceAdded,
+    NamespaceRemoved,
     NodeChanged,
-    NodeGone,
-    Predicted,
+    NodeRemoved,
+    PredictionAdded,
     decode_head,
     decode_holders,
     decode_tenure,
@@ -41,21 +41,21 @@ Pairs = dict[bytes, bytes]
 
 
 @dataclass(slots=True)
-class StoredNode:
+class DumpedNode:
     """What there is under one key; None is what is missing. `chunks`: further holders."""
 
-    head: Head | None = None
+    head: NodeHead | None = None
     run: Hashes | None = None
     chunks: dict[int, Holders] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class StoredTree:
+class DumpedTree:
     """The nodes of one namespace by key. `unreadable`: fields that are none of a tree's."""
 
     namespace: NamespaceId
     name: bytes | None
-    nodes: dict[int, StoredNode] = field(default_factory=dict)
+    nodes: dict[int, DumpedNode] = field(default_factory=dict)
     unreadable: dict[bytes, str] = field(default_factory=dict)
 
     def put(self, name: bytes, value: bytes) -> None:
@@ -74,7 +74,7 @@ class StoredTree:
         except (struct.error, ValueError) as err:
             self.unreadable[name] = f"it does not decode: {err}"
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: LogEntry) -> None:
         """One change of the log, if it is of this namespace."""
         if entry.namespace != self.namespace:
             return
@@ -86,43 +86,43 @@ class StoredTree:
                 node.run = record.run(node.run or _NO_RUN) or node.run
             elif isinstance(record, HoldersChanged):
                 self._node(record.key).chunks[record.chunk] = record.holders
-            elif isinstance(record, NodeGone):
+            elif isinstance(record, NodeRemoved):
                 self.nodes.pop(record.key, None)
-            elif isinstance(record, NamespaceNew):
+            elif isinstance(record, NamespaceAdded):
                 self.name = record.name
             elif isinstance(record, NamespaceCleared):
                 self.name = None
                 self.nodes.clear()
                 self.unreadable.clear()
-            elif isinstance(record, NamespaceOver):
+            elif isinstance(record, NamespaceRemoved):
                 self.name = None
 
-    def _node(self, key: int) -> StoredNode:
-        return self.nodes.setdefault(key, StoredNode())
+    def _node(self, key: int) -> DumpedNode:
+        return self.nodes.setdefault(key, DumpedNode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenures:
+class TenureNumbers:
     """`current`: of each worker. `last`: the highest number that was ever given; one above it is nobody's."""
 
     current: dict[str, int]
     last: int
 
 
-class TreeReading:
+class TreeDumper:
     """Reads the index of one prefix from Redis; changes nothing. All raise RedisDown."""
 
     def __init__(self, redis: ScriptCaller, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
 
-    async def tenures(self) -> Tenures:
-        tenures = pairs(await self._redis.ask("HGETALL", self._keys.workers))
+    async def tenures(self) -> TenureNumbers:
+        tenures = parse_pairs(await self._redis.ask("HGETALL", self._keys.workers))
         last = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tenures")
         if last is None:
             # A registry that was lost counts on from the clock: see lua/tenure.lua.
             last, _ = await self._redis.ask("TIME")
-        return Tenures(
+        return TenureNumbers(
             current={name.decode(): decode_tenure(value)[0] for name, value in tenures.items()},
             last=int(last),
         )
@@ -131,7 +131,7 @@ class TreeReading:
         """Every namespace that has a name."""
         found: dict[NamespaceId, bytes] = {}
         for shard in range(self._keys.shards):
-            named = pairs(await self._redis.ask("HGETALL", self._keys.names(shard)))
+            named = parse_pairs(await self._redis.ask("HGETALL", self._keys.names(shard)))
             found.update((NamespaceId(identity), name) for identity, name in named.items())
         return found
 
@@ -143,7 +143,7 @@ class TreeReading:
                 found |= await self._trees_at(line)
         return found
 
-    async def _trees_at(self, line: Line) -> set[NamespaceId]:
+    async def _trees_at(self, line: RedisConnection) -> set[NamespaceId]:
         found: set[NamespaceId] = set()
         cursor = b"0"
         while True:
@@ -161,7 +161,7 @@ class TreeReading:
             if cursor == b"0":
                 return found
 
-    async def tree(self, namespace: NamespaceId) -> StoredTree:
+    async def tree(self, namespace: NamespaceId) -> DumpedTree:
         """One namespace, as of one moment."""
         for _ in range(ATTEMPTS_MAX):
             tree = await self._taken(namespace)
@@ -169,23 +169,23 @@ class TreeReading:
                 return tree
         raise RedisDown(f"namespace {namespace.hex()} changes faster than it can be read")
 
-    async def _taken(self, namespace: NamespaceId) -> StoredTree | None:
+    async def _taken(self, namespace: NamespaceId) -> DumpedTree | None:
         """None: the log does not go back to where the scan began."""
         keys, shard = self._keys, self._keys.shard(namespace)
         stood, sequence = await self._redis.ask("HMGET", keys.meta(shard), "tip", "sequence")
-        tree = StoredTree(namespace, await self._redis.ask("HGET", keys.names(shard), namespace))
+        tree = DumpedTree(namespace, await self._redis.ask("HGET", keys.names(shard), namespace))
         fields: Pairs = {}
         cursor = b"0"
         while True:
             cursor, page = await self._redis.ask("HSCAN", keys.tree(namespace), cursor, "COUNT", SCAN_COUNT)
-            fields.update(pairs(page))
+            fields.update(parse_pairs(page))
             if cursor == b"0":
                 break
         for name, value in fields.items():
             tree.put(name, value)
         log = await self._redis.ask("XRANGE", keys.log(shard), f"({int(sequence or 0)}-1", "+")
         tip = stood or NONE
-        for entry in (Entry.decode(data) for _, (_, data) in log):
+        for entry in (LogEntry.decode(data) for _, (_, data) in log):
             if entry.before != tip:
                 return None
             tree.apply(entry)
@@ -198,14 +198,14 @@ class TreeReading:
         """The namespaces of predictions, as far as the log goes back: the predictions themselves do not tell."""
         found: dict[bytes, NamespaceId] = {}
         for _, (_, data) in await self._redis.ask("XRANGE", self._keys.log(shard), "-", "+"):
-            entry = Entry.decode(data)
+            entry = LogEntry.decode(data)
             for record in entry.records():
-                if isinstance(record, Predicted):
+                if isinstance(record, PredictionAdded):
                     found[record.id] = entry.namespace
         return found
 
 
-def pairs(flat: Iterable[bytes]) -> Pairs:
+def parse_pairs(flat: Iterable[bytes]) -> Pairs:
     """A hash as Redis replies with it: name, value, name, value."""
     each = iter(flat)
     return dict(zip(each, each, strict=True))

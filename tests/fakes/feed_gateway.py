@@ -7,11 +7,11 @@ import asyncio
 import sys
 
 from gateway.fleet.ranks import Ranks
-from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
-from radix_cache.namespace import Namespace, HashedNamespace
+from radix_cache.namespace import HashedNamespace, Namespace
 from workers.kv_events.source import EventSource
 
 SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
@@ -19,7 +19,7 @@ SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_si
 
 async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:
     parts = SharedIndexParts.at(redis_url, prefix, IndexSettings())
-    feeds = Feeds(
+    feeds = KvEventFeeds(
         index=parts.index,
         store=parts.feed_leases,
         space=lambda *_: SPACE,

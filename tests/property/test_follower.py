@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
-from radix_cache.follower import Emptied, Follower, Held, Room
-from radix_cache.namespace import Namespace, HashedNamespace
+from radix_cache.follower import CacheEmptied, CacheFollower, PathHeld, PageBudget
+from radix_cache.namespace import HashedNamespace, Namespace
 from radix_cache.tiers import Tier, TierBlocks, tier_of
 from radix_cache.tree import RadixTree
 
@@ -28,7 +28,7 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         self.hasher = BlockHasher(block_size=PAGE * self.ratio, salt=b"s")
         space = HashedNamespace(Namespace(model="m", block_size=PAGE * self.ratio), self.hasher)
-        self.follower = Follower(lambda salt, adapter, size: space if salt == "ours" else None, Room(10_000))
+        self.follower = CacheFollower(lambda salt, adapter, size: space if salt == "ours" else None, PageBudget(10_000))
         self.tree: RadixTree[str] = RadixTree()
         self.pages: dict[tuple, Counter] = {}
         self.now = 0
@@ -36,9 +36,9 @@ class EngineMachine(RuleBasedStateMachine):
     def tell(self, event):
         for change in self.follower.apply(event):
             self.now += 1
-            if isinstance(change, Held):
+            if isinstance(change, PathHeld):
                 self.tree.record(change.hashes, "w", self.now, change.tier)
-            elif isinstance(change, Emptied):
+            elif isinstance(change, CacheEmptied):
                 self.tree.forget("w")
                 self.tree.sweep(1000)
             else:

@@ -10,10 +10,10 @@ import redis.asyncio as redis
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.audit import violations
+from radix_cache.shared.audit import find_violations
 from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.repair import repair
-from radix_cache.shared.tree_dump import TreeReading
+from radix_cache.shared.tree_dump import TreeDumper
 from radix_cache.tiers import Tier
 from tests.fakes.replica import CROWDED, replica
 from tests.property.test_shared_tree import a_path, chained
@@ -46,9 +46,9 @@ async def act(one, chance):
 
 
 async def audited(one):
-    reading = TreeReading(one.scripts, one.index.store.keys)
+    reading = TreeDumper(one.scripts, one.index.store.keys)
     tree = await reading.tree(namespace_id(SPACE))
-    return tree, list(violations(tree, await reading.tenures()))
+    return tree, list(find_violations(tree, await reading.tenures()))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -72,9 +72,9 @@ async def test_a_tree_that_changes_while_it_is_read_is_read_as_of_one_moment(see
         await one.arrived()
 
     for _ in range(5):
-        reading = TreeReading(Disturbed(one, chance), one.index.store.keys)
+        reading = TreeDumper(Disturbed(one, chance), one.index.store.keys)
         tree = await reading.tree(namespace_id(SPACE))
-        assert list(violations(tree, await reading.tenures())) == []
+        assert list(find_violations(tree, await reading.tenures())) == []
 
 
 class Disturbed:
@@ -122,7 +122,7 @@ async def test_random_damage_is_healed(seed, one, valkey):
                     at = chance.randrange(0, len(damaged) - 3, 4)
                     struct.pack_into("<I", damaged, at, chance.choice([0, 1, 2, 5, 2**31]))
                     await client.hset(key, name, bytes(damaged))
-    reading = TreeReading(one.scripts, one.index.store.keys)
+    reading = TreeDumper(one.scripts, one.index.store.keys)
     tree, found = await audited(one)
     remaining, cleared = await repair(one.index.store, reading, tree, await reading.tenures())
     assert list(remaining) == []

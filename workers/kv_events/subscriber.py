@@ -22,7 +22,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from radix_cache.events import EventBatch
-from radix_cache.loop_yield import Turns
+from radix_cache.loop_yield import LoopYielder
 from workers.kv_events.source import EventSource
 from workers.kv_events.wire import EventsUnreadable, decode_batch
 
@@ -66,7 +66,7 @@ class Subscriber:
         """Every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
         listener: zmq.asyncio.Socket | None = None
         watching: asyncio.Task[None] | None = None
-        turns = Turns()
+        turns = LoopYielder()
         try:
             listener = self._context.socket(zmq.SUB)
             listener.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
@@ -172,7 +172,7 @@ class Subscriber:
             return []
         asking: zmq.asyncio.Socket | None = None
         found: list[EventBatch] = []
-        turns = Turns()
+        turns = LoopYielder()
         try:
             asking = self._context.socket(zmq.DEALER)
             asking.setsockopt(zmq.RCVHWM, RECEIVED_MAX)

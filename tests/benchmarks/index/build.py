@@ -9,8 +9,8 @@ from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import Head, Holders
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.records import NodeHead, Holders
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.store import TreeStore
 from radix_cache.tree import RadixTree
 from tests.benchmarks.index.corpus import Session, holds
@@ -39,9 +39,9 @@ def in_memory(sessions: list[Session]) -> RadixTree[int]:
     return tree
 
 
-def as_copy(tree: RadixTree[int], workers: int, spaces: int = 8) -> TreeCopy:
+def as_copy(tree: RadixTree[int], workers: int, spaces: int = 8) -> TreeReplica:
     """The read copy of the same nodes, through TreeCopy.load: what a snapshot would give, without Redis."""
-    copy = TreeCopy(time.monotonic, PREDICTED_SECONDS)
+    copy = TreeReplica(time.monotonic, PREDICTED_SECONDS)
     for number in range(workers):
         copy.enrol(worker(number), FIRST_TENURE + number, "")
     loading = copy.load(0, b"tip of 0", 1, {}, _nodes(tree), ())
@@ -50,7 +50,7 @@ def as_copy(tree: RadixTree[int], workers: int, spaces: int = 8) -> TreeCopy:
     return copy
 
 
-def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, Head, Hashes, dict[int, Holders]]]:
+def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]]:
     nowhere = NamespaceId(bytes(8))
     for key, node in tree._nodes.items():
         held = {FIRST_TENURE + tenure.holder: blocks for tenure, blocks in node.counts.items()}
@@ -60,7 +60,7 @@ def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, Head, Hashes, di
             chunks[tenure % (1 << level)][tenure] = blocks
         above = node.parent.run[0] if node.parent is not None else 0
         run = node.run[:]
-        head = Head(
+        head = NodeHead(
             key, 1, node.depth, len(run), len(node.children), 1, level, run[-1], 0, above, chunks.pop(0)
         )
         yield nowhere, head, run, chunks

@@ -5,8 +5,8 @@ from array import array
 
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksStored
-from radix_cache.follower import Follower, Room
-from radix_cache.namespace import Namespace, HashedNamespace
+from radix_cache.follower import CacheFollower, PageBudget
+from radix_cache.namespace import HashedNamespace, Namespace
 
 PAGE_TOKENS = (1, 16, 64)
 PAGES = 32_768
@@ -23,7 +23,7 @@ def measure() -> dict[str, float]:
 def _page_bytes(page_tokens: int) -> float:
     namespace = Namespace(model="m", block_size=BLOCK_TOKENS)
     space = HashedNamespace(namespace, BlockHasher(block_size=BLOCK_TOKENS, salt=b"s"))
-    follower = Follower(lambda *_: space, Room(PAGES))
+    follower = CacheFollower(lambda *_: space, PageBudget(PAGES))
     last: int | None = None
     tracemalloc.start()
     try:

@@ -18,7 +18,7 @@ from radix_cache.blocks import Hashes
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.store import TreeStore
 from radix_cache.tree import RadixTree
 from tests.benchmarks.index import build, timing
@@ -81,7 +81,7 @@ async def _dynamo(python: str, settings: str) -> dict[str, float]:
     return figures
 
 
-def ask_copy(copy: TreeCopy, workers: int) -> Callable[[Hashes], None]:
+def ask_copy(copy: TreeReplica, workers: int) -> Callable[[Hashes], None]:
     names = [build.worker(number) for number in range(workers)]
 
     def ask(hashes: Hashes) -> None:

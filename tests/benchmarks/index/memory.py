@@ -16,8 +16,8 @@ import uvloop
 from gateway.process.children import ChildFailed
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import Reader
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.reader import ReplicaReader
+from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.store import TreeStore
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import Shape, corpus, holds
@@ -78,8 +78,8 @@ async def growth(url: str, prefix: str) -> dict[str, float]:
     """Of this process, from before the snapshot to after it; arrays of hashes as Python has them count as runs."""
     keys = Keys(prefix=prefix)
     scripts = ScriptCaller(url)
-    copy = TreeCopy(time.monotonic, build.PREDICTED_SECONDS)
-    reader = Reader(scripts, keys, copy)
+    copy = TreeReplica(time.monotonic, build.PREDICTED_SECONDS)
+    reader = ReplicaReader(scripts, keys, copy)
     await scripts.ping()
     gc.collect()
     before = _resident()

@@ -14,9 +14,9 @@ from radix_cache.blocks import Hashes
 from radix_cache.redis.call import Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys, namespace_id
-from radix_cache.shared.reader import Reader
-from radix_cache.shared.records import Entry
-from radix_cache.shared.replica import Shard, TreeCopy
+from radix_cache.shared.reader import ReplicaReader
+from radix_cache.shared.records import LogEntry
+from radix_cache.shared.replica import ShardReplica, TreeReplica
 from radix_cache.shared.store import TreeStore
 from radix_cache.tiers import Tier
 from tests.benchmarks.index import build, timing
@@ -36,8 +36,8 @@ class _Gateway:
     """What a gateway knows when it makes a call: its copy, as of the last `catch_up`."""
 
     def __init__(self, scripts: ScriptCaller, store: TreeStore, workers: int) -> None:
-        self._copy = TreeCopy(time.monotonic, build.PREDICTED_SECONDS)
-        self._reader = Reader(scripts, store.keys, self._copy)
+        self._copy = TreeReplica(time.monotonic, build.PREDICTED_SECONDS)
+        self._reader = ReplicaReader(scripts, store.keys, self._copy)
         self._workers = workers
 
     async def catch_up(self) -> None:
@@ -151,11 +151,11 @@ async def applying(url: str, sessions: list[Session]) -> dict[str, float]:
     await build.in_redis(TreeStore(scripts, keys), told)
     found = await scripts.ask("XRANGE", keys.log(0), "-", "+")
     await scripts.close()
-    copy, samples = TreeCopy(time.monotonic, build.PREDICTED_SECONDS), []
-    copy.shards[0] = Shard(0, loaded=True)
+    copy, samples = TreeReplica(time.monotonic, build.PREDICTED_SECONDS), []
+    copy.shards[0] = ShardReplica(0, loaded=True)
     for _, (_, data) in found:
         began = time.perf_counter()
-        copy.apply(0, Entry.decode(data))
+        copy.apply(0, LogEntry.decode(data))
         samples.append((time.perf_counter() - began) * 1e6)
     return timing.figures("apply_entry", samples) | {"apply_entry_us_mean": sum(samples) / len(samples)}
 

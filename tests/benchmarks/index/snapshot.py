@@ -6,16 +6,16 @@ import time
 
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import Reader
-from radix_cache.shared.replica import TreeCopy
+from radix_cache.shared.reader import ReplicaReader
+from radix_cache.shared.replica import TreeReplica
 from tests.benchmarks.index.build import PREDICTED_SECONDS
 
 
 async def measure(url: str, keys: Keys) -> dict[str, float]:
     """Loads all shards, and then all once more in place of what is there: after a gap both trees exist."""
     scripts = ScriptCaller(url)
-    copy = TreeCopy(time.monotonic, PREDICTED_SECONDS)
-    reader = Reader(scripts, keys, copy)
+    copy = TreeReplica(time.monotonic, PREDICTED_SECONDS)
+    reader = ReplicaReader(scripts, keys, copy)
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

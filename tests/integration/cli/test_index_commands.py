@@ -191,7 +191,7 @@ async def test_show_of_one_worker_leaves_out_what_it_does_not_hold(cli, planted)
     code, _, errors = await cli("show", "--worker", "gpu-z")
     assert (code, errors) == (
         1,
-        "radixgate: the index knows no worker 'gpu-z'; it knows: gpu-a, gpu-b\n",
+        "radixgate: the index has no worker 'gpu-z'; it has: gpu-a, gpu-b\n",
     )
 
 
@@ -216,7 +216,7 @@ async def test_an_empty_redis_is_an_empty_index(cli):
     assert await cli("verify") == (0, "0 namespaces, 0 nodes, 0 blocks: nothing is wrong.\n", "")
     assert (await cli("show"))[:2] == (0, "0 of 0 nodes shown.\n")
     code, output, _ = await cli("clear", "--all", "--yes")
-    assert (code, output) == (0, "There is nothing of that kind in the index: nothing was cleared.\n")
+    assert (code, output) == (0, "The index has nothing that matches: nothing was cleared.\n")
 
 
 HEAD = struct.Struct("<QIIIIBQQQ")
@@ -380,7 +380,7 @@ async def test_a_worker_is_cleared_and_begins_anew(cli, client, store, planted):
     assert await store.tenure("gpu-a") not in planted
     code, _, errors = await cli("clear", "--worker", "gpu-z", "--yes")
     assert code == 1
-    assert "knows no worker 'gpu-z'" in errors
+    assert "has no worker 'gpu-z'" in errors
 
 
 async def test_everything_is_cleared_and_nothing_else(cli, client, planted):
@@ -400,7 +400,7 @@ async def test_whoever_sits_at_the_terminal_is_asked(answer, code, left, cli, pl
     asked = await asyncio.create_subprocess_exec(*command, stdin=theirs, stdout=pipe, stderr=pipe)
     os.close(theirs)
     os.write(ours, f"{answer}\n".encode())
-    output, errors = await asyncio.wait_for(asked.communicate(), 30)
+    output, errors = await asyncio.wait_for(asked.communicate(), 60)
     os.close(ours)
     assert asked.returncode == code
     assert b"Clear 4 namespaces? [y/N]" in output + errors
@@ -410,10 +410,10 @@ async def test_whoever_sits_at_the_terminal_is_asked(answer, code, left, cli, pl
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["clear"], "say one of --model and --tenant, --worker, --all"),
-        (["clear", "--all", "--model", "m"], "say one of --model and --tenant, --worker, --all"),
-        (["clear", "--all"], "there is nobody to ask; say --yes"),
-        (["clear", "--worker", "gpu-a"], "there is nobody to ask; say --yes"),
+        (["clear"], "give --model and --tenant, or --worker, or --all"),
+        (["clear", "--all", "--model", "m"], "give --model and --tenant, or --worker, or --all"),
+        (["clear", "--all"], "there is no terminal to ask for confirmation; give --yes"),
+        (["clear", "--worker", "gpu-a"], "there is no terminal to ask for confirmation; give --yes"),
         (["show", "--nodes", "0"], "Invalid value for '--nodes'"),
         (["verify", "--set", "redis.nope=1"], "$.redis.nope: unknown setting"),
     ],

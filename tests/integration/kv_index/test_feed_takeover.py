@@ -14,14 +14,14 @@ import pytest
 
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feed_leases import LEASE_SECONDS
-from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import IndexSettings
-from radix_cache.shared.feed_leases import Known
+from radix_cache.shared.feed_leases import FeedKnowledge
 from tests.fakes.feed_gateway import SPACE
 from tests.integration.kv_index.test_feeds import chain
 from tests.integration.workers.test_event_subscriber import free_pair, published, source_of
-from workers.engine.kv.events import BlockRemoved, Cleared
+from workers.engine.kv.kv_events import (BlockRemoved, Cleared)
 
 PROMISED_SECONDS = 2.0
 
@@ -42,7 +42,7 @@ class Gateway:
         feeds = self.feeds.of("w")
         return bool(feeds) and all(feed.caught_up for feed in feeds)
 
-    async def until(self, true, seconds=20.0):
+    async def until(self, true, seconds=60.0):
         started = time.monotonic()
         while not true():
             assert time.monotonic() - started < seconds, "it does not become true"
@@ -69,7 +69,7 @@ async def join(own_valkey):
 
     async def new(*publishers, replay=True):
         parts = SharedIndexParts.at(own_valkey.url, "t", IndexSettings())
-        feeds = Feeds(
+        feeds = KvEventFeeds(
             index=parts.index,
             store=parts.feed_leases,
             space=lambda *_: SPACE,
@@ -205,7 +205,7 @@ async def test_without_a_warm_second_the_worker_is_in_doubt_until_it_begins_anew
         second = await join(publisher)
         await second.until(lambda: second.feeds.role("w") == 2 and second.warm)
         publisher.publish([BlockRemoved(13), *chain(20, 2)])
-        await second.until(lambda: second.feeds.known("w") is Known.UNCERTAIN)
+        await second.until(lambda: second.feeds.known("w") is FeedKnowledge.UNCERTAIN)
         await second.until(lambda: second.feeds.credits.of("w") == 0.5)
         assert "w" not in second.index.followed
         # What is known is not thrown away, and what is said is taken.

@@ -7,14 +7,14 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.fleet.ranks import Ranks
-from gateway.kv_index.feeds import Feeds
+from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
-from radix_cache.namespace import Namespace, HashedNamespace
+from radix_cache.namespace import HashedNamespace, Namespace
 from radix_cache.shared.reader import CHECK_SECONDS
 from tests.integration.workers.test_event_subscriber import published, source_of
-from workers.engine.kv.events import BlockRemoved, BlockStored, Cleared
+from workers.engine.kv.kv_events import (BlockRemoved, BlockStored, Cleared)
 
 SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
 
@@ -43,7 +43,7 @@ class Following:
         self.feeds.follow("w", (source_of(publisher),))
 
     async def until(self, true):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not true():
                 await asyncio.sleep(0.01)
 
@@ -58,7 +58,7 @@ def following(valkey, tmp_path):
     @asynccontextmanager
     async def start(publisher, server=valkey):
         parts = SharedIndexParts.at(server.url, tmp_path.name, IndexSettings())
-        feeds = Feeds(
+        feeds = KvEventFeeds(
             index=parts.index, store=parts.feed_leases, space=lambda *_: SPACE, room=parts.room, ranks=Ranks()
         )
         reading = asyncio.create_task(parts.reader.follow())

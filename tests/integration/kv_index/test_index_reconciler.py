@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.kv_index.index_reconciler import Telling
+from gateway.kv_index.index_reconciler import IndexReconciler
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored
-from radix_cache.follower import Follower, Gone, Held, Room
+from radix_cache.follower import CacheFollower, PathGone, PathHeld, PageBudget
 from radix_cache.match import WorkerId
-from radix_cache.namespace import Namespace, HashedNamespace
+from radix_cache.namespace import HashedNamespace, Namespace
 from radix_cache.shared.keys import Keys
 from radix_cache.tree import RadixTree
 from tests.fakes.replica import CROWDED, replica
@@ -64,15 +64,15 @@ async def test_what_an_earlier_writer_did_not_tell_or_told_too_much_is_made_good
     here = await replica(redis_url, Keys(prefix=f"t{uuid4().hex}", shards=1), time.monotonic, **BOUNDS)
     here.index.enrol(W, "")
     await here.arrived()
-    engine, follower = Engine(chance), Follower(lambda *_: SPACE, Room(10_000))
+    engine, follower = Engine(chance), CacheFollower(lambda *_: SPACE, PageBudget(10_000))
     ever = []
     for _ in range(60):
         for change in follower.apply(engine.step()):
             if chance.random() < 0.3:
                 continue  # The writer before did not come to it.
-            if isinstance(change, Held):
+            if isinstance(change, PathHeld):
                 here.index.hold(change.namespace, change.hashes, W, tier=change.tier)
-            elif isinstance(change, Gone):
+            elif isinstance(change, PathGone):
                 here.index.shorten(change.namespace, change.hashes, W, change.blocks, change.tier)
             await here.arrived()
         ever += engine.paths()
@@ -80,7 +80,7 @@ async def test_what_an_earlier_writer_did_not_tell_or_told_too_much_is_made_good
     for path in follower.paths():
         if path is not None:
             model.record(path.hashes, "w", 0, path.tier)
-    telling = Telling(here.index, W, here.index.copy.tenures[W], lambda: True)
+    telling = IndexReconciler(here.index, W, here.index.copy.tenures[W], lambda: True)
     assert await telling.tell([follower], whole=True)
     await here.arrived()
     copy = here.index.copy
@@ -89,7 +89,7 @@ async def test_what_an_earlier_writer_did_not_tell_or_told_too_much_is_made_good
         expected = model.slower(path).get("w")
         assert expected is None or copy.match(path).known(W) == expected
         assert expected is not None or copy.match(path).known(W).gpu == copy.match(path).held(W)
-    again = Telling(here.index, W, copy.tenures[W], lambda: True)
+    again = IndexReconciler(here.index, W, copy.tenures[W], lambda: True)
     assert await again.tell([follower], whole=True)
     assert again.calls == 0
     await here.close()

@@ -127,7 +127,7 @@ async def test_a_redis_that_forgot_everything_is_told_again(gateway, small, mode
         async with redis.from_url(own_valkey.url) as client:
             await client.flushall()
         await running.until(lambda: held(running) == 0)
-        await running.until(lambda: held(running) == pages, seconds=10)
+        await running.until(lambda: held(running) == pages, seconds=60)
 
 
 async def test_a_tenure_that_ends_for_another_reason_costs_nothing_that_is_there(
@@ -160,8 +160,8 @@ async def test_a_worker_that_begins_anew_is_noticed_by_its_events(gateway, small
         port = int(small.url.rsplit(":", 1)[1])
         await asyncio.to_thread(small.kill)
         await asyncio.to_thread(small.start, port)
-        await running.until(lambda: running.here.gateway.fleet["w0"].health.health.value == "up", seconds=15)
-        await running.until(lambda: held(running) == 0, seconds=5)
+        await running.until(lambda: running.here.gateway.fleet["w0"].health.health.value == "up", seconds=60)
+        await running.until(lambda: held(running) == 0, seconds=60)
         _, usage = await ask(running, conversation(1))
         assert cached(usage) == 0
         await heard(running)
@@ -208,7 +208,7 @@ async def test_a_worker_that_comes_back_without_events_is_followed_no_more(
             port = int(talking.url.rsplit(":", 1)[1])
             await asyncio.to_thread(talking.kill)
             await asyncio.to_thread(silent.start, port)
-            await running.until(lambda: not feeds_of(running).of("w0"), seconds=20)
+            await running.until(lambda: not feeds_of(running).of("w0"), seconds=60)
             assert "w0" not in index_of(running).followed
             await running.until(lambda: "w0" in index_of(running).copy.tenures)
             await ask(running, asked(2))

@@ -121,7 +121,7 @@ async def test_while_redis_is_away_requests_go_on_and_what_was_learnt_is_told_af
             assert response.status == 200
             assert (await response.json())["index"] == "standing still"
         own_valkey.start()
-        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=10)
+        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=60)
         async with redis.from_url(own_valkey.url) as client:
             assert [key async for key in client.scan_iter("*:tree:*")]
 
@@ -140,8 +140,8 @@ async def test_a_redis_that_is_not_there_at_the_start_is_used_when_it_comes(gate
             found = await response.json()
             assert (response.status, found["index"], found["redis"]) == (200, "standing still", "away")
         own_valkey.start()
-        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=10)
-        await running.until(lambda: not running.here.gateway.quotas.store.away, seconds=10)
+        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=60)
+        await running.until(lambda: not running.here.gateway.quotas.store.away, seconds=60)
         assert await asked(running, f"{LONG}again") == 200
         assert sorted(where(a, b)) == [0, 4]
     said = [record.message for record in caplog.records if "prefix index" in record.message]
@@ -159,7 +159,7 @@ async def test_a_redis_that_refuses_to_write_fails_no_request(gateway, own_valke
             await running.until(lambda: index_of(running).index.refused > 0)
             assert await asked(running, LONG) == 200
             await client.config_set("maxmemory", "0")
-        await running.until(lambda: index_of(running).index.copy.blocks > 0, seconds=10)
+        await running.until(lambda: index_of(running).index.copy.blocks > 0, seconds=60)
 
 
 async def test_a_flush_is_survived(gateway, own_valkey):
@@ -170,6 +170,6 @@ async def test_a_flush_is_survived(gateway, own_valkey):
         async with redis.from_url(own_valkey.url) as client:
             await client.flushall()
         await running.until(lambda: copy.blocks == 0)
-        await running.until(lambda: "w0" in copy.tenures, seconds=10)
+        await running.until(lambda: "w0" in copy.tenures, seconds=60)
         assert await asked(running, LONG) == 200
         await running.until(lambda: copy.blocks > 0)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.feed_leases import FeedLease, FeedLeaseStore, Known, LeaseChange, LeaseTable
+from radix_cache.shared.feed_leases import FeedLease, FeedLeaseStore, FeedKnowledge, FeedLeaseChange, FeedLeaseTable
 from radix_cache.shared.keys import Keys
 
 A, B = b"gateway1", b"gateway2"
@@ -20,23 +20,23 @@ async def stores(redis_url, tmp_path):
 
 
 def change(before, after, worker="w"):
-    return LeaseChange(worker, before, after)
+    return FeedLeaseChange(worker, before, after)
 
 
 async def test_who_knows_the_version_reads_nothing_again(stores):
     one, other = stores
-    table = await one.renew(LeaseTable(), 5000)
+    table = await one.renew(FeedLeaseTable(), 5000)
     assert table.gateways == {A}
     assert await one.renew(table, 5000) is table
-    both = await other.renew(LeaseTable(), 5000)
+    both = await other.renew(FeedLeaseTable(), 5000)
     assert both.gateways == {A, B}
     assert (await one.renew(table, 5000)) == both
 
 
 async def test_of_two_who_want_a_lease_one_gets_it(stores):
     one, other = stores
-    known = await one.renew(LeaseTable(), 5000)
-    mine, theirs = FeedLease(A, known=Known.WHOLE | Known.HYBRID, losses=255), FeedLease(B)
+    known = await one.renew(FeedLeaseTable(), 5000)
+    mine, theirs = FeedLease(A, known=FeedKnowledge.WHOLE | FeedKnowledge.HYBRID, losses=255), FeedLease(B)
     first = await one.renew(known, 5000, [change(FeedLease(), mine)])
     second = await other.renew(known, 5000, [change(FeedLease(), theirs)])
     assert first.of("w") == second.of("w") == mine
@@ -45,17 +45,17 @@ async def test_of_two_who_want_a_lease_one_gets_it(stores):
 
 async def test_a_lease_that_nobody_has_is_gone(stores):
     one, _ = stores
-    table = await one.renew(LeaseTable(), 5000, [change(FeedLease(), FeedLease(A))])
+    table = await one.renew(FeedLeaseTable(), 5000, [change(FeedLease(), FeedLease(A))])
     table = await one.renew(table, 5000, [change(FeedLease(A), FeedLease())])
     assert table.leases == {}
 
 
 async def test_a_gateway_that_is_not_heard_of_is_missed_and_one_that_leaves_is_gone_at_once(stores):
     one, other = stores
-    await one.renew(LeaseTable(), 50)
-    assert (await other.renew(LeaseTable(), 5000)).gateways == {A, B}
+    await one.renew(FeedLeaseTable(), 50)
+    assert (await other.renew(FeedLeaseTable(), 5000)).gateways == {A, B}
     await asyncio.sleep(0.1)
-    table = await other.renew(LeaseTable(), 5000)
+    table = await other.renew(FeedLeaseTable(), 5000)
     assert table.gateways == {B}
     assert (await one.renew(table, 5000)).gateways == {A, B}
     assert (await one.renew(table, 0)).gateways == {B}
@@ -63,7 +63,7 @@ async def test_a_gateway_that_is_not_heard_of_is_missed_and_one_that_leaves_is_g
 
 async def test_a_version_never_comes_again_after_all_was_lost(stores, redis_url, tmp_path):
     one, _ = stores
-    table = await one.renew(LeaseTable(), 5000, [change(FeedLease(), FeedLease(A))])
+    table = await one.renew(FeedLeaseTable(), 5000, [change(FeedLease(), FeedLease(A))])
     scripts = ScriptCaller(redis_url)
     for key in Keys(prefix=tmp_path.name).feed_leases:
         await scripts.ask("DEL", key)

@@ -11,7 +11,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
-from radix_cache.shared.layouts import drop_older
+from radix_cache.shared.layouts import drop_older_layouts
 from tests.fakes.replica import replica
 
 SPACE = Namespace(model="m", block_size=16)
@@ -118,10 +118,10 @@ async def test_what_an_older_layout_has_left_goes_when_nobody_keeps_it(redis_url
     for key in theirs + ours:
         await scripts.ask("HSET", key, space, "x")
     await scripts.ask("SET", old.keeper, "an old gateway", "PX", 200)
-    await drop_older(scripts, new)
+    await drop_older_layouts(scripts, new)
     assert await asyncio.gather(*(scripts.ask("EXISTS", key) for key in theirs)) == [1] * len(theirs)
     await asyncio.sleep(0.25)
-    await drop_older(scripts, new)
+    await drop_older_layouts(scripts, new)
     assert await asyncio.gather(*(scripts.ask("EXISTS", key) for key in theirs)) == [0] * len(theirs)
     assert await asyncio.gather(*(scripts.ask("EXISTS", key) for key in ours)) == [1] * len(ours)
     await scripts.close()

@@ -11,7 +11,7 @@ from radix_cache.blocks import BlockHasher
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import Reader
+from radix_cache.shared.reader import ReplicaReader
 from tests.fakes.replica import replica
 
 BOUNDS = {"blocks_max": 100_000, "predicted_seconds": 60.0, "idle_seconds_max": 3600.0}
@@ -30,7 +30,7 @@ async def pair(valkey, monkeypatch, request):
     What the listener hears is kept from it while `held_back` is a list.
     """
     state = {"held_back": None}
-    hear = Reader._hear
+    hear = ReplicaReader._hear
 
     def held(self, channel, data):
         if state["held_back"] is None or self is not state["listener"]:
@@ -38,7 +38,7 @@ async def pair(valkey, monkeypatch, request):
         else:
             state["held_back"].append((channel, data))
 
-    monkeypatch.setattr(Reader, "_hear", held)
+    monkeypatch.setattr(ReplicaReader, "_hear", held)
     keys = Keys(prefix=f"t{uuid4().hex}", shards=1)
     teller, listener = [
         await replica(valkey.url, keys, time.monotonic, check_seconds=request.param, **BOUNDS)
@@ -47,7 +47,7 @@ async def pair(valkey, monkeypatch, request):
     state["listener"] = listener.reader
     teller.index.enrol(W, "one")
     await teller.arrived()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while W not in teller.index.copy.tenures or W not in listener.index.copy.tenures:
             await asyncio.sleep(0.01)
     yield teller, listener, state
@@ -70,7 +70,7 @@ async def test_a_backlog_of_what_was_read_from_the_log_is_passed_over(pair):
     for channel, data in rest:
         listener.reader._hear(channel, data)
     await listener.arrived()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while listener.reader._inbox:
             await asyncio.sleep(0.01)
     assert listener.index.copy.blocks == teller.index.copy.blocks == 1000
@@ -85,7 +85,7 @@ async def test_a_backlog_of_what_was_read_from_the_log_is_passed_over(pair):
 @pytest.mark.parametrize("pair", [0.2], indirect=True)
 async def test_what_the_copy_shows_is_said_also_while_changes_go_on_coming(pair, monkeypatch):
     teller, listener, _ = pair
-    told, rounds = Reader._told, 0
+    told, rounds = ReplicaReader._told, 0
 
     async def slowly(self, *what):
         nonlocal rounds
@@ -98,9 +98,9 @@ async def test_what_the_copy_shows_is_said_also_while_changes_go_on_coming(pair,
 
     over, seen = asyncio.Event(), []
     monkeypatch.setattr(listener.reader, "_changed", lambda: seen.append(rounds))
-    monkeypatch.setattr(Reader, "_told", slowly)
+    monkeypatch.setattr(ReplicaReader, "_told", slowly)
     teller.index.hold(SPACE, path(1_000_000), W)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (seen and seen[-1] > 20):
             await asyncio.sleep(0.01)
     over.set()
@@ -115,7 +115,7 @@ async def test_only_a_message_that_does_not_come_by_the_next_look_is_read_from_t
     reader, state["held_back"] = listener.reader, []
     teller.index.hold(SPACE, path(1), W)
     await teller.arrived()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not state["held_back"]:
             await asyncio.sleep(0.01)
     await reader._compare(at_once=False)

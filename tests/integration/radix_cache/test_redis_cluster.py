@@ -43,7 +43,7 @@ def spaces_by_server(keys, cluster):
     raise AssertionError("no shard on one of the servers")
 
 
-async def until(true, seconds=20.0):
+async def until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it does not become true"

@@ -15,7 +15,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.feed_leases import LeaseTable
+from radix_cache.shared.feed_leases import FeedLeaseTable
 from tests.conformance.test_quota_store import WIDE
 from tests.property.test_shared_tree import chained
 
@@ -84,7 +84,7 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
     assert parts.reader.up
     index = parts.index
     index.enrol(W, "first")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while W not in index.copy.tenures:
             await asyncio.sleep(0.01)
         path = chained("abba")
@@ -98,7 +98,7 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
         while index.copy.blocks:
             await parts.keeper.tidy()
             await asyncio.sleep(0.01)
-    assert (await parts.feed_leases.renew(LeaseTable(), 1000)).gateways
+    assert (await parts.feed_leases.renew(FeedLeaseTable(), 1000)).gateways
     assert index.refused == 0
     store = RedisQuotaStore(parts.scripts, timeout_seconds=5.0)
     await store.check()

@@ -30,7 +30,7 @@ def pair(tmp_path_factory):
     return certificate(tmp_path_factory.mktemp("tls"))
 
 
-async def until(true, seconds=20.0):
+async def until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it does not become true"

@@ -7,15 +7,15 @@ import pytest
 
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
-from radix_cache.follower import PAGES_PER_STEP, Follower, Gone, Held, Page, Room
-from radix_cache.namespace import Namespace, HashedNamespace
+from radix_cache.follower import PAGES_PER_STEP, CacheFollower, PathGone, PathHeld, EnginePage, PageBudget
+from radix_cache.namespace import HashedNamespace, Namespace
 
 PAGE = 2
 SPACE = HashedNamespace(Namespace(model="m", block_size=PAGE), BlockHasher(block_size=PAGE, salt=b"s"))
 
 
 def follower():
-    return Follower(lambda *_: SPACE, Room(10_000))
+    return CacheFollower(lambda *_: SPACE, PageBudget(10_000))
 
 
 def stored(first, pages, *, parent=None, **more):
@@ -37,13 +37,13 @@ def test_a_sliding_window_neither_brings_prefixes_nor_takes_them():
     here = follower()
     window = {"group": 1, "main": False}
     changes = told(here, stored(10, 4, group=0), stored(10, 4, **window), stored(20, 4, **window))
-    assert changes == [Held(SPACE.namespace, blocks(10, 4))]
+    assert changes == [PathHeld(SPACE.namespace, blocks(10, 4))]
     # The window moves on, and its pages go, under the hashes that the whole prefix has as well.
     assert told(here, BlocksRemoved(hashes=(10, 11), group=1), BlocksRemoved(hashes=(20,), group=1)) == []
     assert len(here) == 4
     assert here.fit
     assert here.hybrid
-    assert told(here, BlocksRemoved(hashes=(13,), group=0)) == [Gone(SPACE.namespace, blocks(10, 4), 3)]
+    assert told(here, BlocksRemoved(hashes=(13,), group=0)) == [PathGone(SPACE.namespace, blocks(10, 4), 3)]
 
 
 def test_a_model_that_keeps_no_whole_prefixes_tells_nothing():
@@ -57,7 +57,7 @@ def test_of_two_groups_that_keep_prefixes_each_has_copies_of_its_own():
     here = follower()
     told(here, stored(10, 1, group=0), stored(10, 1, group=2))
     assert told(here, BlocksRemoved(hashes=(10,), group=2), BlocksRemoved(hashes=(10,), group=2)) == []
-    assert told(here, BlocksRemoved(hashes=(10,), group=0)) == [Gone(SPACE.namespace, blocks(10, 1), 0)]
+    assert told(here, BlocksRemoved(hashes=(10,), group=0)) == [PathGone(SPACE.namespace, blocks(10, 1), 0)]
 
 
 def test_a_page_that_is_not_full_yet_is_passed_over_and_spoils_nothing():
@@ -82,7 +82,7 @@ def test_what_was_not_full_at_the_very_beginning_is_forgiven_when_full_pages_com
 def test_below_a_hole_nothing_is_held_and_nothing_can_be_added():
     here = follower()
     told(here, stored(10, 4))
-    assert told(here, BlocksRemoved(hashes=(11,))) == [Gone(SPACE.namespace, blocks(10, 4)[:2], 1)]
+    assert told(here, BlocksRemoved(hashes=(11,))) == [PathGone(SPACE.namespace, blocks(10, 4)[:2], 1)]
     assert here.holds() == set(blocks(10, 1))
     assert told(here, stored(50, 1, parent=13)) == []
     assert here.holds() == set(blocks(10, 1))
@@ -109,7 +109,7 @@ def test_a_walk_over_many_pages_lets_others_have_their_turn():
 def test_pages_that_are_gone_free_their_memory_at_once(ratio, ends):
     """Without waiting for the collector of cycles, which a gateway lets look seldom."""
     space = HashedNamespace(SPACE.namespace, BlockHasher(block_size=ratio * PAGE, salt=b"s"))
-    here, before = Follower(lambda *_: space, Room(10_000)), pages_alive()
+    here, before = CacheFollower(lambda *_: space, PageBudget(10_000)), pages_alive()
     gc.disable()
     try:
         told(here, stored(0, 12), stored(100, 5, parent=5))
@@ -122,12 +122,12 @@ def test_pages_that_are_gone_free_their_memory_at_once(ratio, ends):
 
 
 def pages_alive():
-    return sum(isinstance(each, Page) for each in gc.get_objects())
+    return sum(isinstance(each, EnginePage) for each in gc.get_objects())
 
 
 def test_followers_keep_together_no_more_than_there_is_room_for():
-    room = Room(10)
-    one, other = Follower(lambda *_: SPACE, room), Follower(lambda *_: SPACE, room)
+    room = PageBudget(10)
+    one, other = CacheFollower(lambda *_: SPACE, room), CacheFollower(lambda *_: SPACE, room)
     told(one, stored(0, 6))
     assert told(other, stored(100, 5)) == []
     # What it does not keep it cannot know: it says so, and others decide what that means.

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_cache.tiers import Tier, TierBlocks, packed, tier_of, unpacked
+from radix_cache.tiers import Tier, TierBlocks, pack_tiers, tier_of, unpack_tiers
 
 counts = st.lists(st.integers(0, 512), min_size=3, max_size=3).map(lambda some: TierBlocks(*sorted(some)))
 
 
 @given(counts)
 def test_what_was_packed_is_unpacked_and_fits_into_32_bits(held):
-    assert unpacked(packed(held)) == held
-    assert packed(held) < 2**32
+    assert unpack_tiers(pack_tiers(held)) == held
+    assert pack_tiers(held) < 2**32
 
 
 @given(st.integers(0, 512))
 def test_a_path_on_the_gpu_is_the_plain_count(blocks):
-    assert packed(TierBlocks(blocks, blocks, blocks)) == blocks
+    assert pack_tiers(TierBlocks(blocks, blocks, blocks)) == blocks
 
 
 @given(counts, st.integers(0, 512), st.sampled_from(Tier))

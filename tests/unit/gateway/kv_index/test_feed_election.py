@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.kv_index.feed_election import DEAF_PATIENCE, PATIENCE_MAX, SETTLED_ROUNDS, Stand, claim, ranking
-from radix_cache.shared.feed_leases import NOBODY, FeedLease, Known
+from gateway.kv_index.feed_election import DEAF_PATIENCE, PATIENCE_MAX, SETTLED_ROUNDS, FollowerStatus, claim, ranking
+from radix_cache.shared.feed_leases import NO_GATEWAY, FeedLease, FeedKnowledge
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
-WARM = Stand(wanted=True, follows=True, warm=True, known=Known.WHOLE)
-COLD = Stand(wanted=True)
+WARM = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.WHOLE)
+COLD = FollowerStatus(wanted=True)
 
 
 def settle(lease, gateways, stands, *, worker="w", rounds=60):
@@ -32,36 +32,36 @@ def settle(lease, gateways, stands, *, worker="w", rounds=60):
 
 
 @given(
-    st.sets(st.binary(min_size=8, max_size=8).filter(lambda name: name != NOBODY), min_size=1, max_size=12),
+    st.sets(st.binary(min_size=8, max_size=8).filter(lambda name: name != NO_GATEWAY), min_size=1, max_size=12),
     st.data(),
 )
 def test_in_the_end_the_first_two_of_the_ranking_have_it(gateways, data):
-    anybody = st.sampled_from([*sorted(gateways), NOBODY, b"\xffgone!!\xff"])
+    anybody = st.sampled_from([*sorted(gateways), NO_GATEWAY, b"\xffgone!!\xff"])
     lease = FeedLease(data.draw(anybody), data.draw(anybody))
     if lease.writer == lease.second:
         lease = FeedLease(lease.writer)
     settled, _ = settle(lease, gateways, {})
     order = ranking("w", frozenset(gateways))
-    assert (settled.writer, settled.second) == (order[0], order[1] if len(order) > 1 else NOBODY)
+    assert (settled.writer, settled.second) == (order[0], order[1] if len(order) > 1 else NO_GATEWAY)
     assert settle(settled, gateways, {})[1] == 0
 
 
 def test_the_warm_second_writes_at_once_when_the_writer_is_gone():
     wanted = claim("w", FeedLease(A, B), frozenset({B, C}), B, WARM, 0)
-    assert (wanted.writer, wanted.second, wanted.known) == (B, NOBODY, Known.WHOLE)
+    assert (wanted.writer, wanted.second, wanted.known) == (B, NO_GATEWAY, FeedKnowledge.WHOLE)
     # Nobody else takes what falls to it.
     assert claim("w", FeedLease(A, B), frozenset({B, C}), C, COLD, PATIENCE_MAX) == FeedLease(A, B)
 
 
 def test_who_takes_over_without_having_listened_promises_nothing():
-    before = FeedLease(A, NOBODY, Known.WHOLE)
-    assert claim("w", before, frozenset({B}), B, COLD, 0) == FeedLease(B, NOBODY, Known.NOTHING)
+    before = FeedLease(A, NO_GATEWAY, FeedKnowledge.WHOLE)
+    assert claim("w", before, frozenset({B}), B, COLD, 0) == FeedLease(B, NO_GATEWAY, FeedKnowledge.NOTHING)
 
 
 def test_a_better_gateway_that_knows_less_does_not_take_the_pen():
     first, other = ranking("w", frozenset({A, B}))
-    lease = FeedLease(other, first, Known.WHOLE)
-    less = Stand(wanted=True, follows=True, warm=True, known=Known.UNCERTAIN)
+    lease = FeedLease(other, first, FeedKnowledge.WHOLE)
+    less = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.UNCERTAIN)
     assert claim("w", lease, frozenset({A, B}), first, less, 100) == lease
     assert claim("w", lease, frozenset({A, B}), first, WARM, SETTLED_ROUNDS).writer == first
 
@@ -69,27 +69,27 @@ def test_a_better_gateway_that_knows_less_does_not_take_the_pen():
 def test_a_worker_that_the_preferred_gateway_does_not_know_is_followed_by_others():
     gateways = {A, B, C}
     first = ranking("w", frozenset(gateways))[0]
-    settled, _ = settle(FeedLease(), gateways, {first: Stand(wanted=False)})
+    settled, _ = settle(FeedLease(), gateways, {first: FollowerStatus(wanted=False)})
     assert first not in (settled.writer, settled.second)
-    assert NOBODY not in (settled.writer, settled.second)
+    assert NO_GATEWAY not in (settled.writer, settled.second)
 
 
 def test_who_follows_no_more_gives_its_lease_back():
-    assert claim("w", FeedLease(A, B), frozenset({A, B}), A, Stand(wanted=False), 0).writer == NOBODY
-    assert claim("w", FeedLease(A), frozenset({A}), A, Stand(wanted=False), 0).packed() == b""
+    assert claim("w", FeedLease(A, B), frozenset({A, B}), A, FollowerStatus(wanted=False), 0).writer == NO_GATEWAY
+    assert claim("w", FeedLease(A), frozenset({A}), A, FollowerStatus(wanted=False), 0).packed() == b""
 
 
-DEAF = Stand(wanted=True, follows=True, deaf=True)
+DEAF = FollowerStatus(wanted=True, follows=True, deaf=True)
 
 
 def test_who_cannot_hear_the_worker_leaves_it_to_others_and_keeps_it_if_there_are_none():
-    assert claim("w", FeedLease(A, B), frozenset({A, B}), A, DEAF, 9) == FeedLease(NOBODY, B)
-    assert claim("w", FeedLease(A, B), frozenset({A, B}), B, DEAF, 9) == FeedLease(A, NOBODY)
+    assert claim("w", FeedLease(A, B), frozenset({A, B}), A, DEAF, 9) == FeedLease(NO_GATEWAY, B)
+    assert claim("w", FeedLease(A, B), frozenset({A, B}), B, DEAF, 9) == FeedLease(A, NO_GATEWAY)
     assert claim("w", FeedLease(A), frozenset({A}), A, DEAF, 9) == FeedLease(A)
 
 
 def test_who_could_not_hear_it_takes_only_what_nobody_else_wants():
-    deaf = Stand(wanted=True, deaf=True)
+    deaf = FollowerStatus(wanted=True, deaf=True)
     gateways = frozenset({A, B})
     first, _ = ranking("w", gateways)
     assert claim("w", FeedLease(), gateways, first, deaf, DEAF_PATIENCE - 1) == FeedLease()

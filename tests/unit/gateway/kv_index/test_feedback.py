@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.kv_index.feedback import Feedback
-from gateway.kv_index.match_confidence import DOUBTED, Credits
+from gateway.kv_index.match_confidence import DOUBTED, MatchConfidence
 from radix_cache.local_index import LocalIndex
 from radix_cache.match import KnownMatch, WorkerId
 from radix_cache.namespace import Namespace
@@ -21,7 +21,7 @@ class Here:
     def __init__(self):
         now = 0.0
         self.index = LocalIndex(lambda: now, blocks_max=1000, predicted_seconds=10, idle_seconds_max=1000)
-        self.credits = Credits()
+        self.credits = MatchConfidence()
         self.raised = []
         self.feedback = Feedback(
             self.index, self.credits, lambda _, hashes, worker: self.raised.append(len(hashes))
@@ -132,7 +132,7 @@ def test_routing_counts_on_a_share_of_what_is_known_and_on_all_that_is_on_its_wa
 
 
 def test_doubt_is_healed_by_answers_and_comes_back_with_the_next_loss():
-    credits = Credits()
+    credits = MatchConfidence()
     credits.hear(W, losses=1, hybrid=False)
     assert credits.of(W) == DOUBTED
     for _ in range(15):
@@ -145,7 +145,7 @@ def test_doubt_is_healed_by_answers_and_comes_back_with_the_next_loss():
 
 
 def test_doubt_ends_when_all_is_known_again():
-    credits = Credits()
+    credits = MatchConfidence()
     credits.hear(W, losses=1, hybrid=False)
     credits.learn(W, 10, 0)
     assert credits.of(W) < DOUBTED
@@ -156,7 +156,7 @@ def test_doubt_ends_when_all_is_known_again():
 
 
 def test_an_answer_of_which_nothing_was_known_moves_no_credit():
-    credits = Credits()
+    credits = MatchConfidence()
     credits.hear(W, losses=1, hybrid=False)
     credits.learn(W, 0, 0)
     assert credits.of(W) == DOUBTED

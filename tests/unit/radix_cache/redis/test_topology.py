@@ -3,7 +3,7 @@
 import pytest
 from redis.crc import key_slot
 
-from radix_cache.redis.topology import Place, Redirect, owners, redirect, seeds, slot_of
+from radix_cache.redis.topology import ServerEndpoint, SlotRedirect, slot_ranges, parse_redirect, seed_addresses, slot_of
 from radix_cache.shared.keys import Keys
 
 
@@ -41,11 +41,11 @@ def test_all_keys_of_a_shard_and_its_channel_have_one_slot():
 
 
 def test_an_address_of_a_cluster_names_its_servers():
-    first, second = seeds("rediss+cluster://me:p%40ss@one:7000,[::1]:7001?ssl_cert_reqs=none")
+    first, second = seed_addresses("rediss+cluster://me:p%40ss@one:7000,[::1]:7001?ssl_cert_reqs=none")
     assert (first.host, first.port, second.host, second.port) == ("one", 7000, "::1", 7001)
     for each in (first, second):
         assert (each.user, each.password, each.tls, each.verify) == ("me", "p@ss", True, False)
-    (plain,) = seeds("redis+cluster://one")
+    (plain,) = seed_addresses("redis+cluster://one")
     assert (plain.host, plain.port, plain.tls, plain.password) == ("one", 6379, False, "")
 
 
@@ -54,7 +54,7 @@ def test_an_address_of_a_cluster_names_its_servers():
 )
 def test_an_address_without_servers_is_refused(url):
     with pytest.raises(ValueError, match="cluster"):
-        seeds(url)
+        seed_addresses(url)
 
 
 def test_owners_are_the_primaries_and_a_nameless_one_is_whoever_was_asked():
@@ -64,20 +64,20 @@ def test_owners_are_the_primaries_and_a_nameless_one_is_whoever_was_asked():
         [10923, 16000, [None, 7002, b"id"]],
         [16001, 16383, [b"?", 7002, b"id"]],
     ]
-    assert owners(reply, "asked") == [
-        (0, 5460, Place("10.0.0.1", 7000)),
-        (5461, 10922, Place("asked", 7001)),
-        (10923, 16000, Place("asked", 7002)),
+    assert slot_ranges(reply, "asked") == [
+        (0, 5460, ServerEndpoint("10.0.0.1", 7000)),
+        (5461, 10922, ServerEndpoint("asked", 7001)),
+        (10923, 16000, ServerEndpoint("asked", 7002)),
     ]
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        ("MOVED 3999 127.0.0.1:6381", Redirect(3999, Place("127.0.0.1", 6381), False)),
-        ("ASK 3999 a.example:6381", Redirect(3999, Place("a.example", 6381), True)),
-        ("MOVED 1 ::1:6381", Redirect(1, Place("::1", 6381), False)),
-        ("MOVED 1 :6381", Redirect(1, Place("asked", 6381), False)),
+        ("MOVED 3999 127.0.0.1:6381", SlotRedirect(3999, ServerEndpoint("127.0.0.1", 6381), False)),
+        ("ASK 3999 a.example:6381", SlotRedirect(3999, ServerEndpoint("a.example", 6381), True)),
+        ("MOVED 1 ::1:6381", SlotRedirect(1, ServerEndpoint("::1", 6381), False)),
+        ("MOVED 1 :6381", SlotRedirect(1, ServerEndpoint("asked", 6381), False)),
         ("MOVED 1 ?:6381", None),
         ("MOVED x 127.0.0.1:1", None),
         ("MOVED", None),
@@ -86,4 +86,4 @@ def test_owners_are_the_primaries_and_a_nameless_one_is_whoever_was_asked():
     ],
 )
 def test_redirections_are_understood(error, told):
-    assert redirect(error, "asked") == told
+    assert parse_redirect(error, "asked") == told

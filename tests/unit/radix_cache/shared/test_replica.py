@@ -6,9 +6,9 @@ import pytest
 
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import Head, Predicted
-from radix_cache.shared.replica import TreeCopy
-from radix_cache.tiers import TierBlocks, packed
+from radix_cache.shared.records import NodeHead, PredictionAdded
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.tiers import TierBlocks, pack_tiers
 
 SPACE = NamespaceId(bytes(8))
 W = WorkerId("w")
@@ -17,7 +17,7 @@ OLD, NEW = b"old tip.", b"new tip."
 
 def a_node(run, tenure=1):
     hashes = array("Q", run)
-    return SPACE, Head(run[0], 1, 0, len(run), 0, 0, 0, run[-1], 0, 0, {tenure: len(run)}), hashes, {}
+    return SPACE, NodeHead(run[0], 1, 0, len(run), 0, 0, 0, run[-1], 0, 0, {tenure: len(run)}), hashes, {}
 
 
 def loaded(copy, tip, nodes):
@@ -27,7 +27,7 @@ def loaded(copy, tip, nodes):
 
 @pytest.fixture
 def copy():
-    copy = TreeCopy(lambda: 0.0, 10.0)
+    copy = TreeReplica(lambda: 0.0, 10.0)
     copy.enrol(W, 1, "")
     loaded(copy, OLD, [a_node([1, 2, 3]), a_node([7, 8])])
     return copy
@@ -38,7 +38,7 @@ def matches(copy):
 
 
 def test_before_or_after_at_every_step_of_a_load_and_nothing_in_between(copy):
-    prediction = Predicted(b"p" * 16, 1, 9000, 0, 0, array("Q", [5]))
+    prediction = PredictionAdded(b"p" * 16, 1, 9000, 0, 0, array("Q", [5]))
     loading = copy.load(0, NEW, 2, {}, [a_node([1, 2, 3, 4]), a_node([5, 6])], [prediction])
     seen = [matches(copy) for _ in loading]
     assert [found for at, found in enumerate(seen) if not at or found != seen[at - 1]] == [
@@ -56,9 +56,9 @@ def test_tenures_that_are_gone_with_the_old_nodes_hold_nothing(copy):
 
 
 def test_a_prediction_goes_on_from_a_node_that_has_been_split_since(copy):
-    upper = (SPACE, Head(1, 2, 0, 2, 1, 0, 0, 2, 3, 0, {1: 2}), array("Q", [1, 2]), {})
-    lower = (SPACE, Head(3, 2, 2, 1, 0, 0, 0, 3, 0, 1, {1: 1}), array("Q", [3]), {})
-    prediction = Predicted(b"p" * 16, 1, 9000, 1, 3, array("Q", [4, 5]))
+    upper = (SPACE, NodeHead(1, 2, 0, 2, 1, 0, 0, 2, 3, 0, {1: 2}), array("Q", [1, 2]), {})
+    lower = (SPACE, NodeHead(3, 2, 2, 1, 0, 0, 0, 3, 0, 1, {1: 1}), array("Q", [3]), {})
+    prediction = PredictionAdded(b"p" * 16, 1, 9000, 1, 3, array("Q", [4, 5]))
     for _ in copy.load(0, NEW, 2, {}, [upper, lower], [prediction]):
         pass
     assert copy.match(array("Q", [1, 2, 3, 4, 9])).pending == {W: 4}
@@ -66,9 +66,9 @@ def test_a_prediction_goes_on_from_a_node_that_has_been_split_since(copy):
 
 def test_a_prediction_below_a_node_that_is_not_known_is_not_believed_and_lapses():
     now = 0.0
-    copy = TreeCopy(lambda: now, 10.0)
+    copy = TreeReplica(lambda: now, 10.0)
     copy.enrol(W, 1, "")
-    for _ in copy.load(0, OLD, 1, {}, (), [Predicted(b"p" * 16, 1, 9000, 77, 3, array("Q", [4]))]):
+    for _ in copy.load(0, OLD, 1, {}, (), [PredictionAdded(b"p" * 16, 1, 9000, 77, 3, array("Q", [4]))]):
         pass
     assert copy.match(array("Q", [1, 2, 3, 4])).pending == {}
     now = 20.0
@@ -77,17 +77,17 @@ def test_a_prediction_below_a_node_that_is_not_known_is_not_believed_and_lapses(
 
 
 def test_blocks_are_told_by_tier_and_a_tier_ends_where_it_first_has_a_gap():
-    copy = TreeCopy(lambda: 0.0, 10.0)
+    copy = TreeReplica(lambda: 0.0, 10.0)
     copy.enrol(W, 1, "")
     upper = (
         SPACE,
-        Head(1, 1, 0, 2, 1, 0, 0, 2, 0, 0, {1: packed(TierBlocks(1, 2, 2))}),
+        NodeHead(1, 1, 0, 2, 1, 0, 0, 2, 0, 0, {1: pack_tiers(TierBlocks(1, 2, 2))}),
         array("Q", [1, 2]),
         {},
     )
     lower = (
         SPACE,
-        Head(3, 1, 2, 3, 0, 0, 0, 5, 0, 1, {1: packed(TierBlocks(0, 1, 3))}),
+        NodeHead(3, 1, 2, 3, 0, 0, 0, 5, 0, 1, {1: pack_tiers(TierBlocks(0, 1, 3))}),
         array("Q", [3, 4, 5]),
         {},
     )
@@ -110,13 +110,13 @@ class Counting(dict):
 
 def test_a_match_looks_at_as_many_nodes_among_10_000_namespaces_as_among_10():
     def looks(spaces):
-        copy = TreeCopy(lambda: 0.0, 10.0)
+        copy = TreeReplica(lambda: 0.0, 10.0)
         copy.enrol(W, 1, "")
         nodes = []
         for number in range(spaces):
             first = 1000 * number + 1
-            upper = Head(first, 1, 0, 2, 1, 0, 0, first + 1, 0, 0, {1: 2})
-            lower = Head(first + 2, 1, 2, 1, 0, 0, 0, first + 2, 0, first, {1: 1})
+            upper = NodeHead(first, 1, 0, 2, 1, 0, 0, first + 1, 0, 0, {1: 2})
+            lower = NodeHead(first + 2, 1, 2, 1, 0, 0, 0, first + 2, 0, first, {1: 1})
             space = NamespaceId(number.to_bytes(8, "little"))
             nodes += [
                 (space, upper, array("Q", [first, first + 1]), {}),

@@ -7,8 +7,8 @@ from struct import pack
 import pytest
 
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import HEAD, Entry
-from radix_cache.shared.snapshot import Gap, Snapshot
+from radix_cache.shared.records import HEAD, LogEntry
+from radix_cache.shared.snapshot import LogGap, ShardSnapshot
 
 SPACE = NamespaceId(b"a space.")
 KEY = (1).to_bytes(8, "little")
@@ -21,7 +21,7 @@ def head(sequence, run):
 
 def entry(sequence, body):
     tips = [number.to_bytes(8, "little") for number in (sequence, sequence - 1)]
-    return Entry.decode(tips[0] + tips[1] + sequence.to_bytes(8, "little") + SPACE + body)
+    return LogEntry.decode(tips[0] + tips[1] + sequence.to_bytes(8, "little") + SPACE + body)
 
 
 def changed(sequence, kept, more, run):
@@ -51,7 +51,7 @@ HISTORY = [
 )
 def test_whenever_the_scan_met_which_field_the_end_is_the_same(begun, met_head, met_run):
     """Begun after so many changes; the head was met after so many, the run after so many."""
-    snapshot = Snapshot(begun.to_bytes(8, "little"), begun, {SPACE: b"name"})
+    snapshot = ShardSnapshot(begun.to_bytes(8, "little"), begun, {SPACE: b"name"})
     if met_head and (run := HISTORY[met_head - 1][1]) is not None:
         snapshot.trees[SPACE].put(b"N" + KEY, head(met_head, run))
     if met_run and (run := HISTORY[met_run - 1][1]) is not None:
@@ -63,17 +63,17 @@ def test_whenever_the_scan_met_which_field_the_end_is_the_same(begun, met_head, 
 
 
 def test_an_entry_that_does_not_follow_is_a_gap_and_one_that_is_known_is_passed_over():
-    snapshot = Snapshot((2).to_bytes(8, "little"), 2, {})
+    snapshot = ShardSnapshot((2).to_bytes(8, "little"), 2, {})
     snapshot.apply(HISTORY[1][0])
     assert snapshot.sequence == 2
-    with pytest.raises(Gap):
+    with pytest.raises(LogGap):
         snapshot.apply(HISTORY[3][0])
 
 
 def test_a_namespace_that_came_and_went_during_the_scan_leaves_no_name():
-    snapshot = Snapshot(bytes(8), 0, {})
+    snapshot = ShardSnapshot(bytes(8), 0, {})
     new = changed(1, 0, [1], [1])
-    snapshot.apply(Entry(new.tip, new.before, 1, new.body + b"m" + pack("<H", 4) + b"name"))
+    snapshot.apply(LogEntry(new.tip, new.before, 1, new.body + b"m" + pack("<H", 4) + b"name"))
     assert snapshot.names == {SPACE: b"name"}
     snapshot.apply(entry(2, b"x" + KEY + b"e"))
     assert snapshot.names == {}
