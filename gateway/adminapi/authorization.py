@@ -28,7 +28,7 @@ from gateway.settings.token_issuers import Role
 from gateway.settings.types import address_of
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.keys import HASH_PREFIX, OPERATOR_PREFIX, claimed_id, key_digest
-from gateway.tenants.token_failures import IssuerAway
+from gateway.tenants.token_errors import IssuerUnavailable
 
 if TYPE_CHECKING:  # who takes no such tokens need not have what they are verified with
     from gateway.adminapi.issuer_tokens import IssuerTokenVerifier
@@ -62,7 +62,7 @@ class Authorization:
         """May whoever is on this machine look?"""
         self._token = admin.token.reveal() if admin.token is not None else None
         self._operators = operators
-        self._penalties = auth_throttle
+        self._auth_throttle = auth_throttle
         self._tokens = tokens
         self._wall = wall
 
@@ -75,7 +75,7 @@ class Authorization:
         token = token.strip() if scheme.lower() == "bearer" else ""
         try:
             asker = await self._asker(token) if token else await self._without_token(http, page)
-        except IssuerAway as err:
+        except IssuerUnavailable as err:
             raise Problem(503, "Tokens cannot be checked at present.", {"retry-after": "1"}) from err
         if asker is None:
             raise self._refusal(http, token or (page and http.query.get("token")), page)
@@ -117,7 +117,7 @@ class Authorization:
         return Principal(name="loopback", role="viewer") if self.open else None
 
     def _refusal(self, http: web.Request, given: object, page: bool) -> Problem:
-        wait = self._penalties.failed(address_of(http.remote or "")) if given else 0.0
+        wait = self._auth_throttle.record_failure(address_of(http.remote or "")) if given else 0.0
         if wait:
             return Problem(
                 429, "Too many wrong tokens came from your address.", {"retry-after": str(int(wait) + 1)}

@@ -1,8 +1,7 @@
-"""AuthThrottle: addresses that present keys that open nothing, and when each may do so again.
+"""Throttling of clients that present wrong credentials, by address.
 
-Each address has a bucket of failures (GCRA) that fills up within a minute. A key that opens something is let in
-whatever its neighbours do: behind one address there may be many people. An IPv6 customer has a /64 at least, so
-that counts as one address.
+Each address has a bucket of failures (GCRA) that refills within a minute. A valid key is accepted whatever its
+address: many clients may share one. An IPv6 customer has a /64 at least, so a /64 counts as one address.
 """
 
 from collections import OrderedDict
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 
 from gateway.settings.types import Address
-from policies.admission.limit_windows import WindowUsage, Window
+from policies.admission.limit_windows import Window, WindowUsage
 
 ADDRESSES_MAX = 10_000
 MINUTE = Window.of("minute")
@@ -18,7 +17,10 @@ HOST_BITS = 64
 
 
 class AuthThrottle:
-    """`clock`: seconds, never backwards. Beyond ADDRESSES_MAX the one that failed longest ago is forgotten."""
+    """Failed authentications by address; `clock` is monotonic, in seconds.
+
+    Beyond ADDRESSES_MAX addresses, the one that failed longest ago is forgotten.
+    """
 
     def __init__(self, failures_per_minute_max: int, clock: Callable[[], float]) -> None:
         self._failures_max = failures_per_minute_max
@@ -28,9 +30,12 @@ class AuthThrottle:
     def __len__(self) -> int:
         return len(self._failures)
 
-    def failed(self, address: Address | None) -> float:
-        """One more failure from there. Seconds until the next one is borne; 0.0 if this one was."""
-        now, at = self._clock(), place(address)
+    def record_failure(self, address: Address | None) -> float:
+        """Count a failure of this address and return the seconds until it may fail again.
+
+        0.0 if this failure was within bounds.
+        """
+        now, at = self._clock(), address_group(address)
         failures = MINUTE.current(self._failures.get(at, WindowUsage()), self._failures_max, now, now)
         wait = MINUTE.wait(failures, self._failures_max, now, 1) or 0.0
         if wait == 0.0:
@@ -41,8 +46,11 @@ class AuthThrottle:
         return wait
 
 
-def place(address: Address | None) -> int | None:
-    """What counts as one address. IPv4 and the networks of IPv6 do not meet: the latter are negative."""
+def address_group(address: Address | None) -> int | None:
+    """Return the number of the group of addresses that are throttled as one.
+
+    Groups of IPv4 and of IPv6 never coincide: those of IPv6 are negative.
+    """
     if isinstance(address, IPv6Address):
         return -1 - (int(address) >> HOST_BITS)
     return int(address) if address is not None else None

@@ -1,4 +1,4 @@
-"""Authentication: from what a client presents to the tenant that it may act for, or the reason why not.
+"""Authentication: from what a client presents to the tenant that its request is served for, or to an error.
 
 A client presents an API key, or a token of an issuer that the settings name.
 """
@@ -21,32 +21,36 @@ from gateway.domain.tenant import INFERENCE, SUBJECT_PREFIX, Tenant
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Address
 from gateway.tenants.auth_throttle import AuthThrottle
-from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
+from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, UnknownKey
 from gateway.tenants.keys import PLAIN_HASH_PREFIX
-from gateway.tenants.token_failures import IssuerAway, NoTenantNamed, TokenInvalid
+from gateway.tenants.token_errors import IssuerUnavailable, NoTenantNamed, TokenInvalid
 
-if TYPE_CHECKING:  # who takes no tokens need not have what they are verified with
-    from gateway.tenants.tokens import Tokens
+if TYPE_CHECKING:  # a gateway without tokens need not have the packages that verify them
+    from gateway.tenants.token_verifier import TokenVerifier
 
 
 class Authentication:
-    """Who comes in, and who is kept waiting. `tokens`: None where keys only are taken."""
+    """Finds the tenant of a key or a token, and throttles wrong ones.
+
+    `tokens` is None where only keys are accepted.
+    """
 
     def __init__(
-        self, directory: TenantDirectory, auth_throttle: AuthThrottle, tokens: "Tokens | None" = None
+        self, directory: TenantDirectory, auth_throttle: AuthThrottle, tokens: "TokenVerifier | None" = None
     ) -> None:
         self.directory = directory
         self.auth_throttle = auth_throttle
         self.tokens = tokens
 
-    async def admit(
+    async def authenticate(
         self, presented: str | None, address: Callable[[], Address | None], scope: str = INFERENCE
     ) -> Tenant:
-        """The tenant of a key or token that may be used for this, from there.
+        """Return the tenant of a key or token that may be used in this scope from this address.
 
-        `address` is asked only where it matters. Raises Unauthenticated, InvalidToken, TooManyFailures,
-        KeysUnavailable; for a key that is right all the same, TenantNotNamed, AccountDisabled, AddressNotAllowed,
-        ScopeNotAllowed. It waits only for the issuer of a token whose key is not known yet, and not for long.
+        `address` is called only where it matters. Raises Unauthenticated, InvalidToken, TooManyFailures,
+        KeysUnavailable; for valid credentials also TenantNotNamed, AccountDisabled, AddressNotAllowed,
+        ScopeNotAllowed. The only wait, a short one, is for the issuer of a token that was signed with an unknown
+        key.
         """
         try:
             tenant = await self._tenant(presented)
@@ -56,7 +60,7 @@ class Authentication:
             raise self._refusal(address(), InvalidToken(str(err))) from err
         except NoTenantNamed:
             raise TenantNotNamed from None
-        except (DirectoryAway, IssuerAway) as err:
+        except (DirectoryUnavailable, IssuerUnavailable) as err:
             raise KeysUnavailable from err
         if tenant.disabled:
             raise AccountDisabled
@@ -66,8 +70,8 @@ class Authentication:
             raise ScopeNotAllowed(scope)
         return tenant
 
-    def admit_again(self, tenant: str, key_id: str) -> Tenant:
-        """The tenant of somebody who was let in before, for what was asked then and is done now.
+    def reauthenticate(self, tenant: str, key_id: str) -> Tenant:
+        """Return the tenant of a client that was authenticated earlier, for work that is done only now.
 
         Raises Unauthenticated where the key has ended meanwhile, AccountDisabled, ScopeNotAllowed, KeysUnavailable.
         """
@@ -78,7 +82,7 @@ class Authentication:
                 found = self.directory.by_key_id(tenant, key_id)
         except UnknownKey:
             raise Unauthenticated from None
-        except DirectoryAway as err:
+        except DirectoryUnavailable as err:
             raise KeysUnavailable from err
         if found.disabled:
             raise AccountDisabled
@@ -99,5 +103,5 @@ class Authentication:
         return tenant
 
     def _refusal(self, address: Address | None, refusal: GatewayError) -> GatewayError:
-        wait = self.auth_throttle.failed(address)
+        wait = self.auth_throttle.record_failure(address)
         return TooManyFailures(wait) if wait else refusal

@@ -1,6 +1,6 @@
-"""TenantDirectory: the promise of whoever knows which key belongs to whom.
+"""TenantDirectory: the Protocol that finds the tenant of an API key.
 
-Answers come from memory: no I/O, no waiting. Unknown, revoked, expired and malformed keys are all UnknownKey, and
+Answers come from memory: no I/O, no waiting. Unknown, revoked, expired and malformed keys all raise UnknownKey, and
 take the same path, so that neither text nor timing tells them apart.
 
 Every implementation passes tests/conformance/test_tenant_directory.py.
@@ -14,40 +14,43 @@ from gateway.settings.tenants import ApiKeySettings
 
 
 class UnknownKey(Exception):
-    """This key opens nothing."""
+    """The key is not valid: it is unknown, revoked, expired or malformed."""
 
 
-class DirectoryAway(Exception):
-    """The key is not known here, and who might know it cannot be asked now."""
+class DirectoryUnavailable(Exception):
+    """The key is not known here, and the database that might know it does not answer."""
 
 
 class TenantDirectory(Protocol):
-    def by_key(self, presented: str | None) -> Tenant:
-        """The tenant of a key as the client presented it (None: no key at all).
+    """Finds tenants by their API keys and by their ids."""
 
-        Raises UnknownKey, DirectoryAway.
+    def by_key(self, presented: str | None) -> Tenant:
+        """Return the tenant of a key as the client presented it (None: no key at all).
+
+        Raises UnknownKey, DirectoryUnavailable.
         """
         ...
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
-        """A tenant as somebody presents it who has shown by other means than a key who he is.
+        """Return a tenant for a client that was identified by other means than a key.
 
-        `rules`: what would stand in a key's settings. Raises UnknownKey if there is no such tenant, DirectoryAway.
+        `rules` stands for the settings of a key. Raises UnknownKey if there is no such tenant,
+        DirectoryUnavailable.
         """
         ...
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
-        """A tenant as one of its keys presents it, which was presented before: now nobody holds it.
+        """Return a tenant as one of its keys presents it, for work on behalf of a key that was presented earlier.
 
-        Raises UnknownKey for a key that opens nothing any more, DirectoryAway.
+        Raises UnknownKey for a key that is no longer valid, DirectoryUnavailable.
         """
         ...
 
     def groups(self) -> Sequence[str]:
-        """The isolation groups of all tenants that were ever known. It only grows, at its end."""
+        """Return the isolation groups of all tenants that were ever known; the sequence only grows, at its end."""
         ...
 
     @property
-    def asks_for_keys(self) -> bool:
-        """False: everybody is let in, key or not."""
+    def requires_keys(self) -> bool:
+        """Whether requests need a key; False: every client is accepted."""
         ...

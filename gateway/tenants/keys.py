@@ -1,11 +1,11 @@
-"""API keys: made, taken apart, and hashed.
+"""API keys: how they are made, parsed and hashed.
 
     rg-7Kq3xYb1-<43 characters: 256 random bits><6 characters: checksum>
        ^ public id: may stand in logs, names the key in settings
 
-The checksum (CRC-32) lets scanners tell a leaked key from noise and spares a look-up for typing errors. At rest
-there is only HMAC-SHA-256 under a server pepper: a key has 256 bits of its own, so nothing slow is needed, and
-without the pepper a stolen list of hashes cannot even be tested.
+The checksum (CRC-32) lets scanners tell a leaked key from noise, and spares a look-up for typing errors. Only the
+HMAC-SHA-256 under a server pepper is stored: a key has 256 bits of its own, so nothing slow is needed, and without
+the pepper a stolen list of hashes cannot even be tested.
 """
 
 import hashlib
@@ -23,12 +23,14 @@ SECRET_LENGTH = 43
 CHECKSUM_LENGTH = 6
 HASH_PREFIX = "hmac-sha256:"
 PLAIN_HASH_PREFIX = "sha256:"
-"""Of keys that another gateway has made, and of which it kept no more than that."""
+"""Prefix of hashes without the pepper: of keys that another gateway has made, and of which it stored no more than
+that.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key that was just made. `text` is shown once; `hash` is what is kept."""
+    """A key that was just made: its `text` is shown once, its `hash` is stored."""
 
     id: str
     text: str
@@ -36,12 +38,12 @@ class NewKey:
 
 
 def pepper(deployment_secret: bytes) -> bytes:
-    """The server pepper of all key hashes."""
+    """Return the server pepper of all key hashes."""
     return hmac.digest(deployment_secret, b"radixgate key pepper", hashlib.sha256)
 
 
 def new_key(pepper: bytes, prefix: str = PREFIX) -> NewKey:
-    """A fresh key with 256 bits of randomness."""
+    """Make a key with 256 bits of randomness."""
     public = "".join(secrets.choice(ALPHABET) for _ in range(ID_LENGTH))
     body = f"{prefix}{public}-{_base62(secrets.randbits(256), SECRET_LENGTH)}"
     text = body + _checksum(body)
@@ -49,7 +51,7 @@ def new_key(pepper: bytes, prefix: str = PREFIX) -> NewKey:
 
 
 def key_id(presented: str) -> str | None:
-    """The public id of a well-formed key, None for anything else. Says nothing about its validity."""
+    """Return the public id of a well-formed key; None for any other text. The key need not be valid."""
     public, dash, rest = presented.removeprefix(PREFIX).rpartition("-")
     if not presented.startswith(PREFIX) or not dash or len(rest) != SECRET_LENGTH + CHECKSUM_LENGTH:
         return None
@@ -58,9 +60,9 @@ def key_id(presented: str) -> str | None:
 
 
 def claimed_id(presented: str, prefix: str = PREFIX) -> str:
-    """The public id of what has the shape of a key; empty for anything else.
+    """Return the public id of a text that has the shape of a key; empty for any other text.
 
-    The checksum is not looked at: a key with a wrong one has another digest.
+    The checksum is not verified: a key with a wrong checksum has another digest.
     """
     dash = len(presented) - SECRET_LENGTH - CHECKSUM_LENGTH - 1
     if dash < len(prefix) or presented[dash] != "-" or not presented.startswith(prefix):
@@ -69,7 +71,7 @@ def claimed_id(presented: str, prefix: str = PREFIX) -> str:
 
 
 def key_digest(presented: str, pepper: bytes) -> bytes:
-    """HMAC-SHA-256 of the whole key as presented, whatever it is."""
+    """Return the HMAC-SHA-256 of the whole text as presented, whatever it is."""
     keyed = _keyed(pepper).copy()
     keyed.update(presented.encode("utf-8", "surrogatepass"))
     return keyed.digest()
@@ -77,7 +79,7 @@ def key_digest(presented: str, pepper: bytes) -> bytes:
 
 @lru_cache(maxsize=8)
 def _keyed(pepper: bytes) -> hmac.HMAC:
-    """A copy of it is made in half the time of a new one."""
+    """Return an HMAC object to copy, which takes half the time of making a new one."""
     return hmac.new(pepper, digestmod=hashlib.sha256)
 
 

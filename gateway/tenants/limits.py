@@ -1,4 +1,4 @@
-"""From limits as settings and database have them to those that hold at a moment."""
+"""From the limits in settings and database to the limits that hold at a moment."""
 
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -11,23 +11,26 @@ from policies.admission.limit_windows import Window
 def limits_at(
     now: float, given: Sequence[LimitSettings], at_one_time: int | None = None
 ) -> tuple[Limit, ...]:
-    """Of each kind the smallest; but one with an end, which is still to come, before those without."""
+    """Return the smallest limit of each kind.
+
+    A temporary limit that has not ended replaces permanent ones of its kind.
+    """
     lasting = [_limit(limit) for limit in given if limit.until is None]
     if at_one_time is not None:
         lasting.append(concurrency(at_one_time))
     passing = [_limit(limit) for limit in given if limit.until is not None and limit.until.seconds > now]
-    return in_place_of(_smallest(lasting), _smallest(passing))
+    return override_limits(_smallest(lasting), _smallest(passing))
 
 
-def in_place_of(first: Iterable[Limit], second: Iterable[Limit]) -> tuple[Limit, ...]:
-    """All of the second, and those of the first of which there is none of the same kind among them."""
+def override_limits(first: Iterable[Limit], second: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Return all limits of `second`, and those of `first` of a kind that `second` has not."""
     taken = {limit.kind: limit for limit in second}
     found = {limit.kind: limit for limit in first}
     return tuple({**found, **taken}.values())
 
 
 def next_end(now: float, *given: Sequence[LimitSettings]) -> float:
-    """The Unix time at which the first of these limits ends; infinity if none does."""
+    """Return the Unix time at which the first of these limits ends; infinity if none does."""
     ends = (limit.until.seconds for limits in given for limit in limits if limit.until is not None)
     return min((end for end in ends if end > now), default=inf)
 

@@ -1,13 +1,14 @@
-"""TenantDirectory over a database: all of it in memory, and never older than a quarter of a second.
+"""TenantDirectory over a database: all of it is kept in memory, and never older than a quarter of a second.
 
     poll every 0.25 s -number unchanged--> nothing to do
-          |          --number higher-----> the rows that changed since, into the register
-          +----------no answer-----------> after some seconds of it away: known keys go on for a time, unknown ones
-                                           cannot be judged
+          |          --number higher-----> read the rows that changed since, into the register
+          +----------no answer-----------> after some seconds unavailable: known keys are valid for a time, unknown
+                                           keys cannot be judged
 
-The number is read before the rows: what changes meanwhile has a higher one, and is read again. What the settings
-file names is the file's: rows of the same name are left out. What it does not name any more may be the database's:
-all of it is read again then, and until that is done no key is unknown that may have come to light.
+The number is read before the rows: what changes meanwhile has a higher number, and is read again. Names in the
+settings file win: rows of the same name are left out. A name that leaves the file may be in the database: all of it
+is read again then, and until that is done an unknown key is not refused, since its row may have been hidden by the
+file.
 """
 
 import asyncio
@@ -31,17 +32,14 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 1.5
 WHOLE_SECONDS_MAX = 60.0
-# One poll that a busy machine made late is no outage; what is known is this much older for as long.
 OUTAGE_SECONDS = 5.0
+"""How long the database may not answer before that is an outage: one poll that a busy machine made late is none."""
+
 KEYS_MAX = 1_000_000
 
 
 class SqlDirectory:
-    """See TenantDirectory. `register`: what the settings file says; the database's is added.
-
-    `known_seconds_max`: how long keys are taken at their last known word. `upgrades`: tables of an older version
-    are brought up to date. `clock`: seconds, never backwards.
-    """
+    """The tenants of settings file and database together, as a FileDirectory that follows changes of both."""
 
     def __init__(
         self,
@@ -53,12 +51,24 @@ class SqlDirectory:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.away = True
-        self.loaded = asyncio.Event()
-        self.settled = asyncio.Event()
+        """Prepare a directory that has not read the database yet.
+
+        Args:
+            register: Holds what the settings file says; what the database says is added.
+            store: The tenants in the database.
+            known_seconds_max: How long known keys stay valid while the database does not answer.
+            upgrades: Whether tables of an older version are upgraded.
+            clock: Monotonic, in seconds.
+            wall: Unix time in seconds.
+        """
+        self.away = True  # the database does not answer
+        self.loaded = asyncio.Event()  # the database was read once
+        self.settled = (
+            asyncio.Event()
+        )  # the first attempt to read the database has ended, with or without success
         self._register = register
         self._file_names = register.names()
-        self._left_file: Names = {}
+        self._left_file: Names = {}  # names that left the file and were not found in the database yet
         self._store = store
         self._known_seconds_max = known_seconds_max
         self._upgrades = upgrades
@@ -68,33 +78,36 @@ class SqlDirectory:
         self._number = -1
         self._right_schema = False
         self._full = False
-        self._bell = asyncio.Event()
+        self._poll_wanted = asyncio.Event()
 
     @property
     def requires_keys(self) -> bool:
+        """Always true."""
         return True
 
     @property
     def has_tenants(self) -> bool:
-        """Also while nobody can say."""
+        """Whether there is any tenant; also true until the database was read once."""
         return self._register.has_tenants or not self.loaded.is_set()
 
     @property
     def state(self) -> str:
-        """For readiness: following, away (known keys go on), stale (they do not), or not loaded."""
+        """State for readiness: following, away (known keys are valid), stale (not any more), or not loaded."""
         if not self.loaded.is_set():
             return "not loaded"
         return "following" if not self.away else "stale" if self._stale() else "away"
 
     @property
     def keys(self) -> int:
-        """How many are known."""
+        """How many keys are known."""
         return len(self._register)
 
     def by_key(self, presented: str | None) -> Tenant:
+        """Return the tenant of a presented key. Raises UnknownKey, DirectoryUnavailable."""
         return self._known(partial(self._register.entry, presented))
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        """Return the tenant of one of its keys, found by id. Raises UnknownKey, DirectoryUnavailable."""
         return self._known(partial(self._register.entry_of, tenant, key_id))
 
     def _known(self, find: Callable[[], KeyEntry]) -> Tenant:
@@ -109,6 +122,10 @@ class SqlDirectory:
         return self._register.tenant_of(entry)
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
+        """Return the tenant of that id, with `rules` in place of a key's settings.
+
+        Raises UnknownKey, DirectoryUnavailable.
+        """
         if tenant not in self._file_names["tenants"] and (not self.loaded.is_set() or self._stale()):
             raise DirectoryUnavailable
         try:
@@ -119,59 +136,61 @@ class SqlDirectory:
             raise
 
     def file_plans(self) -> set[str]:
-        """Those that the settings file names now."""
+        """Return the names of the plans that the settings file has now."""
         return self._file_names["plans"]
 
     def groups(self) -> Sequence[str]:
+        """Return the isolation groups of all tenants that were ever known."""
         return self._register.groups()
 
     def reconfigure(self, file: TenantRegister) -> None:
-        """See FileDirectory."""
+        """Replace what the settings file said by the content of this register."""
         before, self._file_names = self._file_names, file.names()
         gone = {kind: names | self._left_file.get(kind, set()) for kind, names in before.items()}
-        self._left_file = names_only_in_first(gone, self._file_names)
+        self._left_file = subtract_names(gone, self._file_names)
         new_tenants = self._file_names["tenants"] - before["tenants"]
         hidden = self._register.keys_of(new_tenants) if new_tenants else set()
-        # What else has left goes once the rows are read: a name that moves into the database is there all the time.
-        self._register.drop({"keys": names_only_in_first(before, self._file_names)["keys"] | hidden})
+        # Other names that left the file are dropped once the rows are read, so that a name that moves into the
+        # database is there all the time.
+        self._register.drop({"keys": subtract_names(before, self._file_names)["keys"] | hidden})
         self._register.put_all(file)
         self.poll_now()
 
     def poll_now(self) -> None:
-        """Something has changed: look now."""
-        self._bell.set()
+        """Poll the database at once, since something has changed."""
+        self._poll_wanted.set()
 
     async def wait_until_loaded(self) -> None:
-        """Waits until everything is read, or the database turns out to be away; for a bounded time."""
+        """Wait until everything is read or the database turns out not to answer; for a bounded time."""
         try:
             await asyncio.wait_for(self.settled.wait(), WHOLE_SECONDS_MAX)
         except TimeoutError:
             log.warning("tenants are not loaded after %g s; keys are refused with a 503", WHOLE_SECONDS_MAX)
 
     async def run(self) -> None:
-        """Follows the database, for as long as the process lives."""
+        """Follow the database, until this coroutine is cancelled."""
         while True:
-            self._bell.clear()
+            self._poll_wanted.clear()
             try:
                 await self.refresh()
             except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
-                self._lost(err)
+                self._note_failure(err)
             self.settled.set()
             try:
                 async with asyncio.timeout(POLL_SECONDS):
-                    await self._bell.wait()
+                    await self._poll_wanted.wait()
             except TimeoutError:
                 continue
 
     async def refresh(self) -> None:
-        """Everything that has changed. Raises DatabaseDown, TimeoutError."""
+        """Read everything that has changed. Raises DatabaseDown, TimeoutError."""
         if self._store.database.exists:
-            # Only this is bounded as a whole: what there is to read may be much, and every page has its own bound.
+            # Only these queries share a time limit: the rows may be many, and every page has a limit of its own.
             async with asyncio.timeout(POLL_SECONDS_MAX if self._right_schema else None):
                 await self._check_schema()
                 number = await self._store.number()
             left = self._left_file
-            # A number that went back is another database, or one from a backup: nothing known of it holds.
+            # A lower number means another database, or one from a backup: nothing that was read before holds.
             if number < self._number:
                 self._number = -1
                 for key in self._register.names()["keys"] - self._file_names["keys"]:
@@ -184,35 +203,35 @@ class SqlDirectory:
         else:
             self._drop_unclaimed()
         if self.away and self.loaded.is_set():
-            log.warning("the database is back: keys are checked as they are now")
+            log.warning("the database answers again: changes of keys are followed")
         self.away = False
         self._seen_at = self._clock()
         self.loaded.set()
 
     async def _read(self, since: int) -> None:
-        # The file may be read again meanwhile: what counts is what it names now.
+        # The settings file may be read again meanwhile: the names that it has now count.
         turns, register = LoopYielder(), self._register
         for organisation in await self._store.all_organisations(since):
-            if self._is_ours("organisations", organisation.id):
+            if self._is_from_database("organisations", organisation.id):
                 register.put_organisation(organisation)
         for plan in await self._store.all_plans(since):
-            if self._is_ours("plans", plan.name):
+            if self._is_from_database("plans", plan.name):
                 register.put_plan(plan)
         async for tenant in self._store.all_tenants(since):
-            if self._is_ours("tenants", tenant.id):
+            if self._is_from_database("tenants", tenant.id):
                 register.put_tenant(tenant)
             await turns.give()
         async for stored in self._store.all_keys(since):
             self._take(stored)
             await turns.give()
 
-    def _is_ours(self, kind: str, name: str) -> bool:
-        """The file does not name it; if it did before, it is here now."""
+    def _is_from_database(self, kind: str, name: str) -> bool:
+        """Return whether the name is not in the settings file, and note that it was found in the database."""
         self._left_file.get(kind, set()).discard(name)
         return name not in self._file_names[kind]
 
     def _drop_unclaimed(self) -> None:
-        """What the file does not name any more is nobody's."""
+        """Drop the names that left the settings file and are not in the database."""
         if self._left_file:
             self._register.drop({**self._left_file, "keys": ()})
             self._left_file = {}
@@ -237,10 +256,10 @@ class SqlDirectory:
     def _stale(self) -> bool:
         return self._clock() - self._seen_at > self._known_seconds_max
 
-    def _lost(self, err: Exception) -> None:
+    def _note_failure(self, err: Exception) -> None:
         if self.loaded.is_set() and self._clock() - self._seen_at <= OUTAGE_SECONDS:
             return
         if not self.away or not self.loaded.is_set():
-            log.warning("the database is away: %s", str(err) or "it does not answer in time")
+            log.warning("the database does not answer: %s", str(err) or "time limit exceeded")
         self.away = True
         self._right_schema = False

@@ -1,4 +1,4 @@
-"""TenantDirectory from the settings file."""
+"""Tenant directories of the settings file, and of a gateway on loopback without any tenants."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,14 +10,16 @@ from gateway.domain.tenant import Plan, Tenant
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.tree import Settings
 from gateway.tenants.directory import TenantDirectory, UnknownKey
-from gateway.tenants.register import Register
+from gateway.tenants.tenant_register import TenantRegister
 
 OPEN_GROUP = "tenant:default"
 
 
-def yaml_directory(settings: Settings, pepper: bytes, wall: Callable[[], float] = time.time) -> Register:
-    """What the settings say. `wall`: Unix time in seconds."""
-    register = Register(pepper, wall)
+def register_from_settings(
+    settings: Settings, pepper: bytes, wall: Callable[[], float] = time.time
+) -> TenantRegister:
+    """Return a register of the tenants and keys in the settings; `wall` is Unix time in seconds."""
+    register = TenantRegister(pepper, wall)
     for organisation in settings.organisations:
         register.put_organisation(organisation)
     for plan in settings.plans:
@@ -30,22 +32,24 @@ def yaml_directory(settings: Settings, pepper: bytes, wall: Callable[[], float] 
 
 
 class FileDirectory(TenantDirectory, Protocol):
-    """A directory that the settings file has a say in."""
+    """A tenant directory that follows changes of the settings file."""
 
-    def restate(self, file: Register) -> None:
-        """The file says this now, and what it said before no more."""
+    def reconfigure(self, file: TenantRegister) -> None:
+        """Replace what the settings file said before by the content of this register."""
         ...
 
 
 class MayHaveTenants(FileDirectory, Protocol):
-    """One that knows whether there is anybody in it."""
+    """A file directory that knows whether it has any tenant."""
 
     @property
-    def has_tenants(self) -> bool: ...
+    def has_tenants(self) -> bool:
+        """Whether there is any tenant."""
+        ...
 
 
 class OpenUntilTenants:
-    """TenantDirectory on loopback only: as long as another one has no tenants, everybody is `default`."""
+    """A directory for loopback only: while `inner` has no tenants, every client is the tenant `default`."""
 
     def __init__(self, inner: MayHaveTenants) -> None:
         self._inner = inner
@@ -53,43 +57,52 @@ class OpenUntilTenants:
         self._groups = [*self._open.groups()]
 
     @property
-    def asks_for_keys(self) -> bool:
+    def requires_keys(self) -> bool:
+        """Whether there is any tenant."""
         return self._inner.has_tenants
 
-    def restate(self, file: Register) -> None:
-        """See FileDirectory."""
-        self._inner.restate(file)
+    def reconfigure(self, file: TenantRegister) -> None:
+        """Replace what the settings file said before by the content of this register."""
+        self._inner.reconfigure(file)
 
     def by_key(self, presented: str | None) -> Tenant:
+        """Return the tenant of a presented key, or `default`. Raises UnknownKey, DirectoryUnavailable."""
         return (self._inner if self._inner.has_tenants else self._open).by_key(presented)
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
+        """Return the tenant of that id. Raises UnknownKey, DirectoryUnavailable."""
         return self._inner.by_id(tenant, rules)
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        """Return the tenant of one of its keys, or `default`. Raises UnknownKey, DirectoryUnavailable."""
         return (self._inner if self._inner.has_tenants else self._open).by_key_id(tenant, key_id)
 
     def groups(self) -> Sequence[str]:
-        # Everybody's comes first, so that the list only grows.
+        """Return all isolation groups, that of `default` first."""
+        # The group of `default` comes first, so that the list only grows at its end.
         self._groups += self._inner.groups()[len(self._groups) - 1 :]
         return self._groups
 
 
 class OpenDirectory:
-    """TenantDirectory of a gateway without tenants, on loopback only: everybody is `default`."""
+    """A directory without tenants, for loopback only: every client is the tenant `default`."""
 
-    asks_for_keys = False
+    requires_keys = False
 
     def by_key(self, presented: str | None) -> Tenant:
+        """Return the tenant `default`, whatever the key is."""
         return Tenant(id="default", organisation="default", key_id="", plan=Plan(), group=OPEN_GROUP)
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
+        """Raise UnknownKey: no tenant has an id."""
         raise UnknownKey
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        """Return the tenant `default` for work that it began. Raises UnknownKey for any other id."""
         if (tenant, key_id) != ("default", ""):
             raise UnknownKey
         return self.by_key(None)
 
     def groups(self) -> Sequence[str]:
+        """Return the one isolation group."""
         return (OPEN_GROUP,)

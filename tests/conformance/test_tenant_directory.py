@@ -23,9 +23,9 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import Moment, Network
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import new_key, pepper
-from gateway.tenants.register import Register
 from gateway.tenants.sql_directory import SqlDirectory
-from gateway.tenants.yaml_directory import OpenUntilTenants, yaml_directory
+from gateway.tenants.tenant_register import TenantRegister
+from gateway.tenants.yaml_directory import OpenUntilTenants, register_from_settings
 
 PEPPER = pepper(b"secret")
 NOW = 1_800_000_000.0
@@ -108,7 +108,9 @@ async def _in_database(url, base):
         for tenant in TENANTS:
             await change.put_tenant(tenant)
             await change.add_keys([StoredKey(tenant=tenant.id, key=key, created=NOW) for key in tenant.keys])
-    directory = SqlDirectory(Register(PEPPER, lambda: NOW), store, known_seconds_max=60.0, wall=lambda: NOW)
+    directory = SqlDirectory(
+        TenantRegister(PEPPER, lambda: NOW), store, known_seconds_max=60.0, wall=lambda: NOW
+    )
     await directory.refresh()
     return database, directory
 
@@ -116,7 +118,7 @@ async def _in_database(url, base):
 @pytest.fixture(params=["yaml", "until tenants", "sqlite", "postgres"])
 async def directory(request, tmp_path):
     """The same tenants, wherever they come from."""
-    of_file = yaml_directory(SETTINGS, PEPPER, lambda: NOW)
+    of_file = register_from_settings(SETTINGS, PEPPER, lambda: NOW)
     if request.param in ("yaml", "until tenants"):
         yield OpenUntilTenants(of_file) if request.param == "until tenants" else of_file
         return
@@ -160,9 +162,9 @@ async def test_the_same_key_gives_the_same_tenant(directory):
 
 
 async def test_a_tenant_is_all_that_was_said_of_it(directory):
-    assert directory.by_key(KEYS["acme"].text) == yaml_directory(SETTINGS, PEPPER, lambda: NOW).by_key(
-        KEYS["acme"].text
-    )
+    assert directory.by_key(KEYS["acme"].text) == register_from_settings(
+        SETTINGS, PEPPER, lambda: NOW
+    ).by_key(KEYS["acme"].text)
 
 
 async def test_tenants_are_apart_unless_they_say_otherwise(directory):
@@ -176,7 +178,7 @@ async def test_every_tenants_group_is_listed(directory):
 
 
 async def test_keys_are_asked_for_where_there_are_tenants(directory):
-    assert directory.asks_for_keys
+    assert directory.requires_keys
 
 
 async def test_who_has_shown_who_he_is_without_a_key_gets_the_tenant_under_his_own_rules(directory):

@@ -16,7 +16,7 @@ from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import TenantSettings
-from gateway.tenants.key_life import KeyLife
+from gateway.tenants.key_lifecycle import KeyLifecycle
 from gateway.tenants.keys import NewKey, pepper
 from tests.stage.processes import GatewayProcess
 
@@ -37,7 +37,7 @@ async def measure(redis_url: str, revocations: int) -> dict[str, float]:
         store = TenantStore(database)
         async with store.change() as change:
             await change.put_tenant(TenantSettings(id="acme"))
-        life = KeyLife(store, pepper(SECRET.encode()))
+        life = KeyLifecycle(store, pepper(SECRET.encode()))
         keys = [await life.create("acme") for _ in range(revocations)]
         http = await stack.enter_async_context(aiohttp.ClientSession())
         gateways = [await _gateway(stack, number, directory, url, redis_url) for number in range(GATEWAYS)]

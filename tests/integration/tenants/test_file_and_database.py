@@ -8,10 +8,10 @@ from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKeySettings, LimitSettings, PlanSettings, TenantSettings
 from gateway.settings.tree import Settings
-from gateway.tenants.directory import DirectoryAway, UnknownKey
+from gateway.tenants.directory import DirectoryUnavailable, UnknownKey
 from gateway.tenants.keys import new_key, pepper
 from gateway.tenants.sql_directory import SqlDirectory
-from gateway.tenants.yaml_directory import yaml_directory
+from gateway.tenants.yaml_directory import register_from_settings
 
 PEPPER = pepper(b"secret")
 FILES, DATABASES = new_key(PEPPER), new_key(PEPPER)
@@ -30,7 +30,7 @@ FILE = Settings(plans=(plan(1),), tenants=(ACME,))
 
 
 def file_of(settings):
-    return yaml_directory(settings, PEPPER)
+    return register_from_settings(settings, PEPPER)
 
 
 @pytest.fixture
@@ -64,15 +64,15 @@ async def test_what_leaves_the_file_is_the_databases_and_what_comes_is_the_files
     assert amount(directory, FILES) == 1
     with pytest.raises(UnknownKey):
         directory.by_key(DATABASES.text)
-    directory.restate(file_of(Settings()))
+    directory.reconfigure(file_of(Settings()))
     for unread in (FILES, DATABASES):  # Until the rows are read nobody can say.
-        with pytest.raises(DirectoryAway):
+        with pytest.raises(DirectoryUnavailable):
             directory.by_key(unread.text)
     await directory.refresh()
     assert amount(directory, DATABASES) == 2
     with pytest.raises(UnknownKey):
         directory.by_key(FILES.text)
-    directory.restate(file_of(FILE))
+    directory.reconfigure(file_of(FILE))
     assert amount(directory, FILES) == 1
     with pytest.raises(UnknownKey):
         directory.by_key(DATABASES.text)
@@ -81,7 +81,7 @@ async def test_what_leaves_the_file_is_the_databases_and_what_comes_is_the_files
 async def test_a_plan_that_moves_into_the_database_is_there_all_the_time(store):
     directory = await followed(store, Settings(plans=(plan(1),)))
     assert amount(directory, DATABASES) == 1
-    directory.restate(file_of(Settings()))
+    directory.reconfigure(file_of(Settings()))
     assert amount(directory, DATABASES) == 1
     await directory.refresh()
     assert amount(directory, DATABASES) == 2
@@ -91,7 +91,7 @@ async def test_a_plan_that_is_nowhere_any_more_allows_nothing(store):
     globex = TenantSettings(id="globex", plan="gold", keys=(key(FILES),))
     directory = await followed(store, Settings(plans=(PlanSettings(name="gold"),), tenants=(globex,)))
     assert directory.by_key(FILES.text).allows("m")
-    directory.restate(file_of(Settings(tenants=(globex,))))
+    directory.reconfigure(file_of(Settings(tenants=(globex,))))
     await directory.refresh()
     assert not directory.by_key(FILES.text).allows("m")
 
@@ -105,11 +105,11 @@ async def test_a_key_that_left_the_file_opens_nothing_while_the_database_is_away
     monkeypatch.setattr(store, "number", down)
     other = new_key(PEPPER)
     acme = TenantSettings(id="acme", plan="p", keys=(key(other),))
-    directory.restate(file_of(Settings(plans=(plan(3),), tenants=(acme,))))
+    directory.reconfigure(file_of(Settings(plans=(plan(3),), tenants=(acme,))))
     with pytest.raises(DatabaseDown):
         await directory.refresh()
     assert amount(directory, other) == 3
-    with pytest.raises(DirectoryAway):
+    with pytest.raises(DirectoryUnavailable):
         directory.by_key(FILES.text)
 
 
@@ -118,12 +118,12 @@ async def test_a_file_that_is_read_again_while_rows_are_read_has_the_last_word(s
     all_plans = store.all_plans
 
     async def meanwhile(since):
-        directory.restate(file_of(FILE))
-        directory.restate(file_of(Settings()))
+        directory.reconfigure(file_of(FILE))
+        directory.reconfigure(file_of(Settings()))
         monkeypatch.setattr(store, "all_plans", all_plans)
         return await all_plans(since)
 
-    directory.restate(file_of(Settings()))
+    directory.reconfigure(file_of(Settings()))
     monkeypatch.setattr(store, "all_plans", meanwhile)
     await directory.refresh()
     await directory.refresh()

@@ -13,7 +13,7 @@ from gateway.database.rows import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKeySettings, TenantSettings
 from gateway.settings.types import Moment, Network
-from gateway.tenants.key_life import KeyLife
+from gateway.tenants.key_lifecycle import KeyLifecycle
 from gateway.tenants.keys import new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -94,7 +94,7 @@ async def test_new_changed_and_revoked_keys_take_effect_in_every_gateway(pair):
 
 
 async def test_what_one_gateway_is_told_to_change_is_so_in_the_other(pair):
-    life = KeyLife(pair.store, pepper(SECRET.encode()))
+    life = KeyLifecycle(pair.store, pepper(SECRET.encode()))
     old = await life.create("first")
     await pair.until(old, 200)
     new = await life.rotate(old.id)

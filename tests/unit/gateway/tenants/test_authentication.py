@@ -14,7 +14,7 @@ from gateway.domain.tenant import Plan, Tenant
 from gateway.settings.types import Network, address_of
 from gateway.tenants.auth_throttle import ADDRESSES_MAX, AuthThrottle
 from gateway.tenants.authentication import Authentication
-from gateway.tenants.directory import DirectoryAway, UnknownKey
+from gateway.tenants.directory import DirectoryUnavailable, UnknownKey
 
 TENANT = Tenant(id="acme", organisation="acme", key_id="k", plan=Plan(), group="")
 HERE = address_of("192.0.2.1")
@@ -55,12 +55,12 @@ def nobody_asks():
 
 
 async def test_a_right_key_comes_in_and_nobody_asks_from_where():
-    assert await authentication().admit("right", nobody_asks) == TENANT
+    assert await authentication().authenticate("right", nobody_asks) == TENANT
 
 
 async def test_a_wrong_key_is_refused():
     with pytest.raises(Unauthenticated):
-        await authentication().admit("wrong", lambda: HERE)
+        await authentication().authenticate("wrong", lambda: HERE)
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,19 @@ async def test_a_wrong_key_is_refused():
 )
 async def test_a_right_key_that_may_not_is_told_why(tenant, error, code):
     with pytest.raises(error) as refused:
-        await authentication(**tenant).admit("right", lambda: HERE)
+        await authentication(**tenant).authenticate("right", lambda: HERE)
     assert (refused.value.status, refused.value.code) == (403, code)
 
 
 async def test_a_key_for_usage_reads_usage():
-    assert (await authentication(may=frozenset({"usage"})).admit("right", nobody_asks, "usage")).id == "acme"
+    assert (
+        await authentication(may=frozenset({"usage"})).authenticate("right", nobody_asks, "usage")
+    ).id == "acme"
 
 
 async def test_a_directory_that_cannot_tell_is_no_refusal_of_the_key():
     with pytest.raises(KeysUnavailable) as refused:
-        await authentication(error=DirectoryAway).admit("wrong", lambda: HERE)
+        await authentication(error=DirectoryUnavailable).authenticate("wrong", lambda: HERE)
     assert refused.value.status == 503
 
 
@@ -92,21 +94,21 @@ async def test_too_many_failures_are_told_to_wait_until_the_next_one_is_borne():
     at = authentication(failures=3, clock=clock)
     for _ in range(3):
         with pytest.raises(Unauthenticated):
-            await at.admit("wrong", lambda: HERE)
+            await at.authenticate("wrong", lambda: HERE)
     with pytest.raises(TooManyFailures) as refused:
-        await at.admit("wrong", lambda: HERE)
+        await at.authenticate("wrong", lambda: HERE)
     assert refused.value.headers()["retry-after"] == "20"
     assert refused.value.headers()["x-should-retry"] == "false"
     clock.now = 20.1
     with pytest.raises(Unauthenticated):
-        await at.admit("wrong", lambda: HERE)
+        await at.authenticate("wrong", lambda: HERE)
 
 
 async def test_failures_of_a_neighbour_keep_no_right_key_out():
     at = authentication(failures=1)
     with pytest.raises(Unauthenticated):
-        await at.admit("wrong", lambda: HERE)
-    assert (await at.admit("right", lambda: HERE)).id == "acme"
+        await at.authenticate("wrong", lambda: HERE)
+    assert (await at.authenticate("right", lambda: HERE)).id == "acme"
 
 
 @pytest.mark.parametrize(
@@ -121,14 +123,14 @@ async def test_failures_of_a_neighbour_keep_no_right_key_out():
 )
 async def test_an_ipv4_address_and_an_ipv6_network_are_one_caller(one, other, same):
     auth_throttle = AuthThrottle(1, Clock())
-    assert auth_throttle.failed(address_of(one)) == 0.0
-    assert (auth_throttle.failed(address_of(other)) > 0.0) is same
+    assert auth_throttle.record_failure(address_of(one)) == 0.0
+    assert (auth_throttle.record_failure(address_of(other)) > 0.0) is same
 
 
 async def test_the_table_of_failures_is_bounded_and_forgets_the_oldest():
     auth_throttle = AuthThrottle(1, Clock())
     for number in range(ADDRESSES_MAX + 1):
-        auth_throttle.failed(address_of(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))
+        auth_throttle.record_failure(address_of(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))
     assert len(auth_throttle) == ADDRESSES_MAX
-    assert auth_throttle.failed(address_of("10.0.0.0")) == 0.0
-    assert auth_throttle.failed(address_of("10.0.0.9")) > 0.0
+    assert auth_throttle.record_failure(address_of("10.0.0.0")) == 0.0
+    assert auth_throttle.record_failure(address_of("10.0.0.9")) > 0.0

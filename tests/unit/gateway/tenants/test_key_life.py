@@ -8,10 +8,10 @@ from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKeySettings, LimitSettings, TenantSettings
 from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
-from gateway.tenants.key_life import KeyLife, KeyProblem
+from gateway.tenants.key_lifecycle import KeyLifecycle, KeyProblem
 from gateway.tenants.keys import HASH_PREFIX, pepper
-from gateway.tenants.register import Register
 from gateway.tenants.sql_directory import SqlDirectory
+from gateway.tenants.tenant_register import TenantRegister
 
 PEPPER = pepper(b"secret")
 RULES = ApiKeySettings(
@@ -25,10 +25,10 @@ class Desk:
     def __init__(self, store):
         self.now = 1_800_000_000.0
         self.store = store
-        self.life = KeyLife(store, PEPPER, lambda: self.now)
+        self.life = KeyLifecycle(store, PEPPER, lambda: self.now)
 
     async def opens(self, made):
-        register = Register(PEPPER, lambda: self.now)
+        register = TenantRegister(PEPPER, lambda: self.now)
         directory = SqlDirectory(register, self.store, known_seconds_max=1.0, wall=lambda: self.now)
         await directory.refresh()
         try:
@@ -51,7 +51,7 @@ async def desk(tmp_path):
 async def test_a_key_is_kept_as_a_hash_and_opens_its_tenant(desk, tmp_path):
     made = await desk.life.create("acme", RULES)
     assert (await desk.opens(made)).id == "acme"
-    (stored,) = await desk.life.of("acme")
+    (stored,) = await desk.life.list_keys("acme")
     assert (stored.key.name, stored.key.hash) == ("robot", made.hash)
     assert all(made.text.encode() not in file.read_bytes() for file in tmp_path.iterdir())
 
@@ -73,7 +73,7 @@ async def test_a_rotated_key_keeps_its_rules_its_end_and_its_account(desk):
     second = await desk.life.rotate(first.id)
     third = await desk.life.rotate(second.id)
     assert (await desk.opens(third)).scopes[-1].name == f"key:{first.id}"
-    newest = (await desk.life.of("acme", active=True))[-1]
+    newest = (await desk.life.list_keys("acme", active=True))[-1]
     assert (newest.key.id, newest.key.name, newest.key.expires) == (third.id, "robot", end)
 
 
@@ -92,8 +92,8 @@ async def test_a_revoked_key_is_revoked_for_ever(desk):
     for again in (desk.life.rotate(made.id), desk.life.expire(made.id, Moment.at(desk.now + 100))):
         with pytest.raises(KeyProblem):
             await again
-    assert await desk.life.of(active=True) == []
-    assert len(await desk.life.of()) == 1
+    assert await desk.life.list_keys(active=True) == []
+    assert len(await desk.life.list_keys()) == 1
 
 
 async def test_of_several_keys_all_are_revoked_or_none(desk):
@@ -106,4 +106,4 @@ async def test_of_several_keys_all_are_revoked_or_none(desk):
 async def test_a_key_needs_a_tenant(desk):
     with pytest.raises(KeyProblem, match="no tenant 'nobody'"):
         await desk.life.create("nobody")
-    assert await desk.life.of() == []
+    assert await desk.life.list_keys() == []

@@ -18,7 +18,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id, new_key, pepper
-from gateway.tenants.yaml_directory import OpenDirectory, yaml_directory
+from gateway.tenants.yaml_directory import OpenDirectory, register_from_settings
 
 PEPPER = pepper(b"secret")
 NEW_YEAR = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
@@ -41,7 +41,7 @@ def directory(now=NEW_YEAR, **tenant):
             TenantSettings(id="globex", keys=(ApiKeySettings(id=OTHER.id, hash=OTHER.hash),)),
         ),
     )
-    return yaml_directory(settings, PEPPER, lambda: now)
+    return register_from_settings(settings, PEPPER, lambda: now)
 
 
 def test_a_key_has_a_public_id_a_long_secret_and_a_checksum():
@@ -109,7 +109,7 @@ def test_a_forged_secret_with_a_known_id_opens_nothing():
         tenants=(TenantSettings(id="acme", keys=(ApiKeySettings(id=stranger.id, hash=KEY.hash),)),),
     )
     with pytest.raises(UnknownKey):
-        yaml_directory(settings, PEPPER).by_key(stranger.text)
+        register_from_settings(settings, PEPPER).by_key(stranger.text)
 
 
 def test_a_key_works_on_its_last_day_and_not_on_the_next():

@@ -16,7 +16,7 @@ from gateway.settings.tenants import (
 from gateway.settings.types import Moment, Network, address_of
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, key_digest, new_key, pepper
-from gateway.tenants.register import Register
+from gateway.tenants.tenant_register import TenantRegister
 from policies.admission.limit_windows import Window
 
 PEPPER = pepper(b"secret")
@@ -25,7 +25,7 @@ A_MINUTE = (LimitSettings(requests=5, per="minute"),)
 
 
 def register(*, key=None, now=1000.0, plan=None, organisation=None, **tenant):
-    made = Register(PEPPER, lambda: now)
+    made = TenantRegister(PEPPER, lambda: now)
     made.put_plan(PlanSettings(name="p", **(plan or {})))
     if organisation is not None:
         made.put_organisation(OrganisationSettings(id="org", **organisation))
@@ -126,7 +126,7 @@ def test_what_changes_shows_at_once():
 
 
 def test_a_key_of_no_tenant_opens_nothing():
-    made = Register(PEPPER)
+    made = TenantRegister(PEPPER)
     made.put_key("nobody", ApiKeySettings(id=KEY.id, hash=KEY.hash))
     with pytest.raises(UnknownKey):
         made.by_key(KEY.text)

@@ -1,10 +1,10 @@
-"""Tokens (JWT, RFC 7519) in place of API keys: whose they are, whom they name, what they may be used for.
+"""Verification of tokens (JWT, RFC 7519) that are presented in place of API keys.
 
-    presented -seen before?--> what it stands for, until it ends
-        +-----`iss` of ours?-> signature, audience, times (issuer.py) -> claims -> tenant and rules
+    presented -seen before?--> its identity, until it ends
+        +-----`iss` of ours?-> signature, audience, times (token_issuer.py) -> claims -> tenant and rules
 
-What is remembered is found by the digest of the whole token, never by a part of it (CVE-2026-35030), and forgotten
-when it ends or its issuer's keys change. Practice: RFC 8725.
+Verified tokens are remembered by the digest of the whole token, never by a part of it (CVE-2026-35030), and
+forgotten when they end or their issuer's keys change. Practice: RFC 8725.
 """
 
 import time
@@ -22,38 +22,39 @@ from gateway.domain.tenant import SUBJECT_PREFIX
 from gateway.settings.tenants import ApiKeySettings, KeyScope
 from gateway.settings.token_issuers import TenantIssuerSettings
 from gateway.settings.types import IDENTIFIER
-from gateway.tenants.issuer import Issuer
 from gateway.tenants.keys import PLAIN_HASH_PREFIX
-from gateway.tenants.token_failures import NoTenantNamed
+from gateway.tenants.token_errors import NoTenantNamed
+from gateway.tenants.token_issuer import Issuer
 
 TOKENS_MAX = 10_000
 TOKEN_LENGTH_MAX = 12 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Whom a token stands for. `rules`: what stands in a key's place. `organisation`: has to be the tenant's."""
+class TokenIdentity:
+    """The tenant that a verified token stands for, and what it may be used for."""
 
     tenant: str
-    organisation: str | None
-    rules: ApiKeySettings
+    organisation: str | None  # must be the tenant's; None: any
+    rules: ApiKeySettings  # used like the settings of a key
     issuer: Issuer[TenantIssuerSettings]
-    version: int
-    ends: float
+    version: int  # of the issuer's keys when it was verified
+    ends: float  # Unix time
 
 
-class Tokens:
-    """`wall`: Unix time in seconds."""
+class TokenVerifier:
+    """Verifies tokens of the tenants' issuers and remembers verified ones; `wall` is Unix time in seconds."""
 
     def __init__(
         self, issuers: Sequence[Issuer[TenantIssuerSettings]], wall: Callable[[], float] = time.time
     ) -> None:
         self._issuers = {issuer.rules.issuer: issuer for issuer in issuers}
         self._wall = wall
-        self._seen: OrderedDict[bytes, Identity] = OrderedDict()
+        self._seen: OrderedDict[bytes, TokenIdentity] = OrderedDict()
 
     @classmethod
-    def of(cls, settings: Sequence[TenantIssuerSettings], http: aiohttp.ClientSession) -> "Tokens":
+    def of(cls, settings: Sequence[TenantIssuerSettings], http: aiohttp.ClientSession) -> "TokenVerifier":
+        """Make a verifier for the issuers in the settings."""
         return cls([Issuer(rules, http) for rules in settings])
 
     def __len__(self) -> int:
@@ -61,20 +62,22 @@ class Tokens:
 
     @property
     def issuers(self) -> Sequence[Issuer[TenantIssuerSettings]]:
+        """All issuers, in the order of the settings."""
         return tuple(self._issuers.values())
 
     def loops(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """What has to run, by name."""
+        """Return the loops that keep the issuers' keys up to date, by name."""
         return [(f"keys of {name}", issuer.run) for name, issuer in self._issuers.items()]
 
     def close(self) -> None:
+        """Cancel reads of keys that are under way."""
         for issuer in self._issuers.values():
             issuer.close()
 
-    async def identity(self, presented: str | None) -> Identity | None:
-        """Whom it stands for; None if it is no token, or of nobody that is known here.
+    async def identity(self, presented: str | None) -> TokenIdentity | None:
+        """Return the identity of a token; None if the text is no token, or a token of an unknown issuer.
 
-        Raises TokenInvalid, NoTenantNamed, IssuerAway.
+        Raises TokenInvalid, NoTenantNamed, IssuerUnavailable.
         """
         if presented is None or presented.count(".") != 2 or len(presented) > TOKEN_LENGTH_MAX:
             return None
@@ -98,7 +101,7 @@ class Tokens:
         return identity
 
     def _claimed(self, token: str) -> tuple[Issuer[TenantIssuerSettings], Mapping[str, Any]] | None:
-        """Whose it says that it is, and its header. Nothing of it is verified yet."""
+        """Return the issuer that the token claims to have, and its header; nothing of it is verified yet."""
         try:
             said = jwt.decode_complete(token, options={"verify_signature": False})
         except (PyJWTError, RecursionError, ValueError):
@@ -108,22 +111,23 @@ class Tokens:
         return (issuer, said["header"]) if issuer is not None else None
 
 
-def _identity(issuer: Issuer[TenantIssuerSettings], claims: Mapping[str, Any]) -> Identity:
-    """What verified claims mean. Raises NoTenantNamed."""
+def _identity(issuer: Issuer[TenantIssuerSettings], claims: Mapping[str, Any]) -> TokenIdentity:
+    """Return the identity that verified claims stand for. Raises NoTenantNamed."""
     rules = issuer.rules
-    words = words_of(claim(claims, rules.tenant_claim))
-    named = {rules.tenants[word] for word in words if word in rules.tenants} if rules.tenants else set(words)
-    if len(named) != 1:
-        # Several are as bad as none: whoever could choose might choose the one that pays less.
+    names = texts_of(claim(claims, rules.tenant_claim))
+    tenants = (
+        {rules.tenants[name] for name in names if name in rules.tenants} if rules.tenants else set(names)
+    )
+    if len(tenants) != 1:
+        # Several tenants are as bad as none: a client that could choose might choose the one that pays less.
         raise NoTenantNamed
     organisation = None
     if rules.organisation_claim is not None:
-        told = claim(claims, rules.organisation_claim)
-        if not isinstance(told, str):
+        organisation = claim(claims, rules.organisation_claim)
+        if not isinstance(organisation, str):
             raise NoTenantNamed
-        organisation = told
-    return Identity(
-        tenant=named.pop(),
+    return TokenIdentity(
+        tenant=tenants.pop(),
         organisation=organisation,
         rules=ApiKeySettings(id=_subject(claims), hash=PLAIN_HASH_PREFIX, scopes=_scopes(rules, claims)),
         issuer=issuer,
@@ -133,7 +137,7 @@ def _identity(issuer: Issuer[TenantIssuerSettings], claims: Mapping[str, Any]) -
 
 
 def claim(claims: Mapping[str, Any], path: str) -> Any:
-    """A claim by its name, or by its place: `realm_access.roles`. Names may have dots themselves."""
+    """Return a claim by its name, or by its path (`realm_access.roles`); names may contain dots themselves."""
     if path in claims:
         return claims[path]
     first, dot, rest = path.partition(".")
@@ -144,15 +148,15 @@ def claim(claims: Mapping[str, Any], path: str) -> Any:
 def _scopes(rules: TenantIssuerSettings, claims: Mapping[str, Any]) -> tuple[KeyScope, ...]:
     if rules.scope_claim is None:
         return ApiKeySettings(id="", hash="").scopes
-    told = claim(claims, rules.scope_claim)
-    words = told.split() if isinstance(told, str) else words_of(told)
+    found = claim(claims, rules.scope_claim)
+    words = found.split() if isinstance(found, str) else texts_of(found)
     own: dict[str, KeyScope] = {scope: scope for scope in get_args(KeyScope)}
     known = rules.scopes or own
     return tuple(dict.fromkeys(known[word] for word in words if word in known))
 
 
 def _subject(claims: Mapping[str, Any]) -> str:
-    """What stands in a key's place in records: short, and fit for them."""
+    """Return the name of the token's subject for records, in place of a key's id: short, and a valid identifier."""
     subject = claims.get("sub")
     if not isinstance(subject, str) or not subject:
         return SUBJECT_PREFIX + "nobody"
@@ -160,8 +164,8 @@ def _subject(claims: Mapping[str, Any]) -> str:
     return name if IDENTIFIER.fullmatch(name) else SUBJECT_PREFIX + sha256(subject.encode()).hexdigest()[:16]
 
 
-def words_of(told: Any) -> list[str]:
-    """A text, or the texts of a list."""
-    if isinstance(told, str):
-        return [told]
-    return [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
+def texts_of(value: Any) -> list[str]:
+    """Return a claim that is a text, or a list of texts, as a list of texts."""
+    if isinstance(value, str):
+        return [value]
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

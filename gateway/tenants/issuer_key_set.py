@@ -1,8 +1,8 @@
 """KeySet: the public keys of an issuer (JWKS, RFC 7517), and which of them may have signed a token.
 
-A key is good for the algorithms of its own kind only, and less where it says so (`alg`): what a token claims about
-its signature never decides how a key is used (RFC 8725, 3.1). Keys that are secret, weak or not for signatures are
-left out, as are those beyond the bound.
+A key is valid only for the algorithms of its own kind, and for fewer where it says so (`alg`): what a token claims
+about its signature never decides how a key is used (RFC 8725, 3.1). Keys that are secret, weak or not for
+signatures are left out, as are those beyond KEYS_MAX.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,27 +18,27 @@ from jwt.exceptions import PyJWTError
 
 KEYS_MAX = 100
 RSA_BITS_MIN = 2048
-"""RFC 7518, 3.3."""
+"""The shortest RSA key that is accepted (RFC 7518, 3.3)."""
 
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
 class KeysUnreadable(Exception):
-    """This is no set of keys, or there is none in it that can be used."""
+    """The document is no set of keys, or has no key that can be used; or it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """`key`: as PyJWT takes it. `algorithms`: what it may be used with."""
+    """One public key of an issuer."""
 
     id: str | None
-    key: Any
-    algorithms: frozenset[str]
+    key: Any  # as PyJWT takes it
+    algorithms: frozenset[str]  # that it may be used with
 
 
 class KeySet:
-    """`json`: the document. Raises KeysUnreadable."""
+    """The usable keys of a JWKS document. Raises KeysUnreadable."""
 
     def __init__(self, json: bytes) -> None:
         try:
@@ -47,10 +47,13 @@ class KeySet:
             raise KeysUnreadable(f"not a JWKS: {err}") from err
         self.keys = tuple(_usable(entries[:KEYS_MAX]))
         if not self.keys:
-            raise KeysUnreadable("it has no key that can be used")
+            raise KeysUnreadable("the JWKS has no key that can be used")
 
     def find(self, key_id: str | None, algorithm: str) -> PublicKey | None:
-        """The key of that name for that algorithm; without a name, the only one that fits."""
+        """Return the key of that id for that algorithm; without an id, the only key that fits.
+
+        None if there is none.
+        """
         found = [
             key for key in self.keys if algorithm in key.algorithms and (key_id is None or key.id == key_id)
         ]
@@ -71,15 +74,15 @@ def _usable(entries: Iterable[Mapping[str, Any]]) -> Iterable[PublicKey]:
             key = PyJWK({name: value for name, value in entry.items() if name != "alg"}).key
         except (PyJWTError, ValueError, TypeError, AttributeError, KeyError):
             continue
-        algorithms, named, told = _algorithms(key), entry.get("kid"), entry.get("alg")
-        if told is not None:
-            algorithms = algorithms & {told} if isinstance(told, str) else frozenset()
+        algorithms, key_id, algorithm = _algorithms(key), entry.get("kid"), entry.get("alg")
+        if algorithm is not None:
+            algorithms = algorithms & {algorithm} if isinstance(algorithm, str) else frozenset()
         if algorithms:
-            yield PublicKey(named if isinstance(named, str) else None, key, algorithms)
+            yield PublicKey(key_id if isinstance(key_id, str) else None, key, algorithms)
 
 
 def _algorithms(key: object) -> frozenset[str]:
-    """Those of its kind; none of what is no public key."""
+    """Return the algorithms of a key's kind; none if it is no accepted public key."""
     if isinstance(key, RSAPublicKey):
         return frozenset(_RSA if key.key_size >= RSA_BITS_MIN else ())
     if isinstance(key, EllipticCurvePublicKey):

@@ -1,10 +1,11 @@
-"""Register: organisations, plans, tenants and keys in memory, and the tenant that a key stands for.
+"""TenantRegister: organisations, plans, tenants and keys in memory, and the tenant that a key stands for.
 
-    presented --public id--> entry --digest equal?--> tenant, put together when it is first asked for
+    presented --public id--> entry --digest equal?--> tenant, assembled when it is first asked for
         +------digest------> entry
 
-A key of our own carries its id; a key of any other shape is found by the digest of the whole of it. What a tenant
-is put together from may change: then all that was put together is forgotten, and made again when it is asked for.
+A key that this gateway made carries its id; a key of any other shape is found by the digest of the whole text. What
+a tenant is assembled from may change: then all assembled tenants are forgotten, and assembled again when they are
+asked for.
 """
 
 import hmac
@@ -28,38 +29,37 @@ from gateway.settings.tenants import (
 )
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
-from gateway.tenants.limits import in_place_of, limits_at, next_end
+from gateway.tenants.limits import limits_at, next_end, override_limits
 
 Names = dict[str, set[str]]
-"""Of organisations, plans, tenants and keys, by these words."""
+"""Names by kind: `organisations`, `plans`, `tenants` and `keys`."""
 
 
-class Entry(msgspec.Struct, kw_only=True):
-    """One key. `plain`: its digest is SHA-256 without the pepper. `tenant`: put together under `generation`, and
-    good until a limit of it ends."""
+class KeyEntry(msgspec.Struct, kw_only=True):
+    """One API key in the register, with the tenant that was last assembled for it."""
 
     key: ApiKeySettings
     tenant_id: str
     digest: bytes
-    plain: bool
-    expires: float
+    plain: bool  # the digest is SHA-256 without the pepper
+    expires: float  # Unix time
     tenant: Tenant | None = None
-    generation: int = 0
-    good_until: float = inf
+    generation: int = 0  # of the register when `tenant` was assembled
+    good_until: float = inf  # Unix time at which a limit of `tenant` ends
 
 
-NOBODYS = Entry(
-    key=ApiKeySettings(id="nobodys", hash=HASH_PREFIX + "0" * 64),
+UNKNOWN_KEY = KeyEntry(
+    key=ApiKeySettings(id="unknown", hash=HASH_PREFIX + "0" * 64),
     tenant_id="",
     digest=bytes(32),
     plain=False,
     expires=0.0,
 )
-"""What an unknown key is compared with. It has expired, should anybody ever find its preimage."""
+"""The entry that an unknown key is compared with; it has expired, should its preimage ever be found."""
 
 
-class Register:
-    """See TenantDirectory. `wall`: Unix time in seconds."""
+class TenantRegister:
+    """Organisations, plans, tenants and keys in memory, as a TenantDirectory; `wall` is Unix time in seconds."""
 
     def __init__(self, pepper: bytes, wall: Callable[[], float] = time.time) -> None:
         self._pepper = pepper
@@ -68,9 +68,9 @@ class Register:
         self._organisations: dict[str, OrganisationSettings] = {}
         self._plans: dict[str, PlanSettings] = {}
         self._tenants: dict[str, TenantSettings] = {}
-        self._entries: dict[str, Entry] = {}
-        self._by_digest: dict[bytes, Entry] = {}
-        self._by_plain_digest: dict[bytes, Entry] = {}
+        self._entries: dict[str, KeyEntry] = {}
+        self._by_digest: dict[bytes, KeyEntry] = {}
+        self._by_plain_digest: dict[bytes, KeyEntry] = {}
         self._groups: dict[str, None] = {}
         self._group_list: list[str] = []
 
@@ -78,15 +78,17 @@ class Register:
         return len(self._entries)
 
     @property
-    def asks_for_keys(self) -> bool:
+    def requires_keys(self) -> bool:
+        """Always true."""
         return True
 
     @property
     def has_tenants(self) -> bool:
+        """Whether there is any tenant."""
         return bool(self._tenants)
 
     def names(self) -> Names:
-        """What there is now, of each kind."""
+        """Return all names in the register, by kind."""
         return {
             "organisations": set(self._organisations),
             "plans": set(self._plans),
@@ -95,49 +97,56 @@ class Register:
         }
 
     def by_key(self, presented: str | None) -> Tenant:
+        """Return the tenant of a presented key. Raises UnknownKey."""
         return self.tenant_of(self.entry(presented))
 
-    def entry(self, presented: str | None) -> Entry:
-        """What is known of a key that may be used now. Raises UnknownKey."""
+    def entry(self, presented: str | None) -> KeyEntry:
+        """Return the entry of a key that is valid now. Raises UnknownKey."""
         text = presented or ""
         digest = key_digest(text, self._pepper)
-        entry = self._entries.get(claimed_id(text)) or self._by_digest.get(digest) or NOBODYS
+        entry = self._entries.get(claimed_id(text)) or self._by_digest.get(digest) or UNKNOWN_KEY
         if not hmac.compare_digest(digest, entry.digest):
-            # Done also where nothing can come of it: an unknown id takes as long as a wrong secret.
+            # Done also where it cannot succeed, so that an unknown id takes as long as a wrong secret.
             plain = sha256(text.encode("utf-8", "surrogatepass")).digest()
-            entry = self._by_plain_digest.get(plain, NOBODYS)
+            entry = self._by_plain_digest.get(plain, UNKNOWN_KEY)
             if not hmac.compare_digest(plain, entry.digest):
                 raise UnknownKey
         if entry.expires <= self._wall():
             raise UnknownKey
         return entry
 
-    def tenant_of(self, entry: Entry) -> Tenant:
-        """The tenant as this key presents it. Raises UnknownKey for one whose tenant has gone."""
+    def tenant_of(self, entry: KeyEntry) -> Tenant:
+        """Return the tenant as this key presents it.
+
+        Raises UnknownKey if the key's tenant does not exist any more.
+        """
         if entry.tenant is None or entry.generation != self._generation or entry.good_until <= self._wall():
-            entry.tenant, entry.good_until = self._put_together(entry, self._wall())
+            entry.tenant, entry.good_until = self._assemble(entry, self._wall())
             entry.generation = self._generation
         return entry.tenant
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
-        entry = Entry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
-        return self._put_together(entry, self._wall())[0]
+        """Return the tenant of that id, with `rules` in place of a key's settings. Raises UnknownKey."""
+        entry = KeyEntry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
+        return self._assemble(entry, self._wall())[0]
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
+        """Return the tenant of one of its keys, found by id. Raises UnknownKey."""
         return self.tenant_of(self.entry_of(tenant, key_id))
 
-    def entry_of(self, tenant: str, key_id: str) -> Entry:
-        """What is known of a tenant's key that may be used now. Raises UnknownKey."""
+    def entry_of(self, tenant: str, key_id: str) -> KeyEntry:
+        """Return the entry of a tenant's key that is valid now. Raises UnknownKey."""
         entry = self._entries.get(key_id)
         if entry is None or entry.tenant_id != tenant or entry.expires <= self._wall():
             raise UnknownKey
         return entry
 
     def groups(self) -> Sequence[str]:
+        """Return the isolation groups of all tenants that were ever known."""
         return self._group_list
 
     def drop(self, names: Mapping[str, Iterable[str]]) -> None:
-        """These are not there any more; see `names`."""
+        """Remove what is named, by kind; see `names`."""
         for key in names.get("keys", ()):
             self.drop_key(key)
         known: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -150,8 +159,8 @@ class Register:
                 there.pop(name, None)
         self._generation += 1
 
-    def put_all(self, other: "Register") -> None:
-        """Everything that is in the other one."""
+    def put_all(self, other: "TenantRegister") -> None:
+        """Add everything that is in the other register."""
         for organisation in other._organisations.values():
             self.put_organisation(organisation)
         for plan in other._plans.values():
@@ -161,25 +170,27 @@ class Register:
         for entry in other._entries.values():
             self.put_key(entry.tenant_id, entry.key)
 
-    def restate(self, file: "Register") -> None:
-        """The settings file says this now, and all that is here is the file's."""
-        self.drop(apart(self.names(), file.names()))
+    def reconfigure(self, file: "TenantRegister") -> None:
+        """Replace the whole content by that of the register of the settings file."""
+        self.drop(subtract_names(self.names(), file.names()))
         self.put_all(file)
 
     def keys_of(self, tenants: Set[str]) -> set[str]:
-        """Ids of the keys of these tenants."""
+        """Return the ids of the keys of these tenants."""
         return {name for name, entry in self._entries.items() if entry.tenant_id in tenants}
 
     def put_organisation(self, organisation: OrganisationSettings) -> None:
+        """Add or replace an organisation."""
         self._organisations[organisation.id] = organisation
         self._generation += 1
 
     def put_plan(self, plan: PlanSettings) -> None:
+        """Add or replace a plan."""
         self._plans[plan.name] = plan
         self._generation += 1
 
     def put_tenant(self, tenant: TenantSettings) -> None:
-        """Its keys are put one by one."""
+        """Add or replace a tenant without its keys, which are put one by one."""
         self._tenants[tenant.id] = tenant
         group = isolation_group(tenant.id, tenant.isolation)
         if group not in self._groups:
@@ -188,12 +199,12 @@ class Register:
         self._generation += 1
 
     def put_key(self, tenant_id: str, key: ApiKeySettings) -> None:
-        """In place of the key of that id, if there is one. A disabled one is forgotten."""
+        """Add or replace a key; a disabled key is removed."""
         self.drop_key(key.id)
         if key.disabled:
             return
         plain = key.hash.startswith(PLAIN_HASH_PREFIX)
-        entry = Entry(
+        entry = KeyEntry(
             key=key,
             tenant_id=tenant_id,
             digest=bytes.fromhex(key.hash.removeprefix(PLAIN_HASH_PREFIX if plain else HASH_PREFIX)),
@@ -204,15 +215,15 @@ class Register:
         (self._by_plain_digest if plain else self._by_digest)[entry.digest] = entry
 
     def drop_key(self, key_id: str) -> None:
-        """It opens nothing any more."""
+        """Remove a key, which is unknown from then on."""
         entry = self._entries.pop(key_id, None)
         if entry is not None:
             by_digest = self._by_plain_digest if entry.plain else self._by_digest
             if by_digest.get(entry.digest) is entry:
                 del by_digest[entry.digest]
 
-    def _put_together(self, entry: Entry, now: float) -> tuple[Tenant, float]:
-        """The tenant, and the Unix time until which it stays so by itself."""
+    def _assemble(self, entry: KeyEntry, now: float) -> tuple[Tenant, float]:
+        """Return the tenant, and the Unix time at which a limit of it ends."""
         key, tenant = entry.key, self._tenants.get(entry.tenant_id)
         if tenant is None:
             raise UnknownKey
@@ -220,7 +231,7 @@ class Register:
         organisation = self._organisations.get(organisation_id)
         plan = self._plans.get(tenant.plan, NOTHING_ALLOWED) if tenant.plan is not None else UNLIMITED
         own = limits_at(now, tenant.limits, tenant.concurrency)
-        limits = in_place_of(limits_at(now, plan.limits, plan.concurrency), own)
+        limits = override_limits(limits_at(now, plan.limits, plan.concurrency), own)
         scopes = [Scope(name=f"tenant:{tenant.id}", limits=limits)]
         if organisation is not None and (organisation.limits or organisation.concurrency):
             shared = limits_at(now, organisation.limits, organisation.concurrency)
@@ -256,14 +267,14 @@ class Register:
         return found, next_end(now, tenant.limits, plan.limits, key.limits, of_all)
 
 
-def apart(names: Names, others: Names) -> Names:
-    """Of these names, those that are not among the others."""
+def subtract_names(names: Names, others: Names) -> Names:
+    """Return those of the names that are not among the others."""
     return {kind: found - others[kind] for kind, found in names.items()}
 
 
 UNLIMITED = PlanSettings(name="unlimited")
 NOTHING_ALLOWED = PlanSettings(name="missing", models=ModelAccessSettings(allow=()))
-"""In place of a plan that is not there: no limits must not come of a lost row."""
+"""Used in place of a plan that does not exist: a lost row must not lift all limits."""
 
 
 def _context(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:
@@ -275,7 +286,10 @@ def _context(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:
 
 
 def isolation_group(tenant: str, isolation: IsolationSettings) -> str:
-    """Whose cache a tenant shares. Names of tenants and groups cannot be confused: each carries its kind."""
+    """Return the name of the group of tenants that share one cache.
+
+    Names of tenants and of groups cannot be confused: each is prefixed with its kind.
+    """
     if isolation.mode == "shared":
         return ""
     return f"group:{isolation.group}" if isolation.mode == "group" else f"tenant:{tenant}"

@@ -1,11 +1,11 @@
-"""Issuer: an identity provider, its public keys in memory, and whether a token is its own and still good.
+"""Issuer: an identity provider with its public keys in memory, which verifies the tokens that it has signed.
 
     every refresh_seconds ---------------------> read the keys
-    a token signed with a key that is unknown -> read the keys, once for all who ask, not again for ASK_SECONDS
-    no answer ---------------------------------> known keys are good for known_keys_seconds_max
+    a token signed with a key that is unknown -> read the keys, once for all waiters, not again for REREAD_SECONDS
+    no answer ---------------------------------> known keys are valid for known_keys_seconds_max
 
-The addresses that are read are the settings' own, or stand in the issuer's own description of itself; redirects are
-not followed, and an answer has a bound.
+Only addresses of the settings, or of the issuer's own metadata, are read; redirects are not followed, and the
+length of an answer is bounded.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ import msgspec
 from jwt import exceptions as wrong
 
 from gateway.settings.token_issuers import IssuerSettings
-from gateway.tenants.key_set import KeySet, KeysUnreadable, PublicKey
-from gateway.tenants.token_failures import IssuerAway, TokenInvalid
+from gateway.tenants.issuer_key_set import KeySet, KeysUnreadable, PublicKey
+from gateway.tenants.token_errors import IssuerUnavailable, TokenInvalid
 
 Rules = TypeVar("Rules", bound=IssuerSettings)
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 10.0
+REREAD_SECONDS = 10.0
 FETCH_SECONDS_MAX = 3.0
 DOCUMENT_BYTES_MAX = 512 * 1024
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 DISCOVERY = "/.well-known/openid-configuration"
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -45,8 +45,8 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 IssuerState = Literal["known", "away", "stale", "not read"]
 
 
-class Description(msgspec.Struct, frozen=True):
-    """The addresses that an issuer names; those of logins only where it has logins."""
+class IssuerMetadata(msgspec.Struct, frozen=True):
+    """The addresses that an issuer publishes of itself; those of logins only where it has logins."""
 
     issuer: str
     jwks_uri: str
@@ -55,20 +55,20 @@ class Description(msgspec.Struct, frozen=True):
     end_session_endpoint: str | None = None
 
     def addresses(self) -> list[str]:
+        """Return all addresses that the metadata names."""
         given = (self.jwks_uri, self.authorization_endpoint, self.token_endpoint, self.end_session_endpoint)
         return [url for url in given if url is not None]
 
 
 class Issuer(Generic[Rules]):
-    """`http`: for its documents. `clock`: seconds, never backwards. `version`: changes with its keys. `failures`:
-    how often they could not be read."""
+    """One identity provider: its settings, its public keys and their age; `clock` is monotonic, in seconds."""
 
     def __init__(
         self, rules: Rules, http: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.rules = rules
-        self.version = 0
-        self.failures = 0
+        self.version = 0  # raised whenever the keys change
+        self.failures = 0  # attempts to read the keys that failed
         self.http = http
         self._clock = clock
         self._keys: KeySet | None = None
@@ -79,30 +79,34 @@ class Issuer(Generic[Rules]):
 
     @property
     def fresh(self) -> bool:
-        """Are its keys known, and were they read lately enough?"""
+        """Whether the keys are known and were read lately enough."""
         limit = self.rules.refresh_seconds + self.rules.known_keys_seconds_max
         return self._keys is not None and self._clock() - self._read_at <= limit
 
     @property
     def state(self) -> IssuerState:
-        """Known, away (known keys go on), stale (they do not any more), or never read."""
+        """The state of the keys: known, away (known keys are still valid), stale (not any more), or not read."""
         if self._keys is None:
             return "not read"
         return "stale" if not self.fresh else "away" if self._away else "known"
 
     async def run(self) -> None:
-        """Keeps the keys up to date, for as long as the process lives."""
+        """Read the keys again and again, until this coroutine is cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(self.rules.refresh_seconds if not self._away else AGAIN_SECONDS)
+            await asyncio.sleep(self.rules.refresh_seconds if not self._away else RETRY_SECONDS)
 
     async def claims(
         self, token: str, header: Mapping[str, Any], audiences: Sequence[str] | None = None
     ) -> dict[str, Any]:
-        """What a token says, if it is this issuer's. `header`: as it stands in it, not to be believed. `audiences`:
-        in place of those of the rules.
+        """Return the claims of a token after verifying that this issuer signed it and that it is valid now.
 
-        Raises TokenInvalid, IssuerAway.
+        Args:
+            token: The token as presented.
+            header: The header that stands in it, which is not trusted.
+            audiences: Accepted in place of the audiences in the settings.
+
+        Raises TokenInvalid, IssuerUnavailable.
         """
         algorithm, key_id = header.get("alg"), header.get("kid")
         if algorithm not in self.rules.algorithms or "crit" in header:
@@ -124,13 +128,14 @@ class Issuer(Generic[Rules]):
             raise TokenInvalid(reason or "its signature is wrong") from err
 
     async def refresh(self) -> None:
-        """Reads the keys; who comes meanwhile waits for the same answer."""
+        """Read the keys; calls during a read wait for the same answer."""
         if self._reading is None or self._reading.done():
             self._asked_at = self._clock()
             self._reading = asyncio.create_task(self._read(), name=f"keys of {self.rules.issuer}")
         await asyncio.shield(self._reading)
 
     def close(self) -> None:
+        """Cancel a read that is under way."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -139,18 +144,18 @@ class Issuer(Generic[Rules]):
         if found is not None:
             return found
         reading = self._reading is not None and not self._reading.done()
-        if reading or self._clock() - self._asked_at >= ASK_SECONDS:
+        if reading or self._clock() - self._asked_at >= REREAD_SECONDS:
             await self.refresh()
             found = self._keys.find(key_id, algorithm) if self._keys is not None and self.fresh else None
         if found is None:
-            # While nobody answers, a key that is not known here may be a new one.
-            raise IssuerAway if self._away or not self.fresh else TokenInvalid("its key is not known")
+            # While the issuer does not answer, an unknown key may be a new one.
+            raise IssuerUnavailable if self._away or not self.fresh else TokenInvalid("its key is not known")
         return found
 
     async def _read(self) -> None:
         try:
             async with asyncio.timeout(FETCH_SECONDS_MAX):
-                keys = KeySet(await self._get(self.rules.jwks_url or (await self.description()).jwks_uri))
+                keys = KeySet(await self._get(self.rules.jwks_url or (await self.metadata()).jwks_uri))
         except (aiohttp.ClientError, OSError, TimeoutError, KeysUnreadable, ValueError) as err:
             self.failures += 1
             if not self._away:
@@ -158,37 +163,37 @@ class Issuer(Generic[Rules]):
             self._away = True
             return
         if self._away:
-            log.warning("the keys of %s are there again", self.rules.issuer)
+            log.warning("the keys of %s can be read again", self.rules.issuer)
         if self._keys is None or keys.keys != self._keys.keys:
             self.version += 1
         self._keys, self._read_at, self._away = keys, self._clock(), False
 
-    async def description(self) -> Description:
-        """What it says of itself (OpenID Connect Discovery 1.0, 4.3).
+    async def metadata(self) -> IssuerMetadata:
+        """Return what the issuer publishes of itself (OpenID Connect Discovery 1.0, 4.3).
 
         Raises KeysUnreadable, and what reading raises: aiohttp.ClientError, OSError, TimeoutError, ValueError.
         """
         text = await self._get(self.rules.issuer.rstrip("/") + DISCOVERY)
         try:
-            told = msgspec.json.decode(text, type=Description)
+            found = msgspec.json.decode(text, type=IssuerMetadata)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-            raise KeysUnreadable(f"its description is not understood: {err}") from err
-        if told.issuer != self.rules.issuer:
-            raise KeysUnreadable(f"it calls itself {told.issuer[:200]!r}")
+            raise KeysUnreadable(f"its metadata is malformed: {err}") from err
+        if found.issuer != self.rules.issuer:
+            raise KeysUnreadable(f"its metadata is of another issuer: {found.issuer[:200]!r}")
         wanted = ("https:",) if self.rules.issuer.startswith("https:") else ("https:", "http:")
-        if not all(url.startswith(wanted) for url in told.addresses()):
-            raise KeysUnreadable("it names an address that is not https")
-        return told
+        if not all(url.startswith(wanted) for url in found.addresses()):
+            raise KeysUnreadable("its metadata names an address that is not https")
+        return found
 
     async def _get(self, url: str) -> bytes:
         async with self.http.get(url, allow_redirects=False) as answer:
             if answer.status != 200:
                 raise KeysUnreadable(f"status {answer.status} from {url}")
-            return await bounded(answer)
+            return await read_bounded(answer)
 
 
-async def bounded(answer: aiohttp.ClientResponse) -> bytes:
-    """All of it, if it is no more than a document of an issuer ever is. Raises KeysUnreadable."""
+async def read_bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """Return the whole body of an answer. Raises KeysUnreadable if it has more than DOCUMENT_BYTES_MAX bytes."""
     text = b""
     async for chunk in answer.content.iter_any():
         text += chunk

@@ -1,6 +1,6 @@
-"""The life of a key in the database: made, replaced with a grace period, ended, revoked.
+"""The life of an API key in the database: created, rotated with a grace period, expired, revoked.
 
-created --rotate--> its successor     the old one ends when the grace period does; limits go on
+created --rotate--> its successor     the old key ends when the grace period does; its limits go on
    +-----expire---> ends at a moment
    +-----revoke---> ends now, for ever
 """
@@ -21,23 +21,26 @@ from gateway.tenants.keys import HASH_PREFIX, NewKey, new_key
 
 
 class KeyProblem(Exception):
-    """What was asked cannot be done; one line says why."""
+    """The request cannot be carried out; the message is one line that says why."""
 
 
-UNMADE: Mapping[str, Any] = {"id": "new", "hash": HASH_PREFIX + "0" * 64}
-"""Stands in rules for what only a key that is made has."""
+KEY_PLACEHOLDER: Mapping[str, Any] = {"id": "new", "hash": HASH_PREFIX + "0" * 64}
+"""Id and hash in rules that are checked before their key is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """Keys that somebody means to end. `already`: those of them that are of no use any more."""
+class KeySelection:
+    """Keys that were selected to be revoked."""
 
     ids: tuple[str, ...]
-    already: tuple[str, ...]
+    already: tuple[str, ...]  # those of `ids` that have ended or are revoked already
 
 
-class KeyLife:
-    """`wall`: Unix time in seconds. Every method raises KeyProblem, DatabaseDown, DatabaseConflict."""
+class KeyLifecycle:
+    """Creates, rotates, expires and revokes API keys in the database; `wall` is Unix time in seconds.
+
+    Every method raises KeyProblem, DatabaseDown, DatabaseConflict.
+    """
 
     def __init__(self, store: TenantStore, pepper: bytes, wall: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -45,7 +48,10 @@ class KeyLife:
         self._wall = wall
 
     async def create(self, tenant: str, rules: ApiKeySettings | None = None) -> NewKey:
-        """A new key of a tenant; its text is nowhere but in the answer. `rules`: all but its id and hash."""
+        """Create a key of a tenant and return it; its text stands nowhere else.
+
+        `rules` holds all settings but id and hash.
+        """
         made = new_key(self._pepper)
         async with self._store.change() as change:
             if await change.tenant(tenant) is None:
@@ -54,13 +60,16 @@ class KeyLife:
         return made
 
     async def rotate(self, identity: str, grace_seconds: float = 0.0) -> NewKey:
-        """Another key with the same rules. The old one is good for the grace period, or until its own end."""
+        """Create another key with the same rules and return it.
+
+        The old key is valid for the grace period, or until its own end if that is earlier.
+        """
         made, now = new_key(self._pepper), self._wall()
         async with self._alive(identity) as (change, old):
             ends = Moment.at(now + grace_seconds)
             if old.key.expires is not None and old.key.expires.seconds < ends.seconds:
                 ends = old.key.expires
-            # First the old one: the new one takes its end, and not the grace period's.
+            # The old key is written first: the new one takes the old end, not that of the grace period.
             change.action = "rotate"
             await change.put_key(_with(old, expires=ends))
             change.action = None
@@ -69,25 +78,28 @@ class KeyLife:
         return made
 
     async def expire(self, identity: str, at: Moment) -> None:
-        """It ends at that moment, earlier or later than it would have."""
+        """Let a key end at that moment, earlier or later than it would have ended."""
         async with self._alive(identity) as (change, old):
             change.action = "expire"
             await change.put_key(_with(old, expires=at))
 
-    async def chosen(self, identities: Sequence[str] | None, tenant: str | None = None) -> Chosen:
-        """Those that are named, or all active ones of a tenant. Raises KeyProblem for one that does not exist."""
-        there = {stored.key.id: stored for stored in await self.of(tenant)}
+    async def select(self, identities: Sequence[str] | None, tenant: str | None = None) -> KeySelection:
+        """Return the named keys, or all active keys of a tenant.
+
+        Raises KeyProblem for a key that does not exist.
+        """
+        there = {stored.key.id: stored for stored in await self.list_keys(tenant)}
         active = {name for name, stored in there.items() if stored.active(self._wall())}
         if identities is None:
-            return Chosen(ids=tuple(sorted(active)), already=())
+            return KeySelection(ids=tuple(sorted(active)), already=())
         ids = tuple(dict.fromkeys(identities))
         for identity in ids:
             if identity not in there:
                 raise KeyProblem(f"there is no key {identity!r}")
-        return Chosen(ids=ids, already=tuple(name for name in ids if name not in active))
+        return KeySelection(ids=ids, already=tuple(name for name in ids if name not in active))
 
     async def revoke(self, identities: Sequence[str]) -> None:
-        """All of them, or none where one of them does not exist. Those that are revoked stay so."""
+        """Revoke all of these keys, or none if one of them does not exist; a revoked key stays revoked."""
         now = self._wall()
         async with self._store.change() as change:
             change.action = "revoke"
@@ -98,8 +110,11 @@ class KeyLife:
                 if old.revoked is None:
                     await change.put_key(msgspec.structs.replace(old, revoked=now))
 
-    async def of(self, tenant: str | None = None, *, active: bool = False) -> list[StoredKey]:
-        """Those of a tenant, or of all; the oldest first. `active`: only those that may be used now."""
+    async def list_keys(self, tenant: str | None = None, *, active: bool = False) -> list[StoredKey]:
+        """Return the keys of a tenant, or of all tenants, the oldest first.
+
+        `active`: only keys that are valid now.
+        """
         now = self._wall()
         found = [
             stored
@@ -110,7 +125,7 @@ class KeyLife:
 
     @asynccontextmanager
     async def _alive(self, identity: str) -> AsyncIterator[tuple[Change, StoredKey]]:
-        """A key that may be used, and the change that it is read in."""
+        """Yield a valid key, and the transaction in which it was read."""
         async with self._store.change() as change:
             old = await change.key(identity)
             if old is None:
