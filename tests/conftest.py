@@ -230,13 +230,18 @@ class RunningGateway:
             for surface in GENERATING:
                 worker.shapes.learn(surface, b'{"choices":[{"index":0,"message":{}}]}')
 
-    async def until(self, true: Callable[[], object], seconds: float = 5.0) -> float:
+    async def until(self, true: Callable[[], object], seconds: float = 60.0) -> float:
         """Waits until something holds; gives the seconds that took."""
         started = time.monotonic()
         while not true():
             assert time.monotonic() - started < seconds, "it does not become true"
             await asyncio.sleep(0.002)
         return time.monotonic() - started
+
+    async def settled(self) -> None:
+        """Wait until nothing is held, and every lease that has ended is settled in Redis."""
+        leases, scripts = self.here.gateway.services.reservations.leases, self.here.gateway.index.scripts
+        await self.until(lambda: self.idle and not leases._endings and not scripts.busy)
 
     @property
     def idle(self) -> bool:

@@ -5,9 +5,9 @@ import tracemalloc
 
 import pytest
 
-from gateway.files.content import ContentDown, ContentLost
-from gateway.files.directory import Directory
-from gateway.files.object_store import ObjectStore
+from gateway.files.content_store import ContentDown, ContentLost
+from gateway.files.directory_store import DirectoryStore
+from gateway.files.s3_store import S3ContentStore
 from gateway.settings.files import S3Settings
 from gateway.settings.types import Secret
 
@@ -17,9 +17,9 @@ MIB = 1024 * 1024
 @pytest.fixture(params=["directory", "bucket"])
 async def contents(request, tmp_path):
     if request.param == "directory":
-        return Directory(tmp_path / "files")
+        return DirectoryStore(tmp_path / "files")
     server = request.getfixturevalue("s3_server")
-    return ObjectStore(s3(server, await server.bucket()))
+    return S3ContentStore(s3(server, await server.bucket()))
 
 
 def s3(server, bucket):
@@ -91,7 +91,7 @@ async def test_a_large_content_passes_in_bounded_memory(contents):
 
 
 async def test_a_bucket_that_is_not_there_is_down(s3_server):
-    contents = ObjectStore(s3(s3_server, "no-such-bucket"))
+    contents = S3ContentStore(s3(s3_server, "no-such-bucket"))
     with pytest.raises(ContentDown):
         await contents.write("acme/a", pieces(b"one"))
 
@@ -105,14 +105,14 @@ async def test_an_upload_that_breaks_off_leaves_nothing_in_the_bucket(s3_server)
         raise ValueError
 
     with pytest.raises(ValueError):
-        await ObjectStore(s3(s3_server, bucket)).write("acme/a", broken())
+        await S3ContentStore(s3(s3_server, bucket)).write("acme/a", broken())
     assert await s3_server.parts(bucket) == 0
 
 
 async def test_a_directory_that_cannot_be_made_is_down(tmp_path):
     (tmp_path / "files").write_text("")
     with pytest.raises(ContentDown):
-        await Directory(tmp_path / "files").write("acme/a", pieces(b"one"))
+        await DirectoryStore(tmp_path / "files").write("acme/a", pieces(b"one"))
 
 
 async def test_a_disk_without_room_keeps_nothing_of_what_was_cut_off(tmp_path):
@@ -120,7 +120,7 @@ async def test_a_disk_without_room_keeps_nothing_of_what_was_cut_off(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         with pytest.raises(ContentDown):
-            await Directory(tmp_path / "files").write("acme/a", pieces(b"x" * 5000))
+            await DirectoryStore(tmp_path / "files").write("acme/a", pieces(b"x" * 5000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

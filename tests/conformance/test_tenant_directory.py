@@ -1,4 +1,4 @@
-"""Every TenantDirectory keeps the promises of the protocol. tests/unit/gateway/tenants tests single kinds of keys."""
+"""Every TenantDirectory keeps the promises of its protocol. Single kinds of keys: tests/unit/gateway/tenants."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from gateway.database import schema
 from gateway.database.database import Database
-from gateway.database.rows import StoredKey
+from gateway.database.row_conversion import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import (
     ApiKeySettings,

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.scheduler.plan import Item, Sampled, StepPlan
+from workers.engine.scheduler.plan import SampledTokens, StepItem, StepPlan
 from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import Sequence
-from workers.engine.scheduler.speculation import Speculation
+from workers.engine.scheduler.speculation import SpeculationController
 
 
 def next_token(tokens: list[int]) -> int:
@@ -24,7 +24,7 @@ def text_of(prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def verified(item: Item) -> Sampled:
+def verified(item: StepItem) -> SampledTokens:
     """What the model says to an item: the drafts that it agrees with, and one token of its own."""
     tokens = list(item.sequence.tokens)
     for draft in item.sequence.drafts[: item.drafts]:
@@ -33,7 +33,7 @@ def verified(item: Item) -> Sampled:
             break
     else:
         tokens.append(next_token(tokens))
-    return Sampled(tokens=tuple(tokens[len(item.sequence.tokens) :]))
+    return SampledTokens(tokens=tuple(tokens[len(item.sequence.tokens) :]))
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Desk:
     running_max: int = 8
     waiting_max: int = 100
     policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
-    speculation: Speculation | None = None
+    speculation: SpeculationController | None = None
     now: float = 0.0
     plans: list[StepPlan] = field(default_factory=list)
     count: int = 0

@@ -52,7 +52,7 @@ class LoadPublisher:
 
     async def until_heard(self, heard: Callable[[], object], reading: Sequence[Any]) -> None:
         """Says it again and again until somebody has."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not heard():
                 self.publish(reading)
                 await asyncio.sleep(0.02)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.index import SharedIndex
-from radix_cache.shared.index_maintenance import Keeper
+from radix_cache.shared.index_maintenance import IndexMaintenance
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import Reader
-from radix_cache.shared.replica import TreeCopy
-from radix_cache.shared.store import LIBRARY, TreeStore
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.replica_reader import ReplicaReader
+from radix_cache.shared.shared_index import SharedIndex
+from radix_cache.shared.tree_store import LIBRARY, TreeStore
 
 CROWDED = LIBRARY.replace("HOPS_MAX = 32, 10, 512, 4096", "HOPS_MAX = 2, 10, 3, 4096")
 """Chunks of two holders, runs of three blocks: so that few paths make many of both."""
@@ -22,8 +22,8 @@ assert CROWDED != LIBRARY
 @dataclass
 class Replica:
     index: SharedIndex
-    reader: Reader
-    keeper: Keeper
+    reader: ReplicaReader
+    keeper: IndexMaintenance
     scripts: ScriptCaller
     reading: "asyncio.Task[None]"
 
@@ -31,7 +31,7 @@ class Replica:
         """All that was told has arrived, the tree is tidied, and the copy shows it."""
         await self.arrived()
         self.keeper._rounds = 0
-        await self.keeper.tidy()
+        await self.keeper.run_round()
         await self.arrived()
 
     async def arrived(self) -> None:
@@ -44,13 +44,13 @@ class Replica:
         for number in range(keys.shards):
             for _ in range(2000):
                 tip = await self.scripts.ask("HGET", keys.meta(number), "tip") or bytes(8)
-                shard = self.index.copy.shards.get(number)
+                shard = self.index.replica.shards.get(number)
                 if shard is not None and shard.loaded and shard.tip == tip:
                     break
                 await asyncio.sleep(0.002)
             else:
                 raise AssertionError(f"shard {number} does not settle")
-        self.index.seen()
+        self.index.replica_changed()
 
     async def close(self) -> None:
         self.reading.cancel()
@@ -71,18 +71,18 @@ async def replica(
     """A replica that knows the whole tree."""
     scripts = ScriptCaller(url)
     store = TreeStore(scripts, keys, library=library)
-    copy = TreeCopy(clock, bounds["predicted_seconds"])
+    copy = TreeReplica(clock, bounds["predicted_seconds"])
     index = SharedIndex(store, copy, clock, **bounds)
-    reader = Reader(
+    reader = ReplicaReader(
         scripts,
         keys,
         copy,
-        changed=index.seen,
-        checked=index.checked,
+        changed=index.replica_changed,
+        checked=index.replica_compared,
         clock=clock,
         check_seconds=check_seconds,
     )
-    keeper = Keeper(
+    keeper = IndexMaintenance(
         scripts,
         store,
         copy,
@@ -92,5 +92,5 @@ async def replica(
         lost=lambda: reader.lost,
     )
     reading = asyncio.create_task(reader.follow())
-    await asyncio.wait_for(reader.ready.wait(), 5)
+    await asyncio.wait_for(reader.ready.wait(), 60)
     return Replica(index, reader, keeper, scripts, reading)

@@ -4,7 +4,7 @@ import redis
 
 from gateway.quotas.events import Events
 from gateway.quotas.redis_store import FILES, VERBS, RedisQuotaStore
-from radix_cache.redis.call import Script, lua
+from radix_cache.redis.call import Script, read_lua
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 
@@ -23,7 +23,7 @@ class TimedQuotaStore(RedisQuotaStore):
         self, scripts: ScriptCaller, client: "redis.Redis", clock: FakeClock, events: Events | None = None
     ) -> None:
         super().__init__(scripts, 10.0, clock, events=events)
-        text = lua("gateway.quotas", *FILES)
+        text = read_lua("gateway.quotas", *FILES)
         assert ITS_OWN in text
         assert FORGETTING in text
         body = text.replace(ITS_OWN, THE_TESTS).replace(FORGETTING, "local _ = ms")

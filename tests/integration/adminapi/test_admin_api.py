@@ -13,7 +13,7 @@ from gateway.database import schema
 from gateway.database.audit_log import chain_key
 from gateway.database.tenant_store import TenantStore
 from gateway.tenants.keys import pepper
-from gateway.tenants.operator_life import OperatorLife
+from gateway.tenants.operator_lifecycle import OperatorLifecycle
 from tests.conftest import SECRET
 from tests.fakes.identity_provider import AUDIENCE, IdentityProvider
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -46,7 +46,7 @@ def api(gateway, tmp_path):
             async with gateway(worker, **{"database.url": url, **settings}) as running:
                 ledger = running.here.gateway.records.ledger
                 await schema.upgrade(ledger.database)
-                life = OperatorLife(
+                life = OperatorLifecycle(
                     TenantStore(ledger.database, chain_key(SECRET.encode())), pepper(SECRET.encode())
                 )
                 roles = ("viewer", "operator", "owner")

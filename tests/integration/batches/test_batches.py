@@ -10,7 +10,7 @@ import pytest
 from gateway.batches import retry_schedule
 from gateway.database.batch_store import BatchStore, LeaseLost, RowResult
 from gateway.database.database import Database
-from gateway.files.tenant_files import Label
+from gateway.files.tenant_files import FileLabel
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.files.test_files_api import called, upload, with_database
 
@@ -195,7 +195,7 @@ async def test_rows_have_the_tenants_quota_and_wait_for_it(gateway):
         assert time.monotonic() - began > 1.5
         counts = running.here.gateway.records.batch_counts
         assert (counts.done, counts.failed) == (6, 0)
-        assert counts.again > 0
+        assert counts.retried > 0
     assert ended["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
     assert len(worker.seen) == 6
 
@@ -313,9 +313,9 @@ async def test_a_gateway_that_lost_its_lease_writes_nothing(gateway, tmp_path):
         async def text():
             yield b"{}\n"
 
-        file = await tenant_files.write("acme", text(), Label(purpose="batch_output", name="out"))
+        file = await tenant_files.write("acme", text(), FileLabel(purpose="batch_output", name="out"))
         async with later.ending(taken, "completed", output_file=file.id) as connection:
-            await tenant_files.store.keep_in(connection, file)
+            await tenant_files.store.complete_in(connection, file)
         await running.until(lambda: not running.here.gateway.records.batch_counts.batches, 60)
         assert (await show(running, made))["request_counts"]["completed"] == 1
         await database.close()

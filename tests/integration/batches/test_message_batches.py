@@ -141,7 +141,7 @@ async def test_what_cannot_be_a_batch_is_refused_at_once_and_leaves_nothing(runn
     assert (status, refused["type"], refused["error"]["type"]) == (400, "error", "invalid_request_error")
     assert what in refused["error"]["message"]
     assert (await call(running))[1]["data"] == []
-    assert await running.here.gateway.records.tenant_files.store.held("acme") == 0
+    assert await running.here.gateway.records.tenant_files.store.bytes_held("acme") == 0
 
 
 async def test_a_batch_has_so_many_requests_and_a_tenant_so_many_batches(gateway):
@@ -152,11 +152,11 @@ async def test_a_batch_has_so_many_requests_and_a_tenant_so_many_batches(gateway
         assert (status, refused["error"]["type"]) == (400, "invalid_request_error")
         worker.then(until=asyncio.Event())
         await create(running, asked("a"), asked("b"))
-        held = await running.here.gateway.records.tenant_files.store.held("acme")
+        held = await running.here.gateway.records.tenant_files.store.bytes_held("acme")
         status, refused = await call(running, method="POST", json={"requests": [asked("a")]})
         assert (status, refused["error"]["type"]) == (429, "rate_limit_error")
         await create(running, asked("a"), tenant="globex")
-        assert await running.here.gateway.records.tenant_files.store.held("acme") == held
+        assert await running.here.gateway.records.tenant_files.store.bytes_held("acme") == held
 
 
 async def test_a_body_of_many_bytes_is_refused_where_files_may_not_have_so_many(gateway):
@@ -323,13 +323,13 @@ async def test_a_deleted_batch_is_gone_with_its_files(running):
     batch = await create(running, asked("a"))
     await ended(running, batch)
     tenant_files = running.here.gateway.records.tenant_files
-    assert await tenant_files.store.held("acme") > 0
+    assert await tenant_files.store.bytes_held("acme") > 0
     status, said = await call(running, f"/{batch['id']}", method="DELETE")
     assert (status, said) == (200, {"id": batch["id"], "type": "message_batch_deleted"})
     for path in ("", "/results"):
         assert (await call(running, f"/{batch['id']}{path}"))[0] == 404
     assert (await call(running, f"/{batch['id']}", method="DELETE"))[0] == 404
-    assert await tenant_files.store.held("acme") == 0
+    assert await tenant_files.store.bytes_held("acme") == 0
     assert await tenant_files.sweep() == 2
 
 
@@ -344,7 +344,7 @@ async def test_a_batch_that_is_forgotten_takes_its_files_with_it(running):
     # Those that can be seen stay for as long as files do.
     kept = {file["id"]: file["bytes"] for file in (await called(running, ""))[1]["data"]}
     assert len(kept) == 2
-    assert await records.tenant_files.store.held("acme") == sum(kept.values())
+    assert await records.tenant_files.store.bytes_held("acme") == sum(kept.values())
 
 
 async def test_results_that_are_too_old_are_archived(running):

@@ -12,8 +12,8 @@ from gateway.bench.client import Endpoint, stream_completion
 from gateway.bench.replay import BenchTarget, replay
 from gateway.bench.trace_prompts import TracePrompts
 from gateway.bench.trace_tenants import Caller
-from policies.simulation.trial import Source
-from policies.simulation.workloads import Load
+from policies.simulation.trial import TraceSource
+from policies.simulation.workloads import WorkloadParameters
 
 DONE = b"data: [DONE]\n\n"
 
@@ -132,6 +132,6 @@ async def test_an_answer_may_take_as_long_as_is_said_and_no_shorter(monkeypatch)
             seconds_max=60.0,
             in_flight_max=10,
         )
-        trace = Source(workload="chat", load=Load(requests=1), speed=1000).trace(0)
+        trace = TraceSource(workload="chat", load=WorkloadParameters(requests=1), speed=1000).trace(0)
         ran = await replay(trace, target, [Caller(name="all")], TracePrompts(), lambda: None)
     assert [result.error for result in ran.results] == [None]

@@ -167,12 +167,12 @@ async def test_an_sglang_as_it_comes_is_told_the_flags_it_lacks():
     assert states.pop("loads") == "yes"
     assert set(states.values()) == {"no"}
     assert (
-        "Start it with these flags added:\n"
+        "Start the engine with these flags added:\n"
         "  --enable-cache-report --page-size 16 --kv-events-config "
         '\'{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}\' '
         "--enable-priority-scheduling --enable-metrics\n"
         "For prefix caching: take away --disable-radix-cache.\n"
-        "KV events are then sent on every interface: keep their ports inside your network.\n"
+        "KV events are then published on all addresses: keep their ports inside your network.\n"
     ) in output
     assert "has to be a multiple" not in output
 
@@ -221,7 +221,7 @@ async def test_a_vllm_reports_cached_tokens_only_when_there_are_any():
     assert "KV capacity 2560 tokens" in output
     assert "tcp://127.0.0.1:36377, replay " in output
     assert "Nothing is known to be missing." in output
-    assert "(it does not tell):\n  --scheduling-policy priority\n" in output
+    assert "(the engine does not say):\n  --scheduling-policy priority\n" in output
     assert [body.get("priority") for body in engine.seen] == [None, None, 1]
 
 
@@ -255,7 +255,7 @@ async def test_what_a_vllm_does_not_tell_is_unknown_and_no_guess():
     assert "page size   unknown" in output
     assert "a completion got status 503" in output
     assert "Nothing is known to be missing." in output
-    assert "(it does not tell):\n  --enable-prompt-tokens-details --enable-prefix-caching " in output
+    assert "(the engine does not say):\n  --enable-prompt-tokens-details --enable-prefix-caching " in output
 
 
 async def test_a_vllm_without_prefix_caching_is_told_and_its_report_stays_unknown():
@@ -284,7 +284,10 @@ async def test_a_key_is_sent():
     async with Engine(SGLANG, [usage(192), usage(192)], key="s3cret") as engine:
         code, _, errors = await doctor(engine.url)
         assert code == 2
-        assert errors == f"radixgate: {engine.url} refuses us (status 401): it wants another --api-key\n"
+        assert (
+            errors
+            == f"radixgate: {engine.url} refuses the key (status 401): give the right one with --api-key\n"
+        )
         assert (await doctor(engine.url, "--api-key", "s3cret"))[0] == 0
         assert (await doctor(engine.url, "--api-key", "-", stdin="s3cret\n"))[0] == 0
 
@@ -311,7 +314,7 @@ async def test_what_is_no_engine_is_said_to_be_none():
     async with Engine({"v1/models": "<html>hello</html>"}, []) as engine:
         code, _, errors = await doctor(engine.url)
     assert code == 2
-    assert "is no engine with an OpenAI API" in errors
+    assert "is not an engine with an OpenAI API" in errors
 
 
 async def test_a_real_embedded_worker(embedded):
@@ -330,5 +333,5 @@ async def test_a_real_embedded_worker(embedded):
     assert "models      tiny\n" in output
     assert "page size   16 tokens" in output
     assert "KV capacity 8192 tokens" in output
-    assert "Start it with these flags" not in output
+    assert "Start the engine with these flags" not in output
     assert "models[].block_size has to be a multiple of 16." in output

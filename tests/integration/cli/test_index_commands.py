@@ -20,7 +20,7 @@ from radix_cache.namespace import Namespace
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.redis.topology import slot_of
 from radix_cache.shared.keys import Keys, namespace_id
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tiers import Tier
 from tests.fakes.scripted_worker import ScriptedWorker
 

@@ -39,18 +39,18 @@ async def test_a_launched_worker_joins_and_leaves_every_gateway(gateway, tmp_pat
             said = await asyncio.wait_for(process.stdout.readline(), 60)
             assert said.decode() == f"worker ready at http://127.0.0.1:{port}\n"
             fleet = running.here.gateway.fleet
-            await running.until(lambda: "launched" in fleet, seconds=20)
+            await running.until(lambda: "launched" in fleet, seconds=60)
             (worker,) = fleet
             assert (worker.kind, worker.role) == ("sglang", "both")
-            await running.until(lambda: worker.health.health == "up", seconds=20)
+            await running.until(lambda: worker.health.health == "up", seconds=60)
             assert json.loads((tmp_path / "argv.json").read_text())[-2:] == ["--tp", "2"]
             # While it has something to do it is let finish, and gets nothing new.
             (tmp_path / "script").write_text("running 1")
             process.send_signal(signal.SIGTERM)
-            await running.until(lambda: "launched" not in fleet, seconds=20)
+            await running.until(lambda: "launched" not in fleet, seconds=60)
             assert process.returncode is None
             (tmp_path / "script").write_text("running 0")
-            assert await asyncio.wait_for(process.wait(), 30) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
         finally:
             if process.returncode is None:
                 process.kill()
@@ -64,10 +64,10 @@ async def test_a_launched_engine_that_dies_leaves_until_it_is_back(gateway, tmp_
             fleet = running.here.gateway.fleet
             await running.until(lambda: "launched" in fleet, seconds=60)
             (tmp_path / "script").write_text("die silent")
-            await running.until(lambda: "launched" not in fleet, seconds=20)
+            await running.until(lambda: "launched" not in fleet, seconds=60)
             (tmp_path / "script").unlink()
-            await running.until(lambda: "launched" in fleet, seconds=30)
+            await running.until(lambda: "launched" in fleet, seconds=60)
             assert len((tmp_path / "starts").read_text().split()) == 2
         finally:
             process.terminate()
-            await asyncio.wait_for(process.wait(), 30)
+            await asyncio.wait_for(process.wait(), 60)

@@ -11,7 +11,7 @@ from gateway.database.audit_log import AuditLog
 from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import PlanSettings, TenantSettings
-from gateway.tenants.key_life import KeyLife
+from gateway.tenants.key_lifecycle import KeyLifecycle
 from gateway.tenants.keys import pepper
 
 CHAIN = b"a key of the chain"
@@ -55,7 +55,7 @@ async def test_a_change_says_who_did_what_and_what_was_there_before(store, log):
 async def test_the_life_of_a_key_is_told_without_what_opens_it(store, log):
     async with store.change() as change:
         await change.put_tenant(TenantSettings(id="acme"))
-    life = KeyLife(store, pepper(b"secret"))
+    life = KeyLifecycle(store, pepper(b"secret"))
     made = await life.create("acme")
     successor = await life.rotate(made.id, 60.0)
     await life.revoke([made.id])

@@ -18,8 +18,7 @@ LIMITS = [{"requests": 100, "per": "day"}, {"total_tokens": 100_000, "per": "day
 
 async def left(running):
     """Requests and tokens that remain; settling is not awaited by anybody, so this waits for it."""
-    await running.until(lambda: running.idle)
-    await asyncio.sleep(0.05)
+    await running.settled()
     headers = {**running.headers(), "Content-Type": "application/json"}
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
     async with running.http.post(
@@ -237,9 +236,9 @@ async def test_a_reader_that_stops_for_good_is_a_client_that_has_left(gateway, s
     async with ScriptedWorker() as worker, gateway(worker, concurrency=1, **settings) as running:
         worker.then(tokens=10**6)
         async with running.chat(stream=stream) as response:
-            await running.until(lambda: worker.seen and worker.seen[0].done.is_set(), seconds=30)
+            await running.until(lambda: worker.seen and worker.seen[0].done.is_set(), seconds=60)
             overview = running.here.gateway.overview
-            await running.until(lambda: overview.all.total.requests == 1, seconds=5)
+            await running.until(lambda: overview.all.total.requests == 1, seconds=60)
             await running.until(lambda: running.idle)
             response.close()
         worker.then(tokens=1)
@@ -274,6 +273,5 @@ async def test_leaving_at_the_very_first_byte_is_quiet(gateway, monkeypatch, cap
             await reading(running.chat(stream=stream))
         overview = running.here.gateway.overview
         await running.until(lambda: overview.all.total.requests == 1)
-        await running.until(lambda: running.idle)
-        await asyncio.sleep(0.05)
+        await running.settled()
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []

@@ -133,7 +133,7 @@ async def test_expires_after_says_how_long_a_file_is_kept(running, tmp_path):
     assert await later.get("acme", file["id"]) is None
     assert [left.id for left in await later.leftovers()] == [file["id"]]
     # What is over is swept with its content.
-    assert await running.here.gateway.records.shelf.sweep() == 1
+    assert await running.here.gateway.records.tenant_files.sweep() == 1
     assert list((tmp_path / "files" / "acme").iterdir()) == []
 
 
@@ -181,7 +181,7 @@ async def test_a_tenants_bytes_are_bounded_exactly_also_when_uploads_come_togeth
         kept = (await called(running, ""))[1]["data"]
         await called(running, f"/{kept[0]['id']}", method="DELETE")
         assert (await upload(running, b"x" * 3_000))[0] == 200
-        await running.here.gateway.records.shelf.sweep()
+        await running.here.gateway.records.tenant_files.sweep()
     assert len(list((tmp_path / "files" / "acme").iterdir())) == 3
 
 
@@ -202,12 +202,12 @@ async def test_an_upload_that_breaks_off_leaves_nothing(running, tmp_path):
     directory = tmp_path / "files" / "acme"
     await running.until(lambda: not directory.exists() or not list(directory.iterdir()), 60)
     assert (await called(running, ""))[1]["data"] == []
-    shelf = running.here.gateway.records.shelf
+    tenant_files = running.here.gateway.records.tenant_files
     for _ in range(100):
-        if await shelf.sweep():
+        if await tenant_files.sweep():
             break
         await asyncio.sleep(0.02)
-    assert await shelf.sweep() == 0
+    assert await tenant_files.sweep() == 0
 
 
 async def test_there_are_no_files_without_a_database(gateway):

@@ -12,9 +12,9 @@ from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import HashedNamespace, Namespace
-from radix_cache.shared.reader import CHECK_SECONDS
+from radix_cache.shared.replica_reader import CHECK_SECONDS
 from tests.integration.workers.test_event_subscriber import published, source_of
-from workers.engine.kv.kv_events import (BlockRemoved, BlockStored, Cleared)
+from workers.engine.kv.kv_events import BlockRemoved, BlockStored, Cleared
 
 SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_size=2, salt=b"s"))
 
@@ -30,12 +30,12 @@ class Following:
 
     @property
     def held(self):
-        copy = self.parts.index.copy
+        copy = self.parts.index.replica
         return copy.held.get(copy.tenures.get("w", 0), 0)
 
     @property
     def tenure(self):
-        return self.parts.index.copy.tenures["w"]
+        return self.parts.index.replica.tenures["w"]
 
     def probed(self, publisher):
         """The worker has said that it serves, as it does every two seconds."""
@@ -95,11 +95,11 @@ async def test_a_history_with_clears_in_it_ends_where_the_worker_is(following):
             publisher.publish([Cleared(), *chain(first, 4)])
         async with following(publisher) as one:
             await one.settled(4)
-            tenure = one.parts.index.copy.tenures["w"]
+            tenure = one.parts.index.replica.tenures["w"]
             async with following(publisher) as other:
                 await other.settled(4)
             # Who comes later hears of clears that are long past, and takes nothing from the others.
-            assert one.parts.index.copy.tenures["w"] == tenure
+            assert one.parts.index.replica.tenures["w"] == tenure
 
 
 async def test_a_worker_that_was_away_and_kept_its_cache_is_told_again(following):
@@ -107,7 +107,7 @@ async def test_a_worker_that_was_away_and_kept_its_cache_is_told_again(following
         publisher.publish(chain(10, 3))
         await here.settled(3)
         here.parts.index.forget("w")
-        await here.until(lambda: here.held == 0 and "w" in here.parts.index.copy.tenures)
+        await here.until(lambda: here.held == 0 and "w" in here.parts.index.replica.tenures)
         here.feeds.follow("w", (source_of(publisher),))
         await here.settled(3)
 
@@ -118,7 +118,7 @@ async def test_a_worker_that_was_away_and_lost_its_cache_holds_nothing(following
         await here.settled(3)
         publisher._kept.clear()
         here.parts.index.forget("w")
-        await here.until(lambda: here.held == 0 and "w" in here.parts.index.copy.tenures)
+        await here.until(lambda: here.held == 0 and "w" in here.parts.index.replica.tenures)
         here.feeds.follow("w", (source_of(publisher),))
         await here.settled(0)
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.kv_index.index_reconciler import IndexReconciler
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored
-from radix_cache.follower import CacheFollower, PathGone, PathHeld, PageBudget
+from radix_cache.follower import CacheFollower, PageBudget, PathGone, PathHeld
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, Namespace
 from radix_cache.shared.keys import Keys
@@ -80,10 +80,10 @@ async def test_what_an_earlier_writer_did_not_tell_or_told_too_much_is_made_good
     for path in follower.paths():
         if path is not None:
             model.record(path.hashes, "w", 0, path.tier)
-    telling = IndexReconciler(here.index, W, here.index.copy.tenures[W], lambda: True)
+    telling = IndexReconciler(here.index, W, here.index.replica.tenures[W], lambda: True)
     assert await telling.tell([follower], whole=True)
     await here.arrived()
-    copy = here.index.copy
+    copy = here.index.replica
     for path in ever:
         assert copy.match(path).confirmed == model.match(path)
         expected = model.slower(path).get("w")

@@ -53,7 +53,7 @@ async def heard(running):
 
 
 def held(running):
-    copy = index_of(running).copy
+    copy = index_of(running).replica
     return copy.held.get(copy.tenures.get("w0", 0), 0)
 
 
@@ -101,7 +101,7 @@ async def test_blocks_of_several_pages_count_when_all_of_their_pages_are_there(
             # The rest of a block may be there as well, and is not counted.
             assert predicted <= cached(usage) < predicted + block
             await heard(running)
-            assert held(running) == len(feed_of(running).follower.holds())
+            assert held(running) == len(feed_of(running).follower.held_blocks())
         assert held(running) > 10
 
 
@@ -112,7 +112,7 @@ async def test_a_flush_is_heard(gateway, small, model_settings):
         assert held(running) > 0
         await asyncio.to_thread(small.flush)
         await running.until(lambda: held(running) == 0)
-        await running.until(lambda: "w0" in index_of(running).copy.tenures)
+        await running.until(lambda: "w0" in index_of(running).replica.tenures)
         _, usage = await ask(running, conversation(1))
         assert cached(usage) == 0
         await heard(running)
@@ -136,9 +136,9 @@ async def test_a_tenure_that_ends_for_another_reason_costs_nothing_that_is_there
     async with gateway(small, kind="embedded", **model_settings) as running:
         await ask(running, conversation(1))
         await heard(running)
-        pages, tenure = held(running), index_of(running).copy.tenures["w0"]
+        pages, tenure = held(running), index_of(running).replica.tenures["w0"]
         index_of(running).forget("w0")
-        await running.until(lambda: index_of(running).copy.tenures.get("w0", tenure) != tenure)
+        await running.until(lambda: index_of(running).replica.tenures.get("w0", tenure) != tenure)
         await running.until(lambda: held(running) == pages == len(feed_of(running).follower))
 
 
@@ -173,10 +173,10 @@ async def test_tenants_are_told_apart_by_their_salt(gateway, small, model_settin
         await ask(running, conversation(1), tenant="acme")
         await ask(running, conversation(1), tenant="globex")
         await heard(running)
-        assert len(running.here.gateway.index.index.copy.shards) == 64
-        names = {name for shard in index_of(running).copy.shards.values() for name in shard.names.values()}
+        assert len(running.here.gateway.index.index.replica.shards) == 64
+        names = {name for shard in index_of(running).replica.shards.values() for name in shard.names.values()}
         assert len(names) == 2
-        assert feed_of(running).follower.passed_over == 0
+        assert feed_of(running).follower.foreign_pages == 0
 
 
 @pytest.mark.parametrize("fitting", ["no tokenizer here", "blocks are no multiple of pages"])
@@ -210,7 +210,7 @@ async def test_a_worker_that_comes_back_without_events_is_followed_no_more(
             await asyncio.to_thread(silent.start, port)
             await running.until(lambda: not feeds_of(running).of("w0"), seconds=60)
             assert "w0" not in index_of(running).followed
-            await running.until(lambda: "w0" in index_of(running).copy.tenures)
+            await running.until(lambda: "w0" in index_of(running).replica.tenures)
             await ask(running, asked(2))
             await running.until(lambda: held(running) > 0)
     finally:

@@ -34,7 +34,7 @@ async def test_what_one_gateway_learns_the_other_uses(gateway, redis_url):
     ):
         assert await asked(one, LONG) == 200
         (first,) = [at for at, seen in enumerate(where(a, b)) if seen]
-        await other.until(lambda: index_of(other).index.copy.blocks > 0)
+        await other.until(lambda: index_of(other).index.replica.blocks > 0)
         for number in range(4):
             assert await asked(one if number % 2 else other, f"{LONG}{number}") == 200
         assert where(a, b)[1 - first] == 0
@@ -46,20 +46,20 @@ async def test_a_gateway_that_starts_knows_the_whole_tree_before_it_serves(gatew
             for number in range(20):
                 assert await asked(first, f"{number} {LONG}") == 200
             await first.until(lambda: not index_of(first).scripts.busy)
-            blocks = index_of(first).index.copy.blocks
+            blocks = index_of(first).index.replica.blocks
             assert blocks > 20
         async with gateway(worker, **{"redis.url": redis_url}) as second:
-            assert index_of(second).index.copy.blocks == blocks
+            assert index_of(second).index.replica.blocks == blocks
 
 
 async def test_a_worker_that_restarted_while_no_gateway_looked_starts_with_nothing(gateway):
     async with ScriptedWorker() as worker:
         async with gateway(worker) as first:
             assert await asked(first, LONG) == 200
-            await first.until(lambda: index_of(first).index.copy.blocks > 0)
+            await first.until(lambda: index_of(first).index.replica.blocks > 0)
         worker.instance = "second"
         async with gateway(worker) as second:
-            copy = index_of(second).index.copy
+            copy = index_of(second).index.replica
             await second.until(lambda: copy.instances.get("w0") == "second")
             assert copy.held.get(copy.tenures["w0"], 0) == 0
 
@@ -100,10 +100,10 @@ async def test_a_prediction_that_failed_is_withdrawn_everywhere(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as one, gateway(worker) as other:
         worker.then(silent=True)
         call = asyncio.create_task(asked(one, LONG))
-        await other.until(lambda: index_of(other).index.copy.predictions == 1)
+        await other.until(lambda: index_of(other).index.replica.predictions == 1)
         call.cancel()
-        await other.until(lambda: index_of(other).index.copy.predictions == 0)
-        assert index_of(other).index.copy.blocks == 0
+        await other.until(lambda: index_of(other).index.replica.predictions == 0)
+        assert index_of(other).index.replica.blocks == 0
 
 
 async def test_while_redis_is_away_requests_go_on_and_what_was_learnt_is_told_afterwards(gateway, own_valkey):
@@ -111,7 +111,7 @@ async def test_while_redis_is_away_requests_go_on_and_what_was_learnt_is_told_af
     async with ScriptedWorker() as a, ScriptedWorker() as b, gateway(a, b, **settings) as running:
         parts = index_of(running)
         assert await asked(running, f"before {LONG}") == 200
-        await running.until(lambda: parts.index.copy.blocks > 0)
+        await running.until(lambda: parts.index.replica.blocks > 0)
         own_valkey.kill()
         await running.until(lambda: not parts.reader.up)
         for text in (f"before {LONG}", f"while {LONG}", f"while {LONG}"):
@@ -121,7 +121,7 @@ async def test_while_redis_is_away_requests_go_on_and_what_was_learnt_is_told_af
             assert response.status == 200
             assert (await response.json())["index"] == "standing still"
         own_valkey.start()
-        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=60)
+        await running.until(lambda: parts.reader.up and parts.index.replica.blocks > 0, seconds=60)
         async with redis.from_url(own_valkey.url) as client:
             assert [key async for key in client.scan_iter("*:tree:*")]
 
@@ -140,7 +140,7 @@ async def test_a_redis_that_is_not_there_at_the_start_is_used_when_it_comes(gate
             found = await response.json()
             assert (response.status, found["index"], found["redis"]) == (200, "standing still", "away")
         own_valkey.start()
-        await running.until(lambda: parts.reader.up and parts.index.copy.blocks > 0, seconds=60)
+        await running.until(lambda: parts.reader.up and parts.index.replica.blocks > 0, seconds=60)
         await running.until(lambda: not running.here.gateway.quotas.store.away, seconds=60)
         assert await asked(running, f"{LONG}again") == 200
         assert sorted(where(a, b)) == [0, 4]
@@ -159,13 +159,13 @@ async def test_a_redis_that_refuses_to_write_fails_no_request(gateway, own_valke
             await running.until(lambda: index_of(running).index.refused > 0)
             assert await asked(running, LONG) == 200
             await client.config_set("maxmemory", "0")
-        await running.until(lambda: index_of(running).index.copy.blocks > 0, seconds=60)
+        await running.until(lambda: index_of(running).index.replica.blocks > 0, seconds=60)
 
 
 async def test_a_flush_is_survived(gateway, own_valkey):
     async with ScriptedWorker() as worker, gateway(worker, **{"redis.url": own_valkey.url}) as running:
         assert await asked(running, LONG) == 200
-        copy = index_of(running).index.copy
+        copy = index_of(running).index.replica
         await running.until(lambda: copy.blocks > 0)
         async with redis.from_url(own_valkey.url) as client:
             await client.flushall()

@@ -152,7 +152,7 @@ async def test_what_ends_while_the_journal_is_shipped_waits_for_the_next_time(tm
     database = Database(f"sqlite:///{tmp_path / 'usage.db'}", tmp_path)
     journal = Journal(tmp_path / "usage", bytes_max=2**20)
     try:
-        await schema.ready(database, upgrades=True)
+        await schema.ensure_current(database, upgrades=True)
         store = Busy(database, journal)
         shipper = Shipper(journal, store)
         for round_number in range(1, 4):

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from gateway.database import schema
 from gateway.database.database import Database
-from gateway.database.outbox import Outbox
 from gateway.database.usage_store import HOUR_MS, UsageStore
-from gateway.ledger.usage_maintenance import Keeper
+from gateway.database.webhook_outbox import Outbox
+from gateway.ledger.usage_maintenance import UsageMaintenance
 from gateway.ledger.webhooks import Webhooks, signed
 from gateway.settings.types import Secret
 from gateway.settings.usage import UsageSettings, WebhookSettings, webhook_secret
@@ -184,7 +184,7 @@ async def test_a_tenants_hour_is_told_when_it_is_over_and_again_only_when_it_has
         "user": None,
         "tags": None,
     }
-    keeper = Keeper(UsageSettings(), store, ["books"], wall=lambda: scene.now)
+    keeper = UsageMaintenance(UsageSettings(), store, ["books"], wall=lambda: scene.now)
     scene.now = 1.5 * HOUR_MS / 1000
 
     async def arrive(name, at):
@@ -193,11 +193,11 @@ async def test_a_tenants_hour_is_told_when_it_is_over_and_again_only_when_it_has
 
     await arrive("r1", 10)
     await arrive("r2", HOUR_MS)
-    await keeper.look()
-    await keeper.look()
+    await keeper.run_due()
+    await keeper.run_due()
     await scene.deliver()
     await arrive("r3", 20)
-    await keeper.look()
+    await keeper.run_due()
     await scene.deliver()
     assert not await scene.deliver()
     first, second = (json.loads(body) for _, body in receiver.told)
@@ -218,7 +218,7 @@ async def test_a_budget_that_is_used_up_is_told_by_a_running_gateway(gateway, re
         for _ in range(3):
             async with running.chat() as response:
                 assert response.status == 200
-        await running.until(lambda: receiver.told, seconds=30)
+        await running.until(lambda: receiver.told, seconds=60)
     ((headers, body),) = receiver.told
     assert receiver.right(headers, body)
     said = json.loads(body)

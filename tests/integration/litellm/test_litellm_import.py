@@ -12,7 +12,7 @@ from gateway.cli.main import main
 from gateway.settings.sources import load_settings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import pepper
-from gateway.tenants.yaml_directory import yaml_directory
+from gateway.tenants.yaml_directory import register_from_settings
 
 CONFIG = """
 model_list:
@@ -118,7 +118,7 @@ def directory(imported, tmp_path):
     file = tmp_path / "gateway.yaml"
     file.write_text(text)
     environment = {"VLLM_KEY": "x", "WORKER_KEY_10_0_0_4": "y"}
-    return yaml_directory(load_settings(file, environment).settings, pepper(b"secret"))
+    return register_from_settings(load_settings(file, environment).settings, pepper(b"secret"))
 
 
 def test_a_key_goes_on_as_it_is(directory):
@@ -231,7 +231,11 @@ def test_into_the_database_it_is_one_change_and_may_be_repeated(imported, tmp_pa
         (None, {"LiteLLM_TeamTable": 5}, "LiteLLM_TeamTable: expected a list of rows"),
         (None, {"LiteLLM_VerificationToken": [{"token": None}]}, "a row without token"),
         (None, {"LiteLLM_VerificationToken": [{"token": "x", "expires": "soon"}]}, "'soon' is no time"),
-        (None, {"LiteLLM_TeamTable": [{"team_id": "t", "rpm_limit": "many"}]}, "is not as LiteLLM writes it"),
+        (
+            None,
+            {"LiteLLM_TeamTable": [{"team_id": "t", "rpm_limit": "many"}]},
+            "is not in the format of LiteLLM",
+        ),
     ],
 )
 def test_what_is_not_litellms_is_refused_in_one_line(imported, config, tables, said):

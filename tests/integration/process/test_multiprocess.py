@@ -127,7 +127,7 @@ async def test_several_processes_reload_together(several, tmp_path):
     worker.then(tokens=3, until=gate)
     async with aiohttp.ClientSession() as http:
         stream = asyncio.ensure_future(gateway.chat(http, stream=True))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not worker.seen:
                 assert not stream.done(), await stream
                 await asyncio.sleep(0.01)
@@ -135,7 +135,7 @@ async def test_several_processes_reload_together(several, tmp_path):
         file.write_text(json.dumps(settings))
         gateway.process.send_signal(signal.SIGHUP)
         log = tmp_path / "log"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while log.read_text().count("the settings are reloaded: plans, tenants") < 2:
                 await asyncio.sleep(0.02)
         old = gateway.key

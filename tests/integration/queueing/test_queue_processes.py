@@ -43,7 +43,7 @@ async def deployed(count, worker, redis_url, directory):
         http = await stack.enter_async_context(aiohttp.ClientSession())
         for process in gateways:
             await process.all_up(http)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for process in gateways:
                 while (await process.metrics(http))["queue_gateways"] != count:
                     await asyncio.sleep(0.05)

@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from gateway.database import schema
+from gateway.database.account_hours import AccountHours
 from gateway.database.database import Database
 from gateway.database.tenant_store import TenantStore
-from gateway.database.usage_spent import SpentHours
 from gateway.database.usage_store import UsageStore
-from gateway.ledger.account_usage import LedgerSpent
+from gateway.ledger.account_usage import LedgerAccountUsage
 from gateway.ledger.entry import UsageEntry
 from gateway.ledger.journal import Journal
 from gateway.ledger.shipper import Shipper
@@ -26,8 +26,8 @@ from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.tenants import TenantSettings
-from gateway.tenants.key_life import KeyLife
-from policies.admission.limit_windows import WindowUsage, Window
+from gateway.tenants.key_lifecycle import KeyLifecycle
+from policies.admission.limit_windows import Window, WindowUsage
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -48,7 +48,7 @@ class House:
         self.journal = Journal(directory, bytes_max=10**7)
         self.shipper = Shipper(self.journal, UsageStore(self.database))
         self.scripts = ScriptCaller(valkey.url)
-        self.spent = LedgerSpent(self.shipper, SpentHours(self.database))
+        self.spent = LedgerAccountUsage(self.shipper, AccountHours(self.database))
         self.valkey = valkey
 
     def store(self, ledger=None):
@@ -178,7 +178,7 @@ async def test_what_was_under_way_at_the_loss_is_never_charged_twice(house):
 
 async def test_a_key_has_what_those_before_it_have_used(house):
     tenants = TenantStore(house.database)
-    store, life = house.store(), KeyLife(tenants, b"pepper")
+    store, life = house.store(), KeyLifecycle(tenants, b"pepper")
     async with tenants.change() as change:
         await change.put_tenant(TenantSettings(id="t"))
     old = await life.create("t")
@@ -190,7 +190,7 @@ async def test_a_key_has_what_those_before_it_have_used(house):
 
 
 async def test_a_key_of_the_settings_file_has_what_was_used_under_its_family(house):
-    ledger = LedgerSpent(house.shipper, SpentHours(house.database), {"first": ["second"]})
+    ledger = LedgerAccountUsage(house.shipper, AccountHours(house.database), {"first": ["second"]})
     house.note(200, key_id="first")
     house.note(50, key_id="second")
     house.note(7, key_id="another")

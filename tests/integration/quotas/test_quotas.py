@@ -55,8 +55,7 @@ async def test_tokens_are_settled_to_what_was_used(gateway):
             reserved = int(response.headers["x-ratelimit-remaining-tokens"])
             await response.read()
         assert reserved < 500
-        await running.until(lambda: running.idle)
-        await asyncio.sleep(0.05)
+        await running.settled()
         async with running.chat(max_tokens=1) as response:
             prompt = 950 - int(response.headers["x-ratelimit-remaining-tokens"])
         assert 0 < prompt < 30
@@ -94,8 +93,7 @@ async def test_concurrency_is_bounded_and_freed(gateway):
                 assert response.status == 200
             await one.read()
             await two.read()
-        await running.until(lambda: running.idle)
-        await asyncio.sleep(0.05)
+        await running.settled()
         worker.then(gap=0.0)
         async with running.chat() as response:
             assert response.status == 200
@@ -135,8 +133,7 @@ async def test_a_failure_of_the_workers_costs_nothing(gateway):
         async with running.chat(max_tokens=100) as response:
             assert response.status == 502
         worker.then(status=200)
-        await running.until(lambda: running.idle)
-        await asyncio.sleep(0.05)
+        await running.settled()
         async with running.chat(max_tokens=5) as response:
             assert response.headers["x-ratelimit-remaining-requests"] == "9"
 

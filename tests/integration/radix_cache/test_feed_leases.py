@@ -5,7 +5,13 @@ import asyncio
 import pytest
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.feed_leases import FeedLease, FeedLeaseStore, FeedKnowledge, FeedLeaseChange, FeedLeaseTable
+from radix_cache.shared.feed_leases import (
+    FeedKnowledge,
+    FeedLease,
+    FeedLeaseChange,
+    FeedLeaseStore,
+    FeedLeaseTable,
+)
 from radix_cache.shared.keys import Keys
 
 A, B = b"gateway1", b"gateway2"
@@ -52,8 +58,9 @@ async def test_a_lease_that_nobody_has_is_gone(stores):
 
 async def test_a_gateway_that_is_not_heard_of_is_missed_and_one_that_leaves_is_gone_at_once(stores):
     one, other = stores
-    await one.renew(FeedLeaseTable(), 50)
+    await one.renew(FeedLeaseTable(), 60_000)
     assert (await other.renew(FeedLeaseTable(), 5000)).gateways == {A, B}
+    await one.renew(FeedLeaseTable(), 20)
     await asyncio.sleep(0.1)
     table = await other.renew(FeedLeaseTable(), 5000)
     assert table.gateways == {B}

@@ -11,7 +11,7 @@ from radix_cache.blocks import BlockHasher
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import ReplicaReader
+from radix_cache.shared.replica_reader import ReplicaReader
 from tests.fakes.replica import replica
 
 BOUNDS = {"blocks_max": 100_000, "predicted_seconds": 60.0, "idle_seconds_max": 3600.0}
@@ -48,7 +48,7 @@ async def pair(valkey, monkeypatch, request):
     teller.index.enrol(W, "one")
     await teller.arrived()
     async with asyncio.timeout(60):
-        while W not in teller.index.copy.tenures or W not in listener.index.copy.tenures:
+        while W not in teller.index.replica.tenures or W not in listener.index.replica.tenures:
             await asyncio.sleep(0.01)
     yield teller, listener, state
     for each in (teller, listener):
@@ -73,12 +73,12 @@ async def test_a_backlog_of_what_was_read_from_the_log_is_passed_over(pair):
     async with asyncio.timeout(60):
         while listener.reader._inbox:
             await asyncio.sleep(0.01)
-    assert listener.index.copy.blocks == teller.index.copy.blocks == 1000
+    assert listener.index.replica.blocks == teller.index.replica.blocks == 1000
     assert len(asked) <= 4
     # What comes afterwards is heard as ever.
     teller.index.hold(SPACE, path(5000), W)
     await listener.arrived()
-    assert listener.index.copy.blocks == 1002
+    assert listener.index.replica.blocks == 1002
     assert len(asked) <= 4
 
 
@@ -119,13 +119,13 @@ async def test_only_a_message_that_does_not_come_by_the_next_look_is_read_from_t
         while not state["held_back"]:
             await asyncio.sleep(0.01)
     await reader._compare(at_once=False)
-    assert (reader.gaps, listener.index.copy.blocks) == (0, 0)
+    assert (reader.gaps, listener.index.replica.blocks) == (0, 0)
     (message,), state["held_back"] = state["held_back"], None
     if comes:
         reader._hear(*message)
         await listener.arrived()
     await reader._compare(at_once=False)
-    assert (reader.gaps, listener.index.copy.blocks) == (0 if comes else 1, 2)
+    assert (reader.gaps, listener.index.replica.blocks) == (0 if comes else 1, 2)
 
 
 class Asking:

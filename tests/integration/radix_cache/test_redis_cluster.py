@@ -148,9 +148,9 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
     runs = {name[1:]: run for name, run in zip(flat[::2], flat[1::2], strict=True) if name[:1] == b"R"}
     assert runs
     for each in replicas:
-        nodes = each.index.copy.nodes
+        nodes = each.index.replica.nodes
         assert {key.to_bytes(8, "little"): node.run.tobytes() for key, node in nodes.items()} == runs
-        for key, node in replicas[0].index.copy.nodes.items():
+        for key, node in replicas[0].index.replica.nodes.items():
             assert dict(node.holders()) == dict(nodes[key].holders())
         await each.close()
 
@@ -172,7 +172,7 @@ async def test_changes_are_heard_from_where_a_slot_has_moved_to(own_cluster):
         await in_thread(own_cluster.move_keys, slot, source, target)
         await in_thread(own_cluster.end_move, slot, target)
         await asyncio.sleep(0.6)
-        await until(lambda: "w" in writer.index.copy.tenures)
+        await until(lambda: "w" in writer.index.replica.tenures)
         writer.index.confirm(space, path(number), W, "r")
         await until(lambda number=number: hearer.index.match(space, path(number)).confirmed == {W: 1})
     assert writer.reader.snapshots + hearer.reader.snapshots <= 8
@@ -197,7 +197,8 @@ async def test_a_server_that_dies_fails_its_calls_and_no_others_and_heals_when_i
         assert await asyncio.gather(*living) == [turn + 1] * len(living)
         dead = await asyncio.gather(*(calls[name] for name in theirs), return_exceptions=True)
         assert {type(outcome) for outcome in dead} == {RedisDown}
-    assert time.monotonic() - started < 20
+    # Calls wait for a dead server once, and not once for each of the 19 rounds: two seconds each.
+    assert time.monotonic() - started < 30
     victim.start()
 
     async def healed(name):
@@ -218,7 +219,7 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
     replicas = [await replica(own_cluster.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
     one, other = replicas
     one.index.enrol(W, "first")
-    await until(lambda: all("w" in each.index.copy.tenures for each in replicas))
+    await until(lambda: all("w" in each.index.replica.tenures for each in replicas))
     for space in spaces.values():
         one.index.confirm(space, path(1, 2), W, "r")
     hashes = path(1, 2)
@@ -238,7 +239,7 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
     victim.start()
     await until(lambda: one.reader.up and other.reader.up)
     shard = keys.shard(namespace_id(lost))
-    await until(lambda: all(each.index.copy.shards[shard].tip == bytes(8) for each in replicas))
+    await until(lambda: all(each.index.replica.shards[shard].tip == bytes(8) for each in replicas))
     one.index.confirm(lost, path(4, 5), W, "r")
     await until(lambda: other.index.match(lost, path(4, 5)).confirmed == {W: 2})
     for each in replicas:
@@ -252,11 +253,11 @@ async def test_paths_of_shards_that_are_there_are_told_while_another_server_stay
     spaces = spaces_by_server(keys, own_cluster)
     one, other = [await replica(own_cluster.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
     one.index.enrol(W, "first")
-    await until(lambda: all("w" in each.index.copy.tenures for each in (one, other)))
+    await until(lambda: all("w" in each.index.replica.tenures for each in (one, other)))
     dead, back = [node for node in own_cluster.nodes if node is not registry]
     for node in (dead, back):
         one.index.hold(spaces[node.port], path(node.port, 1), W)
-    await until(lambda: one.index.copy.blocks == 4)
+    await until(lambda: one.index.replica.blocks == 4)
     for node in (dead, back):
         node.kill()
     await until(lambda: not one.reader.up)
@@ -284,7 +285,7 @@ async def test_an_index_goes_on_when_a_replica_takes_its_servers_place(own_clust
     replicas = [await replica(own_cluster.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
     one, other = replicas
     one.index.enrol(W, "first")
-    await until(lambda: all("w" in each.index.copy.tenures for each in replicas))
+    await until(lambda: all("w" in each.index.replica.tenures for each in replicas))
     registry = await in_thread(own_cluster.owner, slot_of(keys.tag(REGISTRY)))
     leaving = next(node for node in own_cluster.nodes if node is not registry)
     space = spaces[leaving.port]
@@ -318,7 +319,7 @@ async def test_an_index_goes_on_when_a_replica_takes_its_servers_place(own_clust
     for each in replicas:
         await each.arrived()
         assert each.index.match(space, path(1, 2)).confirmed == {W: 2}
-    first, second = (each.index.copy for each in replicas)
+    first, second = (each.index.replica for each in replicas)
     assert {key: node.run for key, node in first.nodes.items()} == {
         key: node.run for key, node in second.nodes.items()
     }
@@ -436,7 +437,7 @@ async def test_a_slot_that_moves_at_once_as_valkey_9_does_it_loses_no_call_and_n
         source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
     except redis.ResponseError as err:
         pytest.skip(f"this server moves slots key by key only: {err}")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (await in_thread(own_cluster.owner, slot)) is source:
         assert time.monotonic() < deadline
         answers += [scripts.call(APPEND, [key], [len(answers) + at]) for at in range(5)]

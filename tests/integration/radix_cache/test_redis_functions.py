@@ -85,7 +85,7 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
     index = parts.index
     index.enrol(W, "first")
     async with asyncio.timeout(60):
-        while W not in index.copy.tenures:
+        while W not in index.replica.tenures:
             await asyncio.sleep(0.01)
         path = chained("abba")
         index.record(SPACE, path, W, "r")
@@ -95,8 +95,8 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
             await asyncio.sleep(0.01)
         index.forget(W)
         assert await parts.keeper._leased()
-        while index.copy.blocks:
-            await parts.keeper.tidy()
+        while index.replica.blocks:
+            await parts.keeper.run_round()
             await asyncio.sleep(0.01)
     assert (await parts.feed_leases.renew(FeedLeaseTable(), 1000)).gateways
     assert index.refused == 0

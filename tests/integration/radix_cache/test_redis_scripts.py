@@ -84,7 +84,8 @@ async def test_a_decision_that_came_too_late_is_given_back(scripts):
     with pytest.raises(QuotaUnavailable, match="in time"):
         await hasty.reserve(reservation("late"))
     await busy
-    await asyncio.sleep(0.05)
+    while scripts.busy:
+        await asyncio.sleep(0.001)
     assert isinstance(await patient.reserve(reservation("next")), Lease)
 
 
@@ -95,13 +96,13 @@ async def test_a_caller_that_is_cancelled_leaves_no_reservation(scripts):
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await asyncio.sleep(0.05)
+    while scripts.busy:
+        await asyncio.sleep(0.001)
     assert isinstance(await store.reserve(reservation("next", "cancelled")), Lease)
 
 
 async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeypatch):
     """The gateway that held it has died."""
-    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
     dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
     endless = Limit(unit="requests", amount=100, window=Window(seconds=3600))
 
@@ -111,6 +112,7 @@ async def test_a_lease_that_nobody_renews_frees_its_concurrency(scripts, monkeyp
 
     lease = await dying.reserve(ask("a"))
     assert not isinstance(await living.reserve(ask("b")), Lease)
+    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 20)
     await dying.renew([lease])
     await asyncio.sleep(0.1)
     assert isinstance(await living.reserve(ask("c")), Lease)
@@ -136,7 +138,6 @@ async def test_what_a_dead_gateway_has_reserved_stays_charged_and_a_late_settlem
 
 
 async def test_a_request_that_is_repeated_after_its_gateway_died_is_charged_once(scripts, monkeypatch):
-    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 60)
     dying, living = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 10.0)
     limit = Limit(unit="total_tokens", amount=100, window=Window(seconds=1e6))
     scope = Scope(name="t", limits=(limit, concurrency(1)))
@@ -146,10 +147,13 @@ async def test_a_request_that_is_repeated_after_its_gateway_died_is_charged_once
         return Reservation(id=name, organisation="died too", scopes=(scope,), cost=cost, once=once)
 
     key = Once(name="key", fingerprint="f")
-    await dying.reserve(ask("first", key))
+    first = await dying.reserve(ask("first", key))
     with pytest.raises(RepeatRefused):
         await living.reserve(ask("second", key))
+    monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 20)
+    await dying.renew([first])
     await asyncio.sleep(0.1)
+    monkeypatch.undo()
     lease = await living.reserve(ask("second", key))
     await living.settle(lease, Cost(prompt_tokens=40))
     assert (await living.reserve(ask("probe"))).standings[0].remaining == 100 - 40 - 30

@@ -65,7 +65,7 @@ async def test_a_cluster_is_followed_through_tls_from_server_to_server(doors, pa
     keys = Keys(prefix="t", shards=16)
     one, other = [await replica(address(doors, pair[0]), keys, time.monotonic, **BOUNDS) for _ in range(2)]
     one.index.enrol(W, "first")
-    await until(lambda: W in one.index.copy.tenures and W in other.index.copy.tenures)
+    await until(lambda: W in one.index.replica.tenures and W in other.index.replica.tenures)
     spaces = [Namespace(model=f"m{number}", block_size=16) for number in range(30)]
     paths = [array("Q", [1000 + number, 2000 + number]) for number in range(30)]
     for space, path in zip(spaces, paths, strict=True):

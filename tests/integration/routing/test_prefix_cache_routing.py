@@ -167,9 +167,10 @@ async def test_a_client_that_leaves_frees_the_engine(gateway, embedded, model_se
             await response.content.readline()
             assert await running_requests() == 1
             response.close()
-        await asyncio.sleep(1)
-        assert await running_requests() == 0
-        assert await running.until(lambda: running.idle) < 1
+        async with asyncio.timeout(60):
+            while await running_requests():
+                await asyncio.sleep(0.05)
+        await running.until(lambda: running.idle)
 
 
 async def test_a_worker_that_is_killed_under_load_costs_no_request_that_had_not_begun(
@@ -191,7 +192,7 @@ async def test_a_worker_that_is_killed_under_load_costs_no_request_that_had_not_
                         outcomes.append("interrupted" if begun else response.status)
 
             callers = [asyncio.create_task(caller(number)) for number in range(6)]
-            await running.until(lambda: len(outcomes) >= 6, seconds=30)
+            await running.until(lambda: len(outcomes) >= 6, seconds=60)
             victim.kill()
             await asyncio.gather(*callers)
             assert len(outcomes) == 36

@@ -56,7 +56,7 @@ async def exported(gateway, collector, **headers):
             closing = asyncio.get_running_loop().run_in_executor(
                 None, running.here.gateway.services.tracing.close
             )
-            await asyncio.wait_for(closing, 10)
+            await asyncio.wait_for(closing, 60)
         key = running.keys["acme"].text
     return {span.name: span for span in collector.spans}, worker.seen[0].headers["traceparent"], key
 

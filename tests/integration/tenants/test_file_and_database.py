@@ -4,7 +4,7 @@ import pytest
 
 from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
-from gateway.database.rows import StoredKey
+from gateway.database.row_conversion import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKeySettings, LimitSettings, PlanSettings, TenantSettings
 from gateway.settings.tree import Settings

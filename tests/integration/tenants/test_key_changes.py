@@ -9,7 +9,7 @@ import pytest
 
 from gateway.database import schema
 from gateway.database.database import Database
-from gateway.database.rows import StoredKey
+from gateway.database.row_conversion import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKeySettings, TenantSettings
 from gateway.settings.types import Moment, Network

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from gateway.database import schema
 from gateway.database.database import Database, DatabaseConflict, DatabaseDown
-from gateway.database.rows import StoredKey
+from gateway.database.row_conversion import StoredKey
 from gateway.database.tables import REVISION, metadata
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import ApiKeySettings, ModelAccessSettings, PlanSettings, TenantSettings
@@ -61,7 +61,7 @@ async def test_migrations_make_what_the_tables_say(database):
 
     async with database.begin() as connection:
         assert await connection.run_sync(differences) == []
-    assert await schema.revision(database) == REVISION
+    assert await schema.current_revision(database) == REVISION
 
 
 async def test_a_plan_has_its_share_of_the_queue_also_one_that_is_older_than_that(store, database):

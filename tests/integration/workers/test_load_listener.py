@@ -27,7 +27,7 @@ class Listening:
                 self.heard.append(reading)
 
     async def until(self, true):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not true(self):
                 assert not self.task.done(), self.task
                 await asyncio.sleep(0.01)

@@ -7,7 +7,7 @@ import pytest
 
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
-from radix_cache.follower import PAGES_PER_STEP, CacheFollower, PathGone, PathHeld, EnginePage, PageBudget
+from radix_cache.follower import PAGES_PER_STEP, CacheFollower, EnginePage, PageBudget, PathGone, PathHeld
 from radix_cache.namespace import HashedNamespace, Namespace
 
 PAGE = 2
@@ -41,7 +41,7 @@ def test_a_sliding_window_neither_brings_prefixes_nor_takes_them():
     # The window moves on, and its pages go, under the hashes that the whole prefix has as well.
     assert told(here, BlocksRemoved(hashes=(10, 11), group=1), BlocksRemoved(hashes=(20,), group=1)) == []
     assert len(here) == 4
-    assert here.fit
+    assert here.covers_all
     assert here.hybrid
     assert told(here, BlocksRemoved(hashes=(13,), group=0)) == [PathGone(SPACE.namespace, blocks(10, 4), 3)]
 
@@ -49,7 +49,7 @@ def test_a_sliding_window_neither_brings_prefixes_nor_takes_them():
 def test_a_model_that_keeps_no_whole_prefixes_tells_nothing():
     here = follower()
     assert told(here, stored(10, 4, group=0, main=False)) == []
-    assert not here.fit
+    assert not here.covers_all
     assert here.hybrid
 
 
@@ -65,27 +65,27 @@ def test_a_page_that_is_not_full_yet_is_passed_over_and_spoils_nothing():
     told(here, stored(10, 2))
     half = BlocksStored(hashes=(99,), parent=11, tokens=array("I", [7]), page_size=1)
     assert told(here, half, BlocksRemoved(hashes=(99,))) == []
-    assert here.fit
+    assert here.covers_all
     # Full at last, it has another hash.
     assert told(here, stored(12, 1, parent=11)) != []
-    assert len(here.holds()) == 3
+    assert len(here.held_blocks()) == 3
 
 
 def test_what_was_not_full_at_the_very_beginning_is_forgiven_when_full_pages_come():
     here = follower()
     told(here, stored(98, 1, partial=True, page_size=1))
-    assert not here.fit
+    assert not here.covers_all
     told(here, stored(10, 2))
-    assert here.fit
+    assert here.covers_all
 
 
 def test_below_a_hole_nothing_is_held_and_nothing_can_be_added():
     here = follower()
     told(here, stored(10, 4))
     assert told(here, BlocksRemoved(hashes=(11,))) == [PathGone(SPACE.namespace, blocks(10, 4)[:2], 1)]
-    assert here.holds() == set(blocks(10, 1))
+    assert here.held_blocks() == set(blocks(10, 1))
     assert told(here, stored(50, 1, parent=13)) == []
-    assert here.holds() == set(blocks(10, 1))
+    assert here.held_blocks() == set(blocks(10, 1))
 
 
 def test_a_walk_over_many_pages_lets_others_have_their_turn():
@@ -131,11 +131,11 @@ def test_followers_keep_together_no_more_than_there_is_room_for():
     told(one, stored(0, 6))
     assert told(other, stored(100, 5)) == []
     # What it does not keep it cannot know: it says so, and others decide what that means.
-    assert (len(other), other.fit, one.fit) == (0, False, True)
+    assert (len(other), other.covers_all, one.covers_all) == (0, False, True)
     told(one, BlocksRemoved(hashes=(5, 4)))
     told(other, stored(200, 6))
     assert (len(one), len(other), room.pages) == (4, 6, 10)
     one.clear()
     told(other, CacheCleared())
     assert room.pages == 0
-    assert other.fit
+    assert other.covers_all

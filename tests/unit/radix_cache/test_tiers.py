@@ -22,9 +22,9 @@ def test_a_path_on_the_gpu_is_the_plain_count(blocks):
 
 @given(counts, st.integers(0, 512), st.sampled_from(Tier))
 def test_counts_stay_cumulative_whatever_is_stored_or_removed(held, blocks, tier):
-    for after in (held.raised(tier, blocks), held.lowered(tier, blocks), held.behind(blocks)):
+    for after in (held.at_least(tier, blocks), held.at_most(tier, blocks), held.without_first(blocks)):
         assert after.gpu <= after.host <= after.all
-    assert held.raised(tier, blocks).within(tier) >= blocks >= held.lowered(tier, blocks).within(tier)
+    assert held.at_least(tier, blocks).within(tier) >= blocks >= held.at_most(tier, blocks).within(tier)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.bench.trace_tenants import Caller, CallersInvalid, assign_callers, caller_of, read_callers
 from policies.simulation.trace import TraceRequest
-from policies.simulation.workloads import Load, generated
+from policies.simulation.workloads import WorkloadParameters, generated
 
 
 def request(*blocks, prompt_tokens=None, **more):
@@ -24,7 +24,7 @@ def test_a_caller_whom_the_trace_names_sends_its_own_requests():
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_every_caller_sends_something_where_the_trace_has_tenants_enough(count):
     callers = [Caller(name=f"caller {number}") for number in range(count)]
-    asked = generated("mixed", Load(requests=200, tenants=count, skew=0.0))
+    asked = generated("mixed", WorkloadParameters(requests=200, tenants=count, skew=0.0))
     played = assign_callers(asked, callers)
     assert {caller_of(one, callers, played).name for one in asked} == {caller.name for caller in callers}
 

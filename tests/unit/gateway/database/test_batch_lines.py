@@ -34,7 +34,9 @@ async def test_long_results_pass_in_bounded_memory_and_in_their_order(database_u
     read = {}
     tracemalloc.start()
     for good in (None, True, False):
-        read[good] = [int(line[-4:]) async for line in store.lines(claimed, good=good) if len(line) == LINE]
+        read[good] = [
+            int(line[-4:]) async for line in store.result_lines(claimed, good=good) if len(line) == LINE
+        ]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert read == {

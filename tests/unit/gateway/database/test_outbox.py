@@ -6,13 +6,13 @@ from sqlalchemy import insert
 
 from gateway.database import schema
 from gateway.database.database import Database
-from gateway.database.outbox import Outbox
 from gateway.database.usage_tables import usage_journals
+from gateway.database.webhook_outbox import Outbox
 
 
 async def test_events_are_kept_while_others_write_all_the_time(tmp_path):
     database = Database("sqlite:///outbox.db", tmp_path)
-    await schema.made(database)
+    await schema.ensure_tables(database)
     outbox = Outbox(database)
 
     async def events():

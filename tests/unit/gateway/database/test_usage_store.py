@@ -4,7 +4,7 @@ from sqlalchemy import event
 
 from gateway.database import schema
 from gateway.database.database import Database
-from gateway.database.usage_store import UsageStore, in_few_lengths
+from gateway.database.usage_store import UsageStore, split_powers_of_two
 from gateway.ledger.shipper import PORTION
 
 TEXTS = ("organisation", "tenant", "key_id", "asked", "model", "worker", "surface", "code")
@@ -17,7 +17,7 @@ def test_parts_are_few_lengths_and_nothing_is_left_out():
     lengths = set()
     for number in range(2 * PORTION):
         rows = [{**ROW, "attempt": at} for at in range(number)]
-        parts = list(in_few_lengths(rows))
+        parts = list(split_powers_of_two(rows))
         assert [row for part in parts for row in part] == rows
         lengths.update(map(len, parts))
     assert lengths == {1, 2, 4, 8, 16, 32, 64, 128, 256}
@@ -31,7 +31,7 @@ async def test_portions_of_any_length_are_taken_with_few_statements(tmp_path):
         "before_cursor_execute",
         lambda connection, cursor, statement, *rest: said.add(statement),
     )
-    await schema.ready(database, upgrades=True)
+    await schema.ensure_current(database, upgrades=True)
     said.clear()
     store, taken = UsageStore(database), 0
     for length in range(1, PORTION, 3):

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.kv_index.feed_election import DEAF_PATIENCE, PATIENCE_MAX, SETTLED_ROUNDS, FollowerStatus, claim, ranking
-from radix_cache.shared.feed_leases import NO_GATEWAY, FeedLease, FeedKnowledge
+from gateway.kv_index.feed_election import (
+    DEAF_PATIENCE,
+    PATIENCE_MAX,
+    SETTLED_ROUNDS,
+    FollowerStatus,
+    claim,
+    ranking,
+)
+from radix_cache.shared.feed_leases import NO_GATEWAY, FeedKnowledge, FeedLease
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 WARM = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.WHOLE)
@@ -32,7 +39,9 @@ def settle(lease, gateways, stands, *, worker="w", rounds=60):
 
 
 @given(
-    st.sets(st.binary(min_size=8, max_size=8).filter(lambda name: name != NO_GATEWAY), min_size=1, max_size=12),
+    st.sets(
+        st.binary(min_size=8, max_size=8).filter(lambda name: name != NO_GATEWAY), min_size=1, max_size=12
+    ),
     st.data(),
 )
 def test_in_the_end_the_first_two_of_the_ranking_have_it(gateways, data):
@@ -75,7 +84,10 @@ def test_a_worker_that_the_preferred_gateway_does_not_know_is_followed_by_others
 
 
 def test_who_follows_no_more_gives_its_lease_back():
-    assert claim("w", FeedLease(A, B), frozenset({A, B}), A, FollowerStatus(wanted=False), 0).writer == NO_GATEWAY
+    assert (
+        claim("w", FeedLease(A, B), frozenset({A, B}), A, FollowerStatus(wanted=False), 0).writer
+        == NO_GATEWAY
+    )
     assert claim("w", FeedLease(A), frozenset({A}), A, FollowerStatus(wanted=False), 0).packed() == b""
 
 

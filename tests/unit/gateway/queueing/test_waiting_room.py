@@ -425,7 +425,7 @@ async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_
     ticket = room.ticket(Asked(tenant="b", cost=1.0))
     waiting = asyncio.ensure_future(room.wait(ticket, desk.seat))
     await asyncio.sleep(0)
-    room.restate(replace(room.rules, policy=queue_policy("vtc")))
+    room.reconfigure(replace(room.rules, policy=queue_policy("vtc")))
     with pytest.raises(AskAnew):
         await waiting
     # What the first one used is settled in counters that are gone.
@@ -446,7 +446,7 @@ async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
     waiting = asyncio.ensure_future(enter(room, desk))
     await asyncio.sleep(0)
     bounds = WaitingRoomBounds(requests_max=1, tokens_max=10**9)
-    room.restate(replace(room.rules, bounds=bounds))
+    room.reconfigure(replace(room.rules, bounds=bounds))
     with pytest.raises(Overloaded):
         await enter(room, desk, "b")
     assert not waiting.done()  # The policy is the same: who waits goes on.

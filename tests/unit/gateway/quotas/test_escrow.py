@@ -96,7 +96,7 @@ async def running(store):
 async def test_who_comes_to_a_busy_account_finds_a_lease_and_asks_nobody(ahead, store, clock):
     await busy(ahead, clock)
     store.may.clear()
-    lease = await asyncio.wait_for(ahead.reserve(asked("next")), 20)
+    lease = await asyncio.wait_for(ahead.reserve(asked("next")), 60)
     assert isinstance(lease, Lease)
     assert "next" not in store.asked
     assert ahead.taken == 1
@@ -304,7 +304,7 @@ async def test_an_end_without_an_answer_of_the_store_is_bounded(store, clock, mo
     monkeypatch.setattr(store, "release", lambda lease: never)
     ahead = Escrow(store, clock=clock)
     await busy(ahead, clock)
-    await asyncio.wait_for(ahead.close(), 5)
+    await asyncio.wait_for(ahead.close(), 60)
     never.cancel()
 
 

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry import metrics as telemetry_metrics
 from gateway.telemetry import overview as telemetry_overview
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
-from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry.record import Progress
 from tests.fakes.clock import FakeClock
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gateway.telemetry.overview import Overview
 from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.telemetry.overview import Overview
 from gateway.telemetry.record import Progress
 from tests.fakes.clock import FakeClock
 

@@ -16,10 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tokenization import encoder_child
-from gateway.tokenization import encoder_processes
-from gateway.tokenization import prompt_encoders
-from gateway.tokenization import text_splitter
+from gateway.tokenization import encoder_child, encoder_processes, prompt_encoders, text_splitter
 from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable
 from gateway.tokenization.encoder_threads import EncoderThreads
@@ -190,7 +187,9 @@ def gone(pid):
 
 def test_it_keeps_the_tokenizers_that_were_asked_for_last(monkeypatch):
     read = []
-    monkeypatch.setattr(encoder_child, "_read_same_tokenizer", lambda directory, digest: read.append(directory))
+    monkeypatch.setattr(
+        encoder_child, "_read_same_tokenizer", lambda directory, digest: read.append(directory)
+    )
     monkeypatch.setattr(encoder_child, "TOKENIZERS_MAX", 2)
     asked = BytesIO()
     for directory in "abacab":

@@ -60,7 +60,9 @@ def chat(text="hi", **more):
 
 
 def complete(prompt, **more):
-    return decode_request(Surface.COMPLETIONS, json.dumps({"model": "alias", "prompt": prompt, **more}).encode())
+    return decode_request(
+        Surface.COMPLETIONS, json.dumps({"model": "alias", "prompt": prompt, **more}).encode()
+    )
 
 
 async def encoded(encoder, request, of="acme"):

@@ -240,4 +240,6 @@ def test_an_answer_of_no_tokens_is_the_workers_to_give_or_to_refuse():
 def test_no_engine_is_sent_to_an_address_by_what_is_passed_on(surface, fields, param):
     assert refused(surface, {"model": "m", **fields}) == param
     picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
-    assert decode_request(Surface.RERANK, json.dumps({"model": "m", "documents": picture}).encode()).model == "m"
+    assert (
+        decode_request(Surface.RERANK, json.dumps({"model": "m", "documents": picture}).encode()).model == "m"
+    )

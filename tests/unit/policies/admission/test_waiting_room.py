@@ -24,24 +24,24 @@ BOUNDS = WaitingRoomBounds(requests_max=10, tokens_max=1000)
 
 
 @pytest.mark.parametrize(
-    ("everybody", "own", "tenants", "tokens", "by"),
+    ("total", "own", "tenants", "tokens", "by"),
     [
         (WaitingTotals(0, 0), WaitingTotals(0, 0), 1, 5000, None),
         (WaitingTotals(9, 0), WaitingTotals(9, 0), 1, 1, None),
         (WaitingTotals(10, 0), WaitingTotals(10, 0), 1, 1, "tenant"),
         (WaitingTotals(10, 0), WaitingTotals(5, 0), 2, 1, "tenant"),
-        (WaitingTotals(10, 0), WaitingTotals(4, 0), 2, 1, "everybody"),
-        (WaitingTotals(10, 0), WaitingTotals(0, 0), 11, 1, "everybody"),
-        (WaitingTotals(2, 900), WaitingTotals(1, 100), 2, 200, "everybody"),
+        (WaitingTotals(10, 0), WaitingTotals(4, 0), 2, 1, "others"),
+        (WaitingTotals(10, 0), WaitingTotals(0, 0), 11, 1, "others"),
+        (WaitingTotals(2, 900), WaitingTotals(1, 100), 2, 200, "others"),
         (WaitingTotals(2, 900), WaitingTotals(1, 800), 2, 200, "tenant"),
         (WaitingTotals(2, 900), WaitingTotals(1, 800), 2, 100, None),
     ],
     ids=str,
 )
 def test_who_has_an_even_share_of_a_full_room_is_told_so_and_the_others_are_not(
-    everybody, own, tenants, tokens, by
+    total, own, tenants, tokens, by
 ):
-    assert refused_by(BOUNDS, everybody, own, tenants, tokens) == by
+    assert refused_by(BOUNDS, total, own, tenants, tokens) == by
 
 
 @pytest.mark.parametrize(

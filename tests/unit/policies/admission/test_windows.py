@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from policies.admission.limit_windows import WindowUsage, Window, calendar_end
+from policies.admission.limit_windows import Window, WindowUsage, calendar_end
 
 MINUTE = Window.of("minute")
 TEN = 10

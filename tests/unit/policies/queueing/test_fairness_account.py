@@ -2,7 +2,13 @@
 
 import pytest
 
-from policies.queueing.fairness_account import HALF_SECONDS, TENANTS_MAX, WAITED_SECONDS, FairnessAccount, jain
+from policies.queueing.fairness_account import (
+    HALF_SECONDS,
+    TENANTS_MAX,
+    WAITED_SECONDS,
+    FairnessAccount,
+    jain,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ from policies.routing.data_parallel_rank import STREAM_TOKENS, DataParallelRankL
 
 
 def loads(*queued, streams=(0, 0, 0)):
-    return [DataParallelRankLoad(tokens_queued=tokens, streams=s) for tokens, s in zip(queued, streams, strict=True)]
+    return [
+        DataParallelRankLoad(tokens_queued=tokens, streams=s)
+        for tokens, s in zip(queued, streams, strict=True)
+    ]
 
 
 IDLE = loads(0, 0, 0)

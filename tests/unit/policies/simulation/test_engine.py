@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from policies.simulation.block_cache import BlockCache
-from policies.simulation.engine import Engine, Job
+from policies.simulation.engine import SimulatedEngine, SimulatedJob
 from policies.simulation.step_time import StepTime
 from policies.simulation.trace import TraceRequest
 from policies.simulation.waiting_orders import ORDERS
@@ -13,17 +13,19 @@ from policies.simulation.waiting_orders import ORDERS
 TIMES = StepTime(prefill_ms=(10, 1, 0), decode_ms=(5, 0, 0), chunk_tokens=1000, sequences_max=4)
 
 
-def engine(blocks: int = 100, order: str = "fcfs", times: StepTime = TIMES) -> Engine:
-    return Engine(cache=BlockCache(blocks), capacity_tokens=512 * blocks, times=times, order=ORDERS[order])
+def engine(blocks: int = 100, order: str = "fcfs", times: StepTime = TIMES) -> SimulatedEngine:
+    return SimulatedEngine(
+        cache=BlockCache(blocks), capacity_tokens=512 * blocks, times=times, order=ORDERS[order]
+    )
 
 
-def job(number: int, tokens: int, output: int = 1, first_block: int = 0, at: float = 0.0) -> Job:
+def job(number: int, tokens: int, output: int = 1, first_block: int = 0, at: float = 0.0) -> SimulatedJob:
     blocks = array("Q", range(first_block, first_block - (-tokens // 512)))
     request = TraceRequest(at=at, prompt_tokens=tokens, output_tokens=output, blocks=blocks)
-    return Job(number, request, at)
+    return SimulatedJob(number, request, at)
 
 
-def played(subject: Engine, *arrivals: tuple[float, Job]) -> dict[int, list[float]]:
+def played(subject: SimulatedEngine, *arrivals: tuple[float, SimulatedJob]) -> dict[int, list[float]]:
     """Moments of first and last token in ms, by number."""
     seen: dict[int, list[float]] = {}
     left = list(arrivals)

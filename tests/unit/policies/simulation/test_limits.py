@@ -1,12 +1,12 @@
 """What no routing can pass by much: shared caches, and the room of workers before them."""
 
 from policies.simulation.block_cache import BlockCache
-from policies.simulation.shared_cache import SharedCache, Workplace
+from policies.simulation.shared_cache import PooledKvMemory, SharedCache
 
 
 def test_what_one_worker_computed_the_other_has():
     kept = SharedCache(10)
-    one, other = Workplace(kept, 4), Workplace(kept, 4)
+    one, other = PooledKvMemory(kept, 4), PooledKvMemory(kept, 4)
     assert one.acquire([1, 2], 3) == 0
     one.publish([1, 2])
     assert other.match([1, 2, 3]) == 2
@@ -15,7 +15,7 @@ def test_what_one_worker_computed_the_other_has():
 
 def test_a_request_starts_when_its_workers_kv_has_room_and_not_before():
     kept = SharedCache(100)
-    place, beside = Workplace(kept, 4), Workplace(kept, 4)
+    place, beside = PooledKvMemory(kept, 4), PooledKvMemory(kept, 4)
     assert place.acquire([1, 2], 3) == 0
     assert place.acquire([7], 2) is None
     assert place.acquire([7], 1) == 0
@@ -26,7 +26,7 @@ def test_a_request_starts_when_its_workers_kv_has_room_and_not_before():
 
 
 def test_blocks_that_running_requests_share_take_their_room_once():
-    place = Workplace(SharedCache(100), 4)
+    place = PooledKvMemory(SharedCache(100), 4)
     place.acquire([1, 2], 3)
     place.publish([1, 2])
     assert place.acquire([1, 2], 4) is None
@@ -38,7 +38,7 @@ def test_blocks_that_running_requests_share_take_their_room_once():
 
 
 def test_alone_with_room_for_everything_it_answers_as_an_engines_own_memory_does():
-    own, pooled = BlockCache(4), Workplace(SharedCache(4), 4)
+    own, pooled = BlockCache(4), PooledKvMemory(SharedCache(4), 4)
     for blocks, total in (([1, 2], 3), ([1, 2, 3], 4), ([5], 5), ([6], 2), ([1, 2], 2)):
         held = own.acquire(blocks, total)
         assert pooled.acquire(blocks, total) == held

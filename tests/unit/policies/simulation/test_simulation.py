@@ -8,19 +8,19 @@ import pytest
 
 from policies.simulation.contenders import contender, contender_names
 from policies.simulation.outcome import figures, imbalance, summary
-from policies.simulation.scenario import Change, Happening, Scenario
+from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
-from policies.simulation.trial import LIMITS, Source, Trial, restarts
+from policies.simulation.trial import LIMITS, TraceSource, Trial, restarts
 from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
-from policies.simulation.workloads import WORKLOADS, Load
+from policies.simulation.workloads import WORKLOADS, WorkloadParameters
 
 CONVERSATIONS = Path(__file__).parents[3] / "data" / "mooncake" / "conversation_trace.jsonl"
 SCENARIO = Scenario(workers=3, kv_tokens=400_000)
-CHATS = Source(workload="mixed", load=Load(requests=250, rate=4.0))
+CHATS = TraceSource(workload="mixed", load=WorkloadParameters(requests=250, rate=4.0))
 
 
-def trial(subject: str = "cost", seed: int = 0, source: Source = CHATS, **changes) -> Trial:
+def trial(subject: str = "cost", seed: int = 0, source: TraceSource = CHATS, **changes) -> Trial:
     return Trial(subject=subject, source=source, scenario=replace(SCENARIO, **changes), seed=seed)
 
 
@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another(subject):
 
 def test_policies_rank_on_the_public_trace_as_published():
     """Rules that know the prefix beat those that do not, and no rule beats one cache for all by hits."""
-    source = Source(path=CONVERSATIONS, speed=3.0, requests_max=1500)
+    source = TraceSource(path=CONVERSATIONS, speed=3.0, requests_max=1500)
     scenario = Scenario(workers=4, kv_tokens=2_100_000)
     runs = {
         name: summary(Trial(subject=name, source=source, scenario=scenario).run().outcomes)
@@ -71,8 +71,8 @@ def test_policies_rank_on_the_public_trace_as_published():
 @pytest.mark.parametrize(
     "source",
     [
-        *(Source(workload=kind, load=Load(requests=250, rate=0.1)) for kind in WORKLOADS),
-        Source(path=CONVERSATIONS, speed=0.25, requests_max=400),
+        *(TraceSource(workload=kind, load=WorkloadParameters(requests=250, rate=0.1)) for kind in WORKLOADS),
+        TraceSource(path=CONVERSATIONS, speed=0.25, requests_max=400),
     ],
     ids=[*WORKLOADS, "conversation"],
 )
@@ -113,7 +113,7 @@ def test_lost_events_cost_hits_and_nothing_else():
 
 
 def test_gateways_that_never_hear_of_one_another_do_worse_than_those_that_do():
-    source = Source(path=CONVERSATIONS, speed=3.0, requests_max=1000)
+    source = TraceSource(path=CONVERSATIONS, speed=3.0, requests_max=1000)
     scenario = Scenario(workers=6, kv_tokens=1_000_000, gateways=6)
     together, apart = (
         figures(Trial(subject="cost", source=source, scenario=replace(scenario, sync_seconds=sync)).run())[
@@ -127,14 +127,14 @@ def test_gateways_that_never_hear_of_one_another_do_worse_than_those_that_do():
 def test_what_a_dying_worker_had_not_begun_to_answer_is_answered_by_another():
     long, pair = request(0, tokens=60_000), Scenario(workers=2, kv_tokens=400_000)
     (alone,) = played([long], pair).outcomes
-    kill = Change(at=0.5, worker=alone.worker, what=Happening.KILL)
+    kill = FleetChange(at=0.5, worker=alone.worker, what=FleetAction.KILL)
     (outcome,) = played([long], replace(pair, changes=(kill,))).outcomes
     assert (outcome.error, outcome.attempts) == (None, 2)
     assert outcome.worker != alone.worker
 
 
 def test_a_stream_that_had_begun_breaks_with_its_worker():
-    kill = Change(at=5.0, worker=0, what=Happening.KILL)
+    kill = FleetChange(at=5.0, worker=0, what=FleetAction.KILL)
     (outcome,) = played(
         [request(0, output=5000)], Scenario(workers=1, kv_tokens=400_000, changes=(kill,))
     ).outcomes
@@ -143,8 +143,8 @@ def test_a_stream_that_had_begun_breaks_with_its_worker():
 
 def test_a_worker_that_comes_back_has_nothing_and_is_used_again():
     changes = (
-        Change(at=5.0, worker=0, what=Happening.KILL),
-        Change(at=6.0, worker=0, what=Happening.JOIN),
+        FleetChange(at=5.0, worker=0, what=FleetAction.KILL),
+        FleetChange(at=6.0, worker=0, what=FleetAction.JOIN),
     )
     result = played(
         [request(0), request(5.5), request(7), request(8)],
@@ -155,7 +155,7 @@ def test_a_worker_that_comes_back_has_nothing_and_is_used_again():
 
 
 def test_a_draining_worker_ends_what_it_has_and_gets_nothing_new():
-    changes = (Change(at=1.0, worker=0, what=Happening.DRAIN),)
+    changes = (FleetChange(at=1.0, worker=0, what=FleetAction.DRAIN),)
     result = played(
         [request(0, output=500), request(2, first_block=50)],
         Scenario(workers=1, kv_tokens=400_000, changes=changes),
@@ -180,7 +180,7 @@ def test_under_churn_everything_ends_and_what_is_counted_returns_to_nothing():
 
 
 def test_held_requests_wait_for_their_best_worker_and_all_go_in_the_end():
-    source = Source(path=CONVERSATIONS, speed=2.0, requests_max=1000)
+    source = TraceSource(path=CONVERSATIONS, speed=2.0, requests_max=1000)
     scenario = Scenario(workers=4, kv_tokens=350_000)
     runs = [
         figures(Trial(subject="cost", source=source, scenario=each).run())["all"]
@@ -196,7 +196,7 @@ def test_imbalance_is_the_most_over_the_mean():
 
 
 def test_one_tenant_alone_waits_no_longer_in_its_turn_than_if_all_were_sent_at_once():
-    source = Source(path=CONVERSATIONS, speed=3.0, requests_max=3000)
+    source = TraceSource(path=CONVERSATIONS, speed=3.0, requests_max=3000)
     at_once = Scenario(workers=4, kv_tokens=2_100_000)
     in_turn = replace(at_once, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule())
     means = [

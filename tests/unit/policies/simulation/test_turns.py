@@ -6,7 +6,7 @@ import pytest
 
 from policies.simulation.contenders import contender
 from policies.simulation.outcome import summary
-from policies.simulation.scenario import Change, Happening, Scenario
+from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
 from policies.simulation.turn_queue import REQUESTS, QueueRule
@@ -70,7 +70,10 @@ def test_several_gateways_share_the_queue():
 
 
 def test_what_a_dead_worker_had_waits_again_and_is_answered():
-    changes = (Change(at=2.0, worker=0, what=Happening.KILL), Change(at=3.0, worker=0, what=Happening.JOIN))
+    changes = (
+        FleetChange(at=2.0, worker=0, what=FleetAction.KILL),
+        FleetChange(at=3.0, worker=0, what=FleetAction.JOIN),
+    )
     result = played(QueueRule(), changes=changes)
     lost = [one for one in result.outcomes if one.error is not None]
     assert all(one.error == "stream_interrupted" for one in lost)

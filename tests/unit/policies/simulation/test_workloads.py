@@ -5,15 +5,21 @@ from collections import Counter
 import pytest
 
 from policies.simulation.trace import ideal_hit_ratio
-from policies.simulation.workloads import PROMPT_TOKENS_MAX, WORKLOADS, Load, blocks_of, generated
+from policies.simulation.workloads import (
+    PROMPT_TOKENS_MAX,
+    WORKLOADS,
+    WorkloadParameters,
+    blocks_of,
+    generated,
+)
 
 
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_a_workload_is_the_same_for_the_same_seed_and_in_order(kind):
-    load = Load(requests=150, seed=3)
+    load = WorkloadParameters(requests=150, seed=3)
     trace = generated(kind, load)
     assert trace == generated(kind, load)
-    assert trace != generated(kind, Load(requests=150, seed=4))
+    assert trace != generated(kind, WorkloadParameters(requests=150, seed=4))
     assert len(trace) == 150
     assert [r.at for r in trace] == sorted(r.at for r in trace)
     for request in trace:
@@ -34,12 +40,15 @@ def test_prompts_have_in_common_what_their_first_segments_have():
 
 
 def test_conversations_and_agents_can_be_reused_more_than_retrieved_documents():
-    ideal = {kind: ideal_hit_ratio(generated(kind, Load(requests=600))) for kind in ("chat", "agents", "rag")}
+    ideal = {
+        kind: ideal_hit_ratio(generated(kind, WorkloadParameters(requests=600)))
+        for kind in ("chat", "agents", "rag")
+    }
     assert ideal["agents"] > ideal["chat"] > ideal["rag"] > 0
 
 
 @pytest.mark.parametrize(("skew", "low", "high"), [(0.0, 0.02, 0.08), (1.2, 0.2, 0.45)])
 def test_the_first_tenant_has_the_share_that_the_skew_gives_it(skew, low, high):
-    trace = generated("prompts", Load(requests=2000, tenants=32, skew=skew))
+    trace = generated("prompts", WorkloadParameters(requests=2000, tenants=32, skew=skew))
     counts = Counter(request.tenant for request in trace)
     assert low < counts["tenant-000"] / 2000 < high

@@ -3,7 +3,14 @@
 import pytest
 from redis.crc import key_slot
 
-from radix_cache.redis.topology import ServerEndpoint, SlotRedirect, slot_ranges, parse_redirect, seed_addresses, slot_of
+from radix_cache.redis.topology import (
+    ServerEndpoint,
+    SlotRedirect,
+    parse_redirect,
+    seed_addresses,
+    slot_of,
+    slot_ranges,
+)
 from radix_cache.shared.keys import Keys
 
 

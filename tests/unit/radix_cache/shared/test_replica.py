@@ -6,7 +6,7 @@ import pytest
 
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import NodeHead, PredictionAdded
+from radix_cache.shared.log_records import NodeHead, PredictionAdded
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.tiers import TierBlocks, pack_tiers
 
@@ -52,7 +52,7 @@ def test_before_or_after_at_every_step_of_a_load_and_nothing_in_between(copy):
 
 def test_tenures_that_are_gone_with_the_old_nodes_hold_nothing(copy):
     loaded(copy, NEW, [a_node([1, 2], tenure=9)])
-    assert (copy.held, copy.dead()) == ({9: 2}, {9})
+    assert (copy.held, copy.ended_tenures()) == ({9: 2}, {9})
 
 
 def test_a_prediction_goes_on_from_a_node_that_has_been_split_since(copy):

@@ -7,7 +7,7 @@ from struct import pack
 import pytest
 
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import HEAD, LogEntry
+from radix_cache.shared.log_records import HEAD, LogEntry
 from radix_cache.shared.snapshot import LogGap, ShardSnapshot
 
 SPACE = NamespaceId(b"a space.")

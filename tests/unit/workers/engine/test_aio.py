@@ -17,7 +17,7 @@ from workers.engine.engine_parts import EngineInfo, EngineParts
 from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
 from workers.engine.request import Output, Request
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.scheduler.plan import Sampled, StepPlan
+from workers.engine.scheduler.plan import SampledTokens, StepPlan
 from workers.engine.tokenization.tokenizer import Tokenizer
 
 
@@ -31,7 +31,7 @@ class ScriptedRunner:
         self.failure: Exception | None = None
         self.steps = 0
 
-    def run(self, plan: StepPlan) -> list[Sampled]:
+    def run(self, plan: StepPlan) -> list[SampledTokens]:
         self.steps += 1
         time.sleep(0.001)
         if not self.gate.is_set():
@@ -39,7 +39,7 @@ class ScriptedRunner:
             assert self.gate.wait(10), "nobody opened the gate"
         if self.failure:
             raise self.failure
-        return [Sampled(tokens=(40,)) for item in plan.items if item.samples]
+        return [SampledTokens(tokens=(40,)) for item in plan.items if item.samples]
 
     async def hold(self) -> None:
         """Close the gate; returns when a step stands before it."""
@@ -82,7 +82,7 @@ async def answer(front: AsyncEngine, name: str) -> list[Output]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
 
@@ -195,7 +195,7 @@ async def test_a_failure_reaches_everybody_who_waits_and_everybody_after(directo
         await asyncio.sleep(0.01)
         runner.failure = MemoryError("no memory left on the device")
         runner.gate.set()
-        answers = await asyncio.wait_for(asyncio.gather(*readers, return_exceptions=True), 5)
+        answers = await asyncio.wait_for(asyncio.gather(*readers, return_exceptions=True), 60)
         assert [EngineFailed] * 4 == [type(answer) for answer in answers]
         assert "no memory left" in str(answers[0])
         assert isinstance(front.failure, EngineFailed)

@@ -41,7 +41,7 @@ class Heard:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: str | None = None
 
-    def hear(self, output: Output) -> None:
+    def on_token(self, output: Output) -> None:
         assert self.finish is None, "something came after the end"
         self.tokens += output.tokens
         self.text += output.text
@@ -181,7 +181,7 @@ def alone(engine: Engine, request: Request, grammar: Grammar | None) -> Heard:
     heard = Heard()
     while engine.has_work:
         for output in engine.step():
-            heard.hear(output)
+            heard.on_token(output)
     return heard
 
 
@@ -206,7 +206,7 @@ def run(
             last = engine.abort(chance.choice(unfinished))
             outputs += [last] if last else []
         for output in outputs:
-            heard[output.id].hear(output)
+            heard[output.id].on_token(output)
         steps += 1
         assert steps < 2000, "it does not come to an end"
     return heard

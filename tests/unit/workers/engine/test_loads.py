@@ -7,7 +7,7 @@ import pytest
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.loads import WINDOW_SECONDS, LoadMeter
-from workers.engine.scheduler.plan import Item, StepPlan
+from workers.engine.scheduler.plan import StepItem, StepPlan
 from workers.engine.scheduler.scheduler import Scheduler
 
 
@@ -24,7 +24,7 @@ class Rig:
     def step(self, sampled: int, seconds: float = 0.5) -> None:
         self.now += seconds
         sequence = SimpleNamespace(num_generated=2, num_prompt=1, cached_tokens=0)
-        items = (Item(sequence=sequence, start=0, count=1, samples=True),) * sampled
+        items = (StepItem(sequence=sequence, start=0, count=1, samples=True),) * sampled
         self.meter.record(StepPlan(items=items), sampled)
 
     @property
@@ -69,5 +69,5 @@ def test_the_hit_rate_counts_each_request_once(rig: Rig) -> None:
     rig.scheduler.running.clear()
     for generated in (1, 2, 3):
         sequence = SimpleNamespace(num_generated=generated, num_prompt=10, cached_tokens=8)
-        rig.meter.record(StepPlan(items=(Item(sequence=sequence, start=0, count=1, samples=True),)), 1)
+        rig.meter.record(StepPlan(items=(StepItem(sequence=sequence, start=0, count=1, samples=True),)), 1)
     assert rig.meter.read(rig.scheduler, rig.tree).cache_hit_rate == pytest.approx(0.8)

@@ -9,7 +9,7 @@ from workers.engine.engine import Engine
 from workers.engine.metrics import EngineMetrics, GoodputObjectives, Histogram
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.scheduler.plan import Item, Sampled, StepPlan
+from workers.engine.scheduler.plan import SampledTokens, StepItem, StepPlan
 from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.sequence import FinishReason
 
@@ -28,11 +28,11 @@ class Counted(Desk):
         said = super().step()
         self.now += STEP
         plan = self.plans[-1]
-        sampled = [Sampled(tokens=(1,)) for item in plan.items if item.samples]
-        self.metrics.stepped(plan, sampled, began, self.now)
+        sampled = [SampledTokens(tokens=(1,)) for item in plan.items if item.samples]
+        self.metrics.record_step(plan, sampled, began, self.now)
         for sequence in [*plan.expired, *(item.sequence for item in plan.items)]:
             if sequence.finish:
-                self.metrics.ended(sequence, self.now)
+                self.metrics.record_end(sequence, self.now)
         return said
 
 
@@ -97,7 +97,7 @@ def test_tokens_of_a_cancelled_request_are_wasted_but_not_those_it_found_in_the_
     gone = desk.submit("b", [*range(9), 50, 51], max_tokens=9)
     desk.steps(2)
     desk.scheduler.finish(gone, FinishReason.ABORT)
-    desk.metrics.ended(gone, desk.now)
+    desk.metrics.record_end(gone, desk.now)
     # Eight were cached; three of the prompt and one of the answer were computed.
     assert (gone.cached_tokens, desk.metrics.work.cancelled) == (8, 4)
     assert desk.metrics.work.wasted == 4
@@ -140,9 +140,9 @@ def test_rejected_drafts_are_wasted() -> None:
     metrics = EngineMetrics()
     sequence = desk.submit("a", [1] * 4, max_tokens=20)
     desk.step()
-    item = Item(sequence=sequence, start=4, count=4, samples=True, drafts=3)
-    metrics.stepped(StepPlan(items=(item,)), [Sampled(tokens=(7, 8))], 0.0, 1.0)
-    metrics.stepped(StepPlan(items=(item,)), [Sampled(tokens=(7, 8, 9, 5))], 1.0, 2.0)
+    item = StepItem(sequence=sequence, start=4, count=4, samples=True, drafts=3)
+    metrics.record_step(StepPlan(items=(item,)), [SampledTokens(tokens=(7, 8))], 0.0, 1.0)
+    metrics.record_step(StepPlan(items=(item,)), [SampledTokens(tokens=(7, 8, 9, 5))], 1.0, 2.0)
     assert (metrics.work.rejected, metrics.work.wasted) == (2, 2)
 
 

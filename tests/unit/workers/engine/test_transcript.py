@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from workers.engine.errors import CheckpointInvalid
+from workers.engine.tokenization.detokenizer import Detokenizer, StopStringMatcher
 from workers.engine.tokenization.token_bytes import TokenBytes, is_byte_level
 from workers.engine.tokenization.tokenizer import LONG_TEXT_CHARS, Tokenizer
-from workers.engine.tokenization.transcript import Detokenizer, StopStringMatcher
 
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -50,7 +50,7 @@ class Client:
 
     async def until(self, **wanted: int) -> dict[str, Any]:
         """The loads, as soon as they are as wanted."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 now = await self.loads()
                 if all(now[name] == value for name, value in wanted.items()):

@@ -194,7 +194,7 @@ def port():
 
 
 async def until(true):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.fleet.loads import Place, WorkerLoad
-from workers.load_reports.engine_loads import NO_LOAD, EngineLoad, RankLoad, in_metrics, of_ranks
+from workers.load_reports.engine_loads import NO_LOAD, EngineLoad, SglangRankLoad, in_metrics, of_ranks
 
 METRICS = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -18,8 +18,10 @@ vllm:kv_cache_usage_perc{engine="1",model_name="m"} 2.5e-1
 
 def test_ranks_are_added_up():
     ranks = [
-        RankLoad(num_running_reqs=2, num_waiting_reqs=1, num_waiting_uncached_tokens=70, num_used_tokens=300),
-        RankLoad(num_running_reqs=1, num_used_tokens=40),
+        SglangRankLoad(
+            num_running_reqs=2, num_waiting_reqs=1, num_waiting_uncached_tokens=70, num_used_tokens=300
+        ),
+        SglangRankLoad(num_running_reqs=1, num_used_tokens=40),
     ]
     assert of_ranks(ranks) == EngineLoad(streams=4, tokens_queued=70, kv_tokens=340)
 

@@ -14,8 +14,8 @@ from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.round_robin import RoundRobin
 from policies.simulation.outcome import averaged, summary
 from policies.simulation.scenario import Scenario
-from policies.simulation.trial import LIMITS, Source, Trial
-from policies.simulation.workloads import Load
+from policies.simulation.trial import LIMITS, TraceSource, Trial
+from policies.simulation.workloads import WorkloadParameters
 
 CONVERSATIONS = Path(__file__).parents[4] / "data" / "mooncake" / "conversation_trace.jsonl"
 
@@ -83,7 +83,7 @@ def test_a_tenant_that_sends_nothing_with_one_seed_is_averaged_over_all():
 
 
 def test_processes_change_no_figure():
-    source = Source(workload="chat", load=Load(requests=40))
+    source = TraceSource(workload="chat", load=WorkloadParameters(requests=40))
     trials = [
         Trial(subject=name, source=source, scenario=Scenario(workers=2, kv_tokens=100_000), seed=seed)
         for name in ("cost", "p2c")

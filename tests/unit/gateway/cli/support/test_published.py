@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from gateway.cli.support import published_ports as module
-from gateway.cli.support.published_ports import publishing_address, choose_ports, is_loopback
+from gateway.cli.support.published_ports import choose_ports, is_loopback, publishing_address
 from workers.probing.installed_engine import EngineAbilities, abilities_in, abilities_of
 
 ALL = EngineAbilities(binds=True, load_feed=True)

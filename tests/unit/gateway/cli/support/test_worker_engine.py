@@ -77,7 +77,7 @@ def given(monkeypatch):
 
     monkeypatch.setattr(launch_engine, "_run", run)
     monkeypatch.setattr(launch_engine, "abilities_of", lambda engine, python: EngineAbilities())
-    monkeypatch.setattr(launch_engine.logs, "set_up", lambda _: None)
+    monkeypatch.setattr(launch_engine.logs, "configure_logging", lambda _: None)
 
     def launch(*words):
         command = CommandGroup().get_command(None, "worker")

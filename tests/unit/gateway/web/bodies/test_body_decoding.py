@@ -3,6 +3,7 @@
 import asyncio
 import json
 from array import array
+from functools import partial
 
 import msgspec
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
 from gateway.web.bodies import body_decoding
-from gateway.web.bodies.body_decoding import token_ids, unhurried
+from gateway.web.bodies.body_decoding import decode_in_thread_if_long, decode_token_ids
 from gateway.web.openai import inference_requests
+from tests.fakes.loop_gate import LoopGate
 
 
 @given(
@@ -25,14 +27,14 @@ def test_ids_are_the_same_wherever_they_are_cut(ids, size, blank):
     raw = f"{blank}[{blank}" + f"{blank},{blank}".join(map(str, ids)) + f"{blank}]{blank}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body_decoding, "SLICE_BYTES", size)
-        assert token_ids(raw.encode()) == array("I", ids)
+        assert decode_token_ids(raw.encode()) == array("I", ids)
 
 
 @pytest.mark.parametrize("wrong", ["-1", "4294967296", "1.5", '"a"', "null", "[2]", "[2, 3]", "{}"])
 def test_what_is_no_id_is_named_by_its_place_wherever_the_list_is_cut(wrong, monkeypatch):
     monkeypatch.setattr(body_decoding, "SLICE_BYTES", 2)
     with pytest.raises(msgspec.ValidationError, match=r"\$\[3\]"):
-        token_ids(f"[10, 20, 30, {wrong}, 40]".encode())
+        decode_token_ids(f"[10, 20, 30, {wrong}, 40]".encode())
 
 
 @pytest.mark.parametrize("prompt", [[7, -1], [7, "a"], [[7], 7], ["a", 7], [[[7]]], 7, {}], ids=str)
@@ -46,20 +48,14 @@ def test_a_prompt_that_is_none_is_refused_by_its_field(surface, field, prompt):
     assert field in raised.value.message
 
 
-async def test_other_work_goes_on_while_a_long_body_is_read():
+async def test_the_event_loop_goes_on_while_a_long_body_is_read(monkeypatch):
+    gate = LoopGate()
+    monkeypatch.setattr(body_decoding, "yield_gil", gate)
     body = json.dumps({"model": "m", "prompt": list(range(1_000_000))}).encode()
-    turns = 0
-
-    async def others():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    going = asyncio.create_task(others())
-    request = await unhurried(body, lambda body: inference_requests.decode_request(Surface.COMPLETIONS, body))
-    going.cancel()
-    assert turns > 1
+    request, _ = await asyncio.gather(
+        decode_in_thread_if_long(body, partial(inference_requests.decode_request, Surface.COMPLETIONS)),
+        gate.open(),
+    )
     assert request.prompt == [array("I", range(1_000_000))]
 
 
@@ -67,7 +63,9 @@ async def test_what_a_long_body_is_refused_for_is_said():
     body = json.dumps({"prompt": list(range(100_000))}).encode()
     assert len(body) > body_decoding.LONG_BYTES
     with pytest.raises(BadRequest, match="must name a model"):
-        await unhurried(body, lambda body: inference_requests.decode_request(Surface.COMPLETIONS, body))
+        await decode_in_thread_if_long(
+            body, lambda body: inference_requests.decode_request(Surface.COMPLETIONS, body)
+        )
 
 
 def in_one_piece(surface, body):
@@ -165,7 +163,7 @@ def test_a_long_list_of_ids_is_not_read_with_the_rest(monkeypatch):
     """Or none of the above would be about slices."""
     monkeypatch.setattr(body_decoding, "LONG_BYTES", 0)
     monkeypatch.setattr(body_decoding, "SLICE_BYTES", 4)
-    fields = body_decoding.fields_of(b'{"model":"m","prompt":[1,2,no,4],"n":1}', "prompt")
+    fields = body_decoding.decode_fields(b'{"model":"m","prompt":[1,2,no,4],"n":1}', "prompt")
     assert {name: bytes(value) for name, value in fields.items()} == {
         "model": b'"m"',
         "prompt": b"[1,2,no,4]",
@@ -188,7 +186,7 @@ def test_what_is_no_text_is_seen_wherever_it_is_cut(text, at, wrong):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body_decoding, "SLICE_BYTES", 1)
         if right:
-            body_decoding.check_text(body)
+            body_decoding.check_utf8(body)
         else:
             with pytest.raises(UnicodeDecodeError):
-                body_decoding.check_text(body)
+                body_decoding.check_utf8(body)

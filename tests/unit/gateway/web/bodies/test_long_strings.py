@@ -91,7 +91,7 @@ def test_ten_megabytes_are_one_string_again():
     ).encode()
     assert told(body) == [{"role": "user", "content": text}]
     quotes = msgspec.json.encode({"messages": [{"content": "word " * 200_000}]})
-    rest, strings = long_strings.taken_out(quotes)
+    rest, strings = long_strings.take_long_strings(quotes)
     assert len(rest) < 200
     assert strings == ["word " * 200_000]
 
@@ -109,6 +109,6 @@ def test_where_no_place_is_good_for_a_cut_few_are_tried(dense):
 
     content = (dense * (4_000_000 // len(dense))).encode()
     body = Counted(b'{"messages":[{"role":"user","content":"' + content + b'x"}]}')
-    _, (string,) = long_strings.taken_out(body)
+    _, (string,) = long_strings.take_long_strings(body)
     assert string == msgspec.json.decode(b'"' + content + b'x"')
     assert Counted.looks < 1000

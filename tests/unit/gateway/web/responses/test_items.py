@@ -58,7 +58,9 @@ def without_ids(value):
 def test_a_stream_and_a_whole_answer_have_the_same_output():
     said = {"reasoning": "hm", "content": "Let me look.", "tool_calls": CALLS}
     body = {"choices": [{"message": said, "finish_reason": "tool_calls"}], "usage": USAGE}
-    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None))
+    output, _ = answers.output_of(
+        chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None)
+    )
     last = translated(*STREAM)[-1]
     assert last["type"] == "response.completed"
     assert without_ids(last["response"]["output"]) == without_ids(output)
@@ -68,7 +70,9 @@ def test_a_stream_and_a_whole_answer_have_the_same_output():
 
 def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
     body = {"choices": [{"message": {"reasoning": "hm", "content": None}, "finish_reason": "length"}]}
-    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None))
+    output, _ = answers.output_of(
+        chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None)
+    )
     streamed = translated(STREAM[1], chunk({}, "length"))[-1]["response"]
     assert [item["type"] for item in output] == ["reasoning"]
     assert without_ids(streamed["output"]) == without_ids(output)

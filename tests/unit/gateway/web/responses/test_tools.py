@@ -89,7 +89,9 @@ def test_a_tool_that_takes_a_text_can_be_chosen(choice, told, offered):
 def test_what_is_called_is_told_as_what_it_is():
     calls = [{"id": f"c{at}", "function": {"name": n, "arguments": a}} for at, (n, a, _) in enumerate(CALLED)]
     body = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
-    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools())
+    output, _ = answers.output_of(
+        chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools()
+    )
     assert [
         {name: value for name, value in item.items() if name not in ("id", "call_id", "status")}
         for item in output
@@ -112,7 +114,9 @@ def test_what_is_called_is_told_as_what_it_is():
 def test_a_call_that_is_no_text_has_what_there_is(arguments):
     call = {"id": "c", "function": {"name": "patch", "arguments": arguments}}
     body = {"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "length"}]}
-    output, _ = answers.output_of(chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools())
+    output, _ = answers.output_of(
+        chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools()
+    )
     assert output[0]["input"] == arguments
 
 

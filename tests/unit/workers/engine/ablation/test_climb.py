@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.ablation.climb import Figures, climb
 from workers.engine.ablation.command import main
+from workers.engine.ablation.measurement import LadderResult, climb
 from workers.engine.ablation.rungs import CHANGES, rungs
-from workers.engine.ablation.traffic import Arrival, Shape, traffic
+from workers.engine.ablation.traffic import Arrival, TrafficShape, traffic
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.tiny_checkpoint import build
 
-SMALL = Shape(
+SMALL = TrafficShape(
     requests=10,
     seconds=0.0,
     prompt_median=12,
@@ -30,7 +30,7 @@ SMALL = Shape(
 
 
 @pytest.fixture(scope="module")
-def climbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figures]:
+def climbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LadderResult]:
     """Every rung over the same small traffic; memory for a few of the requests. The model soon repeats itself."""
     shape = {"hidden": 64, "layers": 2, "heads": 4, "intermediate": 96, "vocab": 512, "context": 512}
     model = build(tmp_path_factory.mktemp("ladder") / "model", **shape, init=0.05)
@@ -54,13 +54,13 @@ def test_each_rung_changes_one_setting_of_the_one_below(checkpoint: Callable[[st
     assert len(configs) == len(CHANGES) == 7
 
 
-def test_every_rung_gives_the_same_tokens(climbed: dict[str, Figures]) -> None:
+def test_every_rung_gives_the_same_tokens(climbed: dict[str, LadderResult]) -> None:
     assert len({figures.tokens for figures in climbed.values()}) == 1
     wanted = sum(arrival.max_tokens for arrival in traffic(SMALL, vocab=512, seed=3))
     assert all(figures.output_tokens == wanted for figures in climbed.values())
 
 
-def test_each_idea_saves_what_it_is_meant_to_save(climbed: dict[str, Figures]) -> None:
+def test_each_idea_saves_what_it_is_meant_to_save(climbed: dict[str, LadderResult]) -> None:
     none, contiguous, paged, continuous, _, caching, speculation = climbed.values()
     assert none.kv_tokens_max == 0
     assert none.computed > 3 * contiguous.computed
@@ -76,7 +76,7 @@ def test_each_idea_saves_what_it_is_meant_to_save(climbed: dict[str, Figures]) -
 
 
 def test_traffic_is_the_same_for_the_same_seed_and_mixed() -> None:
-    shape = Shape(requests=200, seconds=3.0)
+    shape = TrafficShape(requests=200, seconds=3.0)
     arrivals = traffic(shape, vocab=512, seed=1)
     assert arrivals == traffic(shape, vocab=512, seed=1) != traffic(shape, vocab=512, seed=2)
     assert sorted(arrival.at for arrival in arrivals) == [arrival.at for arrival in arrivals]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionSpan
-from workers.engine.attention.sdpa_backend import SHORT, SdpaBackend
+from workers.engine.attention.sdpa_backend import BATCHED_SPAN_TOKENS_MAX, SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
@@ -66,9 +66,9 @@ def test_together_they_see_what_each_sees_alone(kv_heads: int, window: int | Non
         (40, 3),
         (4, 5),
         (8, 3),
-        (11, SHORT),
-        (2, SHORT),
-        (5, SHORT + 1),
+        (11, BATCHED_SPAN_TOKENS_MAX),
+        (2, BATCHED_SPAN_TOKENS_MAX),
+        (5, BATCHED_SPAN_TOKENS_MAX + 1),
         (0, 6),
     ]
     given = spans(shapes)

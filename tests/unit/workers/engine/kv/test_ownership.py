@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.block_table import BlockCopy, BlockTable
-from workers.engine.kv.events import BlockRemoved, BlockStored, KVEvent, block_hash
+from workers.engine.kv.kv_events import BlockRemoved, BlockStored, KVEvent, block_hash
 from workers.engine.kv.prefix_tree import EVICTED, PrefixNode, PrefixTree
 
 CAPACITY = 6

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.execution import runner as runner_module
+from workers.engine.execution import model_runner as runner_module
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
 

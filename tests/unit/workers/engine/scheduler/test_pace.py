@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.engine.scheduler.pace import (
+from workers.engine.scheduler.draft_length import (
     PROBE_STEPS,
     PROBE_TOKENS,
-    Pace,
+    AdaptiveDraftLength,
     best_length,
     expected_tokens,
     row_cost,
@@ -48,23 +48,23 @@ def test_a_row_costs_more_in_a_larger_batch() -> None:
 
 
 def test_a_pace_falls_to_zero_probes_now_and_then_and_recovers() -> None:
-    pace = Pace()
-    assert pace.length(0.2, 8) > 1
+    pace = AdaptiveDraftLength()
+    assert pace.choose(0.2, 8) > 1
     for _ in range(30):
-        pace.learn(4, 0)
+        pace.record(4, 0)
     for _ in range(2):
-        assert [pace.length(0.2, 8) for _ in range(PROBE_STEPS - 1)] == [0] * (PROBE_STEPS - 1)
-        assert pace.length(0.2, 8) == PROBE_TOKENS
-        pace.learn(PROBE_TOKENS, 0)
-    while not pace.length(0.2, 8):
-        pace.learn(PROBE_TOKENS, PROBE_TOKENS)
+        assert [pace.choose(0.2, 8) for _ in range(PROBE_STEPS - 1)] == [0] * (PROBE_STEPS - 1)
+        assert pace.choose(0.2, 8) == PROBE_TOKENS
+        pace.record(PROBE_TOKENS, 0)
+    while not pace.choose(0.2, 8):
+        pace.record(PROBE_TOKENS, PROBE_TOKENS)
     for _ in range(40):
-        pace.learn(4, 4)
-    assert pace.length(0.2, 8) == 8
+        pace.record(4, 4)
+    assert pace.choose(0.2, 8) == 8
 
 
 def test_drafts_behind_a_rejected_one_teach_nothing() -> None:
-    first, second = Pace(), Pace()
-    first.learn(8, 1)
-    second.learn(2, 1)
+    first, second = AdaptiveDraftLength(), AdaptiveDraftLength()
+    first.record(8, 1)
+    second.record(2, 1)
     assert first.acceptance == second.acceptance

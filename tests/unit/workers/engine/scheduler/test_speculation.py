@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.fakes.desk import Desk, text_of
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.scheduler.counters import SpecCounters
-from workers.engine.scheduler.drafter import Computed
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.drafter import ComputedStep
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import FinishReason, Sequence
-from workers.engine.scheduler.speculation import Speculation
+from workers.engine.scheduler.speculation import SpeculationController
 
 
 class Oracle:
@@ -23,23 +23,23 @@ class Oracle:
     def __init__(self, right: int = 99) -> None:
         self.right = right
 
-    def ready(self, sequence: Sequence, limit: int) -> int:
+    def draft_count(self, sequence: Sequence, limit: int) -> int:
         sequence.drafts = [
             token if place < self.right else (token + 1) % 97
             for place, token in enumerate(text_of(sequence.tokens, limit))
         ]
         return limit
 
-    def propose(self, items: list[Item]) -> dict[Sequence, Any]:
+    def propose(self, items: list[StepItem]) -> dict[Sequence, Any]:
         return {}
 
-    def follow(self, step: Computed) -> None:
+    def after_step(self, step: ComputedStep) -> None:
         pass
 
 
 def desk(right: int = 99, *, num_tokens: int = 3, batch: int = 16, **settings: Any) -> Desk:
     config = SpecConfig(method="ngram", num_tokens=num_tokens, adaptive=False, batch_size_max=batch)
-    return Desk(speculation=Speculation(config, Oracle(right)), **settings)
+    return Desk(speculation=SpeculationController(config, Oracle(right)), **settings)
 
 
 def test_a_decoding_sequence_verifies_its_drafts_and_keeps_what_is_right() -> None:

@@ -11,7 +11,7 @@ from tests.unit.workers.engine.conftest import Answer, greedy
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.engine import Engine
-from workers.engine.fit_medusa import Regression, fit_heads, main, save_heads
+from workers.engine.fit_medusa import RidgeRegression, fit_heads, main, save_heads
 from workers.engine.request import Request
 
 Finish = Callable[[Engine, Iterable[Request]], dict[str, Answer]]
@@ -47,7 +47,7 @@ def test_sums_give_the_least_squares_that_all_places_at_once_give() -> None:
     chance = torch.Generator().manual_seed(0)
     states = torch.randn(50, 8, generator=chance, dtype=torch.float64)
     wanted = torch.randint(12, (50,), generator=chance)
-    regression = Regression(vocab=12, hidden=8)
+    regression = RidgeRegression(vocab=12, hidden=8)
     for part in range(0, 50, 7):
         regression.add(states[part : part + 7], wanted[part : part + 7])
     one_hot = torch.nn.functional.one_hot(wanted, 12).double()

@@ -57,7 +57,7 @@ def test_what_followed_is_drafted_and_a_loop_goes_on_as_a_loop(
     tokens: list[int], limit: int, drafts: list[int]
 ) -> None:
     sequence = sequence_of(tokens)
-    assert len(drafts) == NgramDrafter(shortest=2, longest=4).ready(sequence, limit)
+    assert len(drafts) == NgramDrafter(shortest=2, longest=4).draft_count(sequence, limit)
     assert drafts == sequence.drafts
 
 
@@ -65,13 +65,13 @@ def test_the_text_that_is_searched_grows_with_the_sequence() -> None:
     drafter, sequence = NgramDrafter(shortest=1, longest=2), sequence_of([1, 2, 3])
     for token, drafts in ((9, []), (2, [3]), (3, [9]), (8, []), (3, [9])):
         sequence.tokens.append(token)
-        drafter.ready(sequence, 1)
+        drafter.draft_count(sequence, 1)
         assert drafts == sequence.drafts
 
 
 def test_a_sequence_that_has_ended_leaves_nothing_behind() -> None:
     drafter, sequence = NgramDrafter(shortest=1, longest=2), sequence_of([1, 2, 3])
-    drafter.ready(sequence, 1)
+    drafter.draft_count(sequence, 1)
     assert len(drafter._texts) == 1
     del sequence
     assert len(drafter._texts) == 0

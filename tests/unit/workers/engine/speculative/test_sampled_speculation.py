@@ -17,8 +17,8 @@ from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.speculation_config import SpecConfig
-from workers.engine.execution import runner as runner_module
-from workers.engine.execution.runner import ModelRunner
+from workers.engine.execution import model_runner as runner_module
+from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
@@ -31,7 +31,7 @@ from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.sampling.sampling_row import SamplingRow
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import Sequence
-from workers.engine.scheduler.speculation import Speculation
+from workers.engine.scheduler.speculation import SpeculationController
 from workers.engine.speculative.draft_kv import DraftKV
 from workers.engine.speculative.model_drafter import ModelDrafter, early_exit
 
@@ -103,7 +103,7 @@ def drawn(target: Decoder, draft: Decoder, params: dict[str, Any], seed: int) ->
     config = SpecConfig(
         method="early_exit", exit_layer=1, num_tokens=DRAFTS, adaptive=False, batch_size_max=10_000
     )
-    speculation = Speculation(config, drafter)
+    speculation = SpeculationController(config, drafter)
     scheduler = Scheduler(
         PrefixTree(BlockPool(BLOCKS, SIZE)),
         token_budget=100_000,

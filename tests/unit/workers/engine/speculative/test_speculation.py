@@ -19,7 +19,7 @@ from workers.engine.errors import CheckpointInvalid, ConfigInvalid
 from workers.engine.grammar.grammar import Grammar, GrammarKind
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import FinishReason, Sequence
 from workers.engine.speculative.medusa import FILE
 from workers.engine.speculative.model_drafter import LAG_MAX, early_exit
@@ -308,7 +308,7 @@ def test_drafts_are_what_the_drafting_model_says_alone(
     drafter = engine._runner._drafter
     propose = drafter.propose
 
-    def listen(items: list[Item]) -> dict[Sequence, torch.Tensor]:
+    def listen(items: list[StepItem]) -> dict[Sequence, torch.Tensor]:
         result = propose(items)
         said.extend((list(item.sequence.tokens), list(item.sequence.drafts)) for item in items)
         return result

@@ -12,9 +12,9 @@ from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.block_table import BlockTable
 from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.scheduler.plan import Item, StepPlan
+from workers.engine.scheduler.plan import StepItem, StepPlan
 from workers.engine.scheduler.sequence import Sequence
-from workers.engine.scheduler.speculation import Speculation
+from workers.engine.scheduler.speculation import SpeculationController
 from workers.engine.scheduler.step_cost import SHARE_MAX, SHARE_MIN, StepCost
 
 
@@ -76,14 +76,14 @@ def sequence(name: str) -> Sequence:
     return made
 
 
-def speculation(**settings: object) -> Speculation:
-    return Speculation(SpecConfig(method="ngram", num_tokens=4, **settings), Oracle(99))  # type: ignore[arg-type]
+def speculation(**settings: object) -> SpeculationController:
+    return SpeculationController(SpecConfig(method="ngram", num_tokens=4, **settings), Oracle(99))  # type: ignore[arg-type]
 
 
-def observe(speculating: Speculation, fixed: float, each: float) -> None:
+def observe(speculating: SpeculationController, fixed: float, each: float) -> None:
     for batch in [1, 4, 16] * 40:
         items = tuple(
-            Item(sequence=sequence(str(place)), start=9, count=1, samples=True) for place in range(batch)
+            StepItem(sequence=sequence(str(place)), start=9, count=1, samples=True) for place in range(batch)
         )
         speculating.observe(StepPlan(items=items), fixed + each * batch)
 
@@ -94,7 +94,7 @@ def test_where_rows_cost_nothing_it_guesses_far_and_where_they_cost_a_step_not_a
         speculating = speculation()
         observe(speculating, fixed, each)
         counts[name] = [
-            speculating.count(sequence("a"), batch=batch, budget=99, spare=99) for batch in (1, 16)
+            speculating.draft_count(sequence("a"), batch=batch, budget=99, spare=99) for batch in (1, 16)
         ]
     assert counts == {"reads weights": [4, 4], "computes": [0, 0]}
 
@@ -103,7 +103,8 @@ def test_the_same_machine_guesses_less_far_the_more_sequences_there_are() -> Non
     speculating = speculation()
     observe(speculating, 0.9, 0.1)
     counts = [
-        speculating.count(sequence("a"), batch=batch, budget=99, spare=99) for batch in (1, 4, 8, 16, 64)
+        speculating.draft_count(sequence("a"), batch=batch, budget=99, spare=99)
+        for batch in (1, 4, 8, 16, 64)
     ]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] >= 2
@@ -120,6 +121,6 @@ def test_steps_with_prefills_are_not_learned_from() -> None:
     speculating = speculation()
     before = speculating.verify_cost
     for count in (100, 200, 300) * 20:
-        item = Item(sequence=sequence("a"), start=0, count=count, samples=True)
+        item = StepItem(sequence=sequence("a"), start=0, count=count, samples=True)
         speculating.observe(StepPlan(items=(item,)), 1.0)
     assert speculating.verify_cost == before
