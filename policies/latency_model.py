@@ -139,12 +139,12 @@ def shrunk_speed(
 
 
 def learn_step(speed: Speed, tpot_ms: float) -> Speed:
-    """Return the speed after one more stream, whose tokens came `tpot_ms` apart on average."""
+    """Return the speed after one more stream, with tokens that came `tpot_ms` apart on average."""
     return replace(speed, step_ms=updated_step_ms(speed.step_ms, tpot_ms))
 
 
 def updated_step_ms(step_ms: float, tpot_ms: float) -> float:
-    """Return the time of a decode step after one more stream, whose tokens came `tpot_ms` apart on average.
+    """Return the time of a decode step after one more stream, with tokens that came `tpot_ms` apart on average.
 
     It moves by STEP_RATE of the distance; a sample counts as half or twice the known time at most.
     """
@@ -171,7 +171,7 @@ def predicted_ttft_ms(speed: Speed, tokens: int) -> float:
 def predicted_ttft_p95_ms(speed: Speed, error_ms: float, tokens: int) -> float:
     """Return the time within which 95 of 100 first tokens are expected; `error_ms` is the fit's usual error.
 
-    Errors are assumed to follow Laplace's distribution, whose tails are longer than the normal one's: with mean
+    Errors are assumed to follow Laplace's distribution, with tails longer than the normal one's: with mean
     distance b, one in twenty is above ln(10) b.
     """
     return predicted_ttft_ms(speed, tokens) + log(10) * error_ms * (1 + tokens / THOUSAND)

@@ -2,8 +2,8 @@
 
     class    TTFT target    for
     voice         150 ms    a person in a conversation
-    code          200 ms    a person who is typing (completion in an editor)
-    chat          500 ms    a person who is reading
+    code          200 ms    a person typing (completion in an editor)
+    chat          500 ms    a person reading
     batch        2000 ms    work that no person waits for
 
 Each request has a class; the tenant's plan says which classes it may ask for. Inside a tenant the more urgent class
@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 Late = Literal["wait", "next", "demote", "reject"]
-"""What happens to a request whose first token cannot be expected within its target.
+"""What happens to a request if its first token cannot be expected within its target.
 
 wait    it waits its turn all the same
 next    it goes to the first candidate that can keep the target, if any can; else it waits

@@ -37,10 +37,10 @@ class WaitingTotals(msgspec.Struct, frozen=True, gc=False):
 
 def refused_by(
     bounds: WaitingRoomBounds, total: WaitingTotals, own: WaitingTotals, tenants: int, tokens: int
-) -> Literal["tenant", "everybody"] | None:
+) -> Literal["tenant", "others"] | None:
     """Return which bound keeps one more request of `tokens` tokens out of the room; None if it may enter.
 
-    "tenant": the tenant has reached its own bound, or holds its even share of a full room or more. "everybody": the
+    "tenant": the tenant has reached its own bound, or holds its even share of a full room or more. "others": the
     room is full because of other tenants. `total` is what waits in the room, `own` what waits of this tenant, and
     `tenants` the number of tenants that wait, this one included. An empty room takes any prompt.
     """
@@ -51,7 +51,7 @@ def refused_by(
     even = WaitingTotals(max(1, bounds.requests_max // tenants), bounds.tokens_max // tenants)
     by_count = total.requests >= bounds.requests_max
     more = own.requests >= even.requests if by_count else own.tokens + tokens > even.tokens
-    return "tenant" if more else "everybody"
+    return "tenant" if more else "others"
 
 
 def _exceeds(waiting: WaitingTotals, tokens: int, requests_max: int | None, tokens_max: int | None) -> bool:

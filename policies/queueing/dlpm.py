@@ -1,6 +1,6 @@
 """Queue policy `dlpm`, deficit longest-prefix match: the longest cached prefix goes if its tenant can pay for it.
 
-    next    of the tickets whose tenant's deficit counter is positive, the one with most cached tokens
+    next    of the tickets of tenants with a positive deficit counter, the one with most cached tokens
     charge  counter -= cost / weight                                      when the turn is given
     refill  counter += quantum, for every counter that is not positive    while no counter is positive
 

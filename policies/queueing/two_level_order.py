@@ -16,7 +16,7 @@ class FlowHeads:
 
     A ticket that would rather wait for its own worker is passed over, and the next one of its flow takes its place.
     Of one flow at most `passed_of_flow_max` tickets are passed over, then none of its tickets is offered any more:
-    otherwise a tenant whose requests all wait for one worker would keep others from a free one.
+    otherwise a tenant with all its requests waiting for one worker would keep others from a free one.
     """
 
     def __init__(

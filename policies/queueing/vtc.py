@@ -4,7 +4,7 @@
     charge  counter += cost / weight (cost units)        when the turn is given
     lift    counter = max(counter, least counter of the waiting tenants)        when an idle tenant comes back
 
-If no tenant waits, the counter of the tenant whose turn was the last stands in for the least: idle time earns no
+If no tenant waits, the counter of the tenant that went last stands in for the least: idle time earns no
 credit. A turn is charged at its estimate and settled at the end, where the paper counts tokens as they come. For
 two tenants that wait all the time, what they received differs by at most 2U, and by what the workers' window holds
 besides (U: largest cost over weight).

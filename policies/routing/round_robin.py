@@ -20,7 +20,7 @@ class RoundRobin:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
-        """Rank the workers by id, beginning with the one whose turn it is."""
+        """Rank the workers by id, beginning with the one that is next in turn."""
         if not candidates:
             return ()
         ordered = sorted(candidates, key=lambda candidate: candidate.worker.id)

@@ -1,10 +1,10 @@
-"""The KV memory of one simulated engine: blocks in use, blocks that may be used again, and room.
+"""The KV memory of one simulated engine: blocks in use, cached blocks that may be used again, and empty blocks.
 
     capacity  |  referenced (by id)  |  private (being computed, or answers)  |  kept, unreferenced  |  empty  |
                                                                                 ^ evicted from here, oldest first
 
-A sequence that ends gives its blocks back tail first, so that of equally old blocks the tail goes before the head,
-and whatever is kept is always the beginning of a path. Answers have no ids and are freed at once.
+A sequence that ends gives its blocks back tail first, so that of equally old blocks the tail is evicted before the
+head, and what is kept is always the beginning of a path. Blocks of answers have no ids and are freed at once.
 """
 
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 
 class BlockCache:
-    """`evicted` has the ids that went since somebody last took them."""
+    """A paged KV cache with least-recently-used eviction. `evicted` collects ids until the caller empties it."""
 
     __slots__ = ("_kept", "_private", "_references", "capacity", "evicted")
 
@@ -28,41 +28,45 @@ class BlockCache:
 
     @property
     def in_use(self) -> int:
-        """Blocks that must not go."""
+        """Blocks that must not be evicted."""
         return len(self._references) + self._private
 
     def match(self, blocks: Sequence[int]) -> int:
-        """Leading blocks that are here."""
+        """Return how many leading blocks are cached."""
         references, kept = self._references, self._kept
-        held = 0
+        cached = 0
         for block in blocks:
             if block not in references and block not in kept:
                 break
-            held += 1
-        return held
+            cached += 1
+        return cached
 
     def acquire(self, blocks: Sequence[int], total: int) -> int | None:
-        """Room for `total` blocks of a sequence, leading ones shared; how many were here, or None: it does not
-        fit."""
+        """Reserve `total` blocks for a sequence with these block ids of its prompt.
+
+        Return how many leading blocks were cached and are shared, or None if the sequence does not fit.
+        """
         references, kept = self._references, self._kept
-        held = self.match(blocks)
-        revived = [block for block in blocks[:held] if block in kept]
-        new = total - held
+        cached = self.match(blocks)
+        revived = [block for block in blocks[:cached] if block in kept]
+        new = total - cached
         if self.in_use + len(revived) + new > self.capacity:
             return None
         for block in revived:
             del kept[block]
-        for block in blocks[:held]:
+        for block in blocks[:cached]:
             references[block] = references.get(block, 0) + 1
         self._private += new
         excess = self.in_use + len(kept) - self.capacity
         for _ in range(excess):
             self.evicted.append(kept.popitem(last=False)[0])
-        return held
+        return cached
 
     def publish(self, blocks: Sequence[int]) -> None:
-        """Private blocks of a sequence have been computed. One that is here already is dropped for the older
-        copy."""
+        """Make private blocks of a sequence, which have been computed, available to others.
+
+        A block that is cached already is dropped for the older copy.
+        """
         references, kept = self._references, self._kept
         for block in blocks:
             if block in kept:
@@ -73,7 +77,7 @@ class BlockCache:
         self._private -= len(blocks)
 
     def release(self, blocks: Sequence[int], private: int) -> None:
-        """A sequence ends: its published blocks are kept while there is room, the others are empty."""
+        """End a sequence: keep its published blocks while there is room, and free its private ones."""
         references, kept = self._references, self._kept
         for block in reversed(blocks):
             left = references[block] - 1
@@ -85,7 +89,7 @@ class BlockCache:
         self._private -= private
 
     def clear(self) -> None:
-        """Everything is gone: the worker has restarted."""
+        """Drop everything: the worker has restarted."""
         self._references.clear()
         self._kept.clear()
         self._private = 0

@@ -1,4 +1,4 @@
-"""Everybody who can be simulated: the gateway's policies by name, and the rules of others."""
+"""The routing rules that can be simulated, by name: the gateway's policies and the baselines of other gateways."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,12 +17,12 @@ BASELINES: dict[str, type[Any]] = {rule.name: rule for rule in (Sglang, Aibrix, 
 
 
 def contender_names() -> list[str]:
-    """Policies first, baselines after them."""
+    """Return the names of all policies, then those of the baselines."""
     return [*routing_names(), *sorted(BASELINES)]
 
 
 def contender(name: str, options: Mapping[str, Any]) -> RoutingPolicy:
-    """The policy or baseline of that name, with its options checked. Raises PolicyError."""
+    """Return the policy or baseline of that name, with its options checked. Raises PolicyError."""
     rule = BASELINES.get(name)
     if rule is None:
         try:

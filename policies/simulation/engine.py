@@ -1,15 +1,15 @@
-"""A simulated engine: continuous batching, chunked prefill, a block cache with LRU eviction.
+"""A simulated engine: continuous batching, chunked prefill, and a block cache with LRU eviction.
 
-One step, as vLLM and SGLang take it: waiting requests are admitted while their blocks fit, prompts get what of
-the token budget running streams leave over, in order of admission, and every running stream gets a token. A
-prompt whose last chunk was computed has its first token at the end of that step.
+One step goes as in vLLM and SGLang: waiting requests are admitted while their blocks fit, prompts get what running
+streams leave of the token budget, in order of admission, and every running stream gets a token. A prompt of which
+the last chunk was computed has its first token at the end of that step.
 
-Steps that only decode are all alike, so they are taken in one go, up to the first stream that ends. A request that
-arrives in between cuts such a run at the end of the step under way:
+Steps that only decode are all alike, so they are simulated as one run, up to the first stream that ends. A request
+that arrives in between cuts the run at the end of the step under way:
 
     |--|--|--|--|--|--|--|--|        a run of eight steps, `ends_at` its end
-             ^ arrives
-    |--|--|--|--|                    cut: admitted here
+             ^ a request arrives
+    |--|--|--|--|                    the run is cut, and the request admitted here
 """
 
 from collections.abc import Sequence
@@ -18,28 +18,38 @@ from typing import Protocol
 
 from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.waiting_orders import ORDERS, Order
+from policies.simulation.waiting_orders import ORDERS, WaitingOrder
 
 
-class Cache(Protocol):
-    """What an engine asks of its KV memory; see BlockCache."""
+class SimulatedCache(Protocol):
+    """The KV memory that a simulated engine needs; BlockCache is the plain one."""
 
     evicted: list[int]
+    """Ids of evicted blocks, until the caller takes them."""
 
-    def match(self, blocks: Sequence[int]) -> int: ...
+    def match(self, blocks: Sequence[int]) -> int:
+        """Return how many leading blocks are cached."""
+        ...
 
-    def acquire(self, blocks: Sequence[int], total: int) -> int | None: ...
+    def acquire(self, blocks: Sequence[int], total: int) -> int | None:
+        """Reserve `total` blocks for a sequence; return how many were cached, or None if it does not fit."""
+        ...
 
-    def publish(self, blocks: Sequence[int]) -> None: ...
+    def publish(self, blocks: Sequence[int]) -> None:
+        """Make computed private blocks of a sequence available to others."""
+        ...
 
-    def release(self, blocks: Sequence[int], private: int) -> None: ...
+    def release(self, blocks: Sequence[int], private: int) -> None:
+        """End a sequence with these published blocks and so many private ones."""
+        ...
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Drop everything: the worker has restarted."""
+        ...
 
 
-class Job:
-    """One request inside an engine. `number` is the caller's. `computed`: prompt tokens that need not be
-    computed any more, cached ones included."""
+class SimulatedJob:
+    """One request inside an engine, known to the caller by `number`."""
 
     __slots__ = ("arrived_at", "cached_tokens", "computed", "number", "private", "published", "request")
 
@@ -49,43 +59,57 @@ class Job:
         self.arrived_at = arrived_at
         self.cached_tokens = 0
         self.computed = 0
+        """Prompt tokens that need not be computed any more, cached ones included."""
         self.published = 0
+        """Leading prompt blocks that others can share."""
         self.private = 0
+        """Blocks of its own, not shared."""
 
 
-class Engine:
-    """Times are seconds. `ends_at`: when what it does now is done; None when idle. Whoever drives it calls `finish`
-    then, takes `first_tokens`, `finished`, `published` and the cache's evictions, and calls `begin`."""
+class SimulatedEngine:
+    """An engine that is driven by a simulation. Times are seconds.
+
+    At `ends_at` the simulation calls `finish`, takes `first_tokens`, `finished`, `published` and the cache's
+    evictions, and calls `begin`.
+    """
 
     def __init__(
-        self, *, cache: Cache, capacity_tokens: int, times: StepTime, order: Order = ORDERS["fcfs"]
+        self,
+        *,
+        cache: SimulatedCache,
+        capacity_tokens: int,
+        times: StepTime,
+        order: WaitingOrder = ORDERS["fcfs"],
     ) -> None:
         self.cache = cache
         self.ends_at: float | None = None
+        """When the step or run under way ends; None when idle."""
         self.busy_seconds = 0.0
         self.computed_tokens = 0
-        self.first_tokens: list[Job] = []
-        self.finished: list[Job] = []
-        self.published: list[tuple[Job, int]] = []
+        self.first_tokens: list[SimulatedJob] = []
+        self.finished: list[SimulatedJob] = []
+        self.published: list[tuple[SimulatedJob, int]] = []
         self._capacity = capacity_tokens
         self._times = times
         self._order = order
-        self._waiting: list[Job] = []
-        self._prefilling: list[Job] = []
-        self._ends: list[tuple[int, int, Job]] = []  # streams by the number of the step that ends them
+        self._waiting: list[SimulatedJob] = []
+        self._prefilling: list[SimulatedJob] = []
+        self._ends: list[
+            tuple[int, int, SimulatedJob]
+        ] = []  # streams by the number of the step that ends them
         self._steps = 0
         self._kv_tokens = 0
         self._began_at = 0.0
         self._run = 0  # decode steps of the run under way
-        self._chunks: list[tuple[Job, int]] = []
+        self._chunks: list[tuple[SimulatedJob, int]] = []
 
     @property
-    def jobs(self) -> list[Job]:
-        """All that is inside, streams last."""
+    def jobs(self) -> list[SimulatedJob]:
+        """All requests inside, streams last."""
         return [*self._waiting, *self._prefilling, *(job for _, _, job in self._ends)]
 
-    def submit(self, job: Job, now: float) -> None:
-        """Takes a request; `ends_at` may become earlier."""
+    def submit(self, job: SimulatedJob, now: float) -> None:
+        """Take a request; `ends_at` may become earlier."""
         self._waiting.append(job)
         if self.ends_at is None:
             self.begin(now)
@@ -93,7 +117,7 @@ class Engine:
             self._cut(now)
 
     def begin(self, now: float) -> None:
-        """Starts the next step, or the next run of steps."""
+        """Start the next step, or the next run of steps."""
         self._admit(now)
         self._began_at = now
         streams = len(self._ends)
@@ -113,7 +137,7 @@ class Engine:
             self.ends_at = None
 
     def finish(self, now: float) -> None:
-        """What was under way is done."""
+        """End the step or the run under way."""
         self.busy_seconds += now - self._began_at
         self._steps += self._run
         self._kv_tokens += self._run * len(self._ends)
@@ -126,8 +150,8 @@ class Engine:
                 self._answer(job)
         self._chunks = []
 
-    def stop(self) -> list[Job]:
-        """Dies: everything inside is lost, the cache too."""
+    def stop(self) -> list[SimulatedJob]:
+        """Kill the engine: return the requests inside, which are lost, and drop the cache."""
         lost = self.jobs
         self._waiting, self._prefilling, self._ends, self._chunks = [], [], [], []
         self._kv_tokens = 0
@@ -164,7 +188,7 @@ class Engine:
 
         return min(range(len(self._waiting)), key=rank)
 
-    def _budgeted(self, budget: int) -> list[tuple[Job, int]]:
+    def _budgeted(self, budget: int) -> list[tuple[SimulatedJob, int]]:
         chunks = []
         for job in self._prefilling:
             if budget <= 0:
@@ -174,8 +198,8 @@ class Engine:
             budget -= chunk
         return chunks
 
-    def _publish(self, job: Job) -> None:
-        """Blocks that are complete can be shared from here on; the last one too once the prompt is."""
+    def _publish(self, job: SimulatedJob) -> None:
+        """Publish the blocks that are complete, and the last, partial one once the prompt is complete."""
         blocks = job.request.blocks
         done = job.computed >= job.request.prompt_tokens
         whole = len(blocks) if done else job.computed // BLOCK_TOKENS
@@ -185,7 +209,7 @@ class Engine:
             job.published = whole
             self.published.append((job, whole))
 
-    def _answer(self, job: Job) -> None:
+    def _answer(self, job: SimulatedJob) -> None:
         self._prefilling.remove(job)
         self.first_tokens.append(job)
         if job.request.output_tokens == 1:
@@ -194,16 +218,16 @@ class Engine:
         self._kv_tokens += job.request.prompt_tokens + 1
         heappush(self._ends, (self._steps + job.request.output_tokens - 1, job.number, job))
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: SimulatedJob) -> None:
         self._kv_tokens -= job.request.prompt_tokens + job.request.output_tokens
         self._release(job)
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: SimulatedJob) -> None:
         self.cache.release(job.request.blocks[: job.published], job.private)
         self.finished.append(job)
 
     def _cut(self, now: float) -> None:
-        """Ends the run with the step that is under way now."""
+        """End the run with the step that is under way now."""
         elapsed = now - self._began_at
         low, high = 1, self._run
         while low < high:

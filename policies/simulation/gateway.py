@@ -1,7 +1,7 @@
-"""One simulated gateway: ranks with a real policy, and lets requests wait until their best worker has room.
+"""One simulated gateway: ranks workers with a real policy, and lets requests wait until a good worker has room.
 
-Late binding: a request that is held is ranked again whenever a worker has made room, with the loads and the
-prefixes of that moment; what is sent at once cannot be taken back.
+Late binding: a request that waits is ranked again whenever a worker has made room, with the loads and the prefixes
+of that moment; a request that is sent at once cannot be taken back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,39 +14,42 @@ from policies.admission.dispatch_window import close_enough_to_best, fits_window
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.waiting_orders import Order
+from policies.simulation.waiting_orders import WaitingOrder
 from radix_cache.match import WorkerId
 
 OUTPUT_TOKENS_EXPECTED = 256
-"""Of a tenant's answers before any has been seen."""
+"""Expected length of a tenant's answers before any has been seen."""
 
 SLACK = 0.1
-"""How much dearer than the best a worker may be for a request to go there instead of waiting."""
+"""Share by which a worker may be more expensive than the best for a request to go there instead of waiting."""
 
 LOOKED_AT_MAX = 32
-"""Of those who wait, whenever there is room."""
+"""Waiting requests that are ranked again whenever there is room."""
 
 
 class OutputLengths:
-    """Running means of answers' lengths by tenant: what a gateway expects of the next one."""
+    """The mean length of each tenant's answers, which a gateway expects of the next one."""
 
     def __init__(self) -> None:
         self._sums: dict[str, list[int]] = {}
 
     def expected(self, tenant: str) -> int:
+        """Return the output tokens that the tenant's next answer is expected to have."""
         tokens, answers = self._sums.get(tenant, (OUTPUT_TOKENS_EXPECTED, 1))
         return max(1, tokens // answers)
 
-    def seen(self, tenant: str, tokens: int) -> None:
+    def record(self, tenant: str, tokens: int) -> None:
+        """Record the length of an answer."""
         of = self._sums.setdefault(tenant, [OUTPUT_TOKENS_EXPECTED, 1])
         of[0] += tokens
         of[1] += 1
 
 
 class SimulatedGateway:
-    """`window_tokens`, `hold`: see Scenario. Requests that wait here are known by their number.
+    """One gateway of the simulation; requests that wait in it are known by their number.
 
-    `takes_turns`: nobody waits here but in TurnQueue; `slack`: how much dearer than the best a worker may be then.
+    `window_tokens`, `hold`: see Scenario. `takes_turns`: requests wait in the shared TurnQueue instead of here;
+    `slack` is then the share by which a worker may be more expensive than the best.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class SimulatedGateway:
         view: GatewayView,
         policy: RoutingPolicy,
         window_tokens: int | None,
-        hold: Order,
+        hold: WaitingOrder,
         random: Random,
         takes_turns: bool = False,
         slack: float | None = None,
@@ -72,7 +75,7 @@ class SimulatedGateway:
         self._sequence = 0
 
     def query(self, request: TraceRequest) -> RouteQuery:
-        """What the policy is told of a new request."""
+        """Return what the policy is told of a new request."""
         session = f"{request.tenant} {request.session}".encode() if request.session else None
         self._sequence += 1
         return RouteQuery(
@@ -95,11 +98,13 @@ class SimulatedGateway:
         now: float,
         closed: set[WorkerId],
     ) -> Route | None:
-        """Where it goes now; None: it waits. `up`: workers that may get it; `places`: where in the fleet they are.
-        `closed`: for whom somebody waits who goes first; those that this one waits for are added.
+        """Return the route that the request takes now; None if it waits.
 
-        A request that is sent at once goes to the first route. One that may wait goes where it fits, but not to a
-        worker that is much worse for it than the best: that one's queue is counted in its cost already.
+        `up`: workers that may get it; `places`: the place of each worker in the fleet. `closed`: workers that a
+        request with an earlier turn waits for; those that this request waits for are added.
+
+        Without a window a request goes to the first route. With one it goes where it fits, but not to a worker that
+        is much more expensive than the best: the best worker's queue is part of its cost already.
         """
         candidates = self.view.candidates(confirmed, request.blocks, request.prompt_tokens, up, now)
         ranking = self._policy.rank(query, candidates, now)
@@ -107,9 +112,9 @@ class SimulatedGateway:
             return ranking[0]
         if self._takes_turns:
             return self._in_turn(ranking, request, places, closed)
-        dearest = ranking[0].cost_ms * (1 + SLACK)
+        highest = ranking[0].cost_ms * (1 + SLACK)
         for route in ranking:
-            if route.cost_ms > dearest:
+            if route.cost_ms > highest:
                 return None
             worker, uncached = places[route.worker], request.prompt_tokens - route.matched_tokens
             window = fits_window(self.view.queued(worker), uncached, self._window_tokens)
@@ -124,7 +129,7 @@ class SimulatedGateway:
         places: Mapping[WorkerId, int],
         closed: set[WorkerId],
     ) -> Route | None:
-        """The best that has room, as in gateway/dispatch/worker_acquisition.py."""
+        """Return the best route to a worker with room, as in gateway/dispatch/worker_acquisition.py."""
         assert self._window_tokens is not None
         waited_for = []
         for route in ranking:
@@ -141,17 +146,19 @@ class SimulatedGateway:
         return None
 
     def answered(self, request: TraceRequest) -> None:
-        self._lengths.seen(request.tenant, request.output_tokens)
+        """Learn from an answer that has ended."""
+        self._lengths.record(request.tenant, request.output_tokens)
 
     def wait(self, number: int, uncached_tokens: int, now: float) -> None:
-        """Takes a request into the waiting room."""
+        """Take a request into the waiting room."""
         self._held[number] = (now, uncached_tokens)
 
     def leave(self, number: int) -> None:
+        """Take a request out of the waiting room."""
         del self._held[number]
 
     def turns(self, now: float) -> list[int]:
-        """Who may go now, if a good place for them is free: the first few in order."""
+        """Return the first few waiting requests in order, which may go now if a good worker has room."""
         if not self._held:
             return []
 

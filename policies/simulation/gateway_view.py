@@ -1,8 +1,8 @@
-"""What one gateway believes of the fleet: loads, speeds, and which prefixes are on their way.
+"""What one simulated gateway knows of the fleet: loads, speeds, and which prefixes are on their way to a worker.
 
-Beliefs are counters and predictions, as in gateway/dispatch: what was sent counts from the moment of dispatch, and
-is taken back at the first token and at the end. Several gateways may share one view (the loads are in Redis and
-exact), or each has its own that hears of the others' dispatches later, or never.
+As in gateway/dispatch, a request counts from the moment of dispatch, and is taken back at its first token and at
+its end. Several gateways may share one view (loads in Redis, exact), or each has its own, which learns of the other
+gateways' dispatches later, or never.
 """
 
 from array import array
@@ -17,14 +17,14 @@ from radix_cache.tree import RadixTree
 from workers.worker import Speed, WorkerSnapshot
 
 YOUNG_SECONDS = 600.0
-"""After this nobody asks how long ago a worker joined."""
+"""After this the age of a worker does not matter any more."""
 
 Prediction = tuple[int, int]
-"""Worker and number of the request that brings a path there."""
+"""Worker, and number of the request that brings a prefix there."""
 
 
 class GatewayView:
-    """Workers are known by their place in the fleet."""
+    """The view of one gateway; workers are known by their place in the fleet."""
 
     def __init__(self, workers: Sequence[WorkerId], *, kv_tokens: int, times: StepTime) -> None:
         self._ids = workers
@@ -48,7 +48,7 @@ class GatewayView:
         up: Sequence[int],
         now: float,
     ) -> list[Candidate]:
-        """The workers in `up`, each with what it holds of the prompt or is about to hold."""
+        """Return the workers in `up`, each with what it holds of the prompt or is about to hold."""
         held = dict(confirmed)
         for (worker, _), count in self._predicted.match(blocks).items():
             if count > held.get(worker, 0):
@@ -64,6 +64,7 @@ class GatewayView:
         return found
 
     def snapshot(self, worker: int, now: float) -> WorkerSnapshot:
+        """Return a worker as policies see it."""
         found = self._snapshots[worker]
         if found is None or self._queued[worker] or worker in self._joined:
             found = self._snapshots[worker] = WorkerSnapshot(
@@ -80,7 +81,7 @@ class GatewayView:
         return found
 
     def join(self, worker: int, now: float) -> None:
-        """It is there again."""
+        """Record that a worker has joined or come back."""
         self._joined[worker] = now
         self._changed(worker)
 
@@ -93,15 +94,15 @@ class GatewayView:
         return now - since
 
     def has_room(self, worker: int, tokens: int) -> bool:
-        """Does so much fit into its KV, as far as is known?"""
+        """Return whether so many more tokens fit into a worker's KV memory, as far as is known."""
         return self._streams[worker] == 0 or self._kv_tokens[worker] + tokens <= self._kv_tokens_max
 
     def queued(self, worker: int) -> int:
-        """Uncached tokens sent there whose first token is still out."""
+        """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._queued[worker]
 
-    def enter(self, worker: int, uncached_tokens: int, kv_tokens: int, now: float) -> None:
-        """A request is sent."""
+    def dispatched(self, worker: int, uncached_tokens: int, kv_tokens: int, now: float) -> None:
+        """Count a request that is sent to a worker."""
         if not self._queued[worker]:
             self._since[worker] = now
         self._queued[worker] += uncached_tokens
@@ -110,26 +111,27 @@ class GatewayView:
         self._changed(worker)
 
     def predict(self, worker: int, number: int, blocks: "array[int]", now: float) -> None:
-        """It brings this path there."""
+        """Expect that a request brings the prefix of these blocks to a worker."""
         self._predicted.record(blocks, (worker, number), now)
 
     def first_token(self, worker: int, uncached_tokens: int, now: float) -> None:
+        """Take the tokens of a request that has its first token out of the worker's queue."""
         self._since[worker] = now
         self._queued[worker] -= uncached_tokens
         self._changed(worker)
 
     def settle(self, worker: int, number: int) -> None:
-        """The prediction has come true, or will not."""
+        """Drop the prediction of a request: its prefix has arrived, or never will."""
         self._predicted.forget((worker, number))
 
-    def leave(self, worker: int, kv_tokens: int) -> None:
-        """A request has ended."""
+    def ended(self, worker: int, kv_tokens: int) -> None:
+        """Take a request that has ended off the worker's load."""
         self._kv_tokens[worker] -= kv_tokens
         self._streams[worker] -= 1
         self._changed(worker)
 
-    def step(self, worker: int, tpot_ms: float) -> None:
-        """A stream's tokens came so far apart."""
+    def record_step(self, worker: int, tpot_ms: float) -> None:
+        """Learn a worker's speed from a stream with tokens that came `tpot_ms` apart."""
         self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
         self._changed(worker)
 

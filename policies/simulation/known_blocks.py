@@ -1,7 +1,7 @@
 """The prefix index of a simulated deployment: the gateway's radix tree, fed by the engines' KV events.
 
-An engine reports what it has computed as a path, and what it has evicted as single blocks. A block's path is
-that of any request that had it, since ids are chained.
+An engine reports what it has computed as a path of blocks, and what it has evicted as single blocks. The path to a
+block is that of any request that had the block, since block ids are chained.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from radix_cache.tree import RadixTree
 
 
 class BlockPaths:
-    """Of every block of a trace: a path that leads to it, and how many blocks stand above it."""
+    """For every block of a trace, a path that leads to it, and its depth on that path."""
 
     def __init__(self, requests: Iterable[TraceRequest]) -> None:
         self._of: dict[int, tuple[array[int], int]] = {}
@@ -23,7 +23,7 @@ class BlockPaths:
                 self._of[request.blocks[depth]] = (request.blocks, depth)
 
     def heads(self, blocks: Sequence[int]) -> list[tuple["array[int]", int]]:
-        """The paths that end before these blocks: one for each run of blocks that went tail first."""
+        """Return path and depth of the topmost block of each run of blocks that were evicted tail first."""
         found: list[tuple[array[int], int]] = []
         for block in blocks:
             path, depth = self._of[block]
@@ -35,22 +35,25 @@ class BlockPaths:
 
 
 class KnownBlocks:
-    """Which worker holds which prefix, as far as events have told."""
+    """The index of which worker holds which prefix, as far as events have said."""
 
     def __init__(self, paths: BlockPaths) -> None:
         self._tree: RadixTree[int] = RadixTree()
         self._paths = paths
 
     def match(self, blocks: "array[int]") -> dict[int, int]:
-        """Leading blocks by worker."""
+        """Return the number of leading blocks that each worker holds."""
         return self._tree.match(blocks)
 
     def stored(self, worker: int, path: "array[int]", now: float) -> None:
+        """Record that a worker has stored the blocks of a path."""
         self._tree.record(path, worker, now)
 
     def removed(self, worker: int, blocks: Sequence[int]) -> None:
+        """Record that a worker has evicted these blocks."""
         for path, depth in self._paths.heads(blocks):
             self._tree.shorten(path[: depth + 1], worker, depth)
 
     def forget(self, worker: int) -> None:
+        """Drop everything that is known of a worker."""
         self._tree.forget(worker)

@@ -1,8 +1,10 @@
-"""What became of the requests, and the figures that everybody in the field asks for.
+"""Outcomes of requests, and the figures that are computed from them.
 
-TTFT: arrival at the gateway to first token. TPOT: (last - first) / (output tokens - 1). Goodput: the share of
-requests with TTFT <= 2 s and TPOT <= 60 ms. Hit ratio: cached prompt tokens of all prompt tokens. Imbalance:
-the prompt tokens that the busiest worker computed, over the mean of all.
+TTFT        time to first token: arrival at the gateway to first token
+TPOT        time per output token: (last token - first token) / (output tokens - 1)
+goodput     share of the requests with TTFT <= 2 s and TPOT <= 60 ms
+hit ratio   cached prompt tokens over all prompt tokens
+imbalance   prompt tokens that the busiest worker computed, over the mean of all workers
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,32 +18,39 @@ TPOT_SECONDS_OBJECTIVE = 0.060
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """One request. Times are seconds; None: it did not come so far. `error`: a code. `worker`: its place in the
-    fleet, the last one that it was sent to; `attempts`: how many it was sent to."""
+    """What happened to one request. Times are seconds since the trace began."""
 
     tenant: str
     arrived_at: float
     prompt_tokens: int
     output_tokens: int
     first_at: float | None = None
+    """First token; None if none came."""
     last_at: float | None = None
+    """Last token; None if the answer did not end."""
     cached_tokens: int = 0
     worker: int | None = None
+    """Place in the fleet of the last worker that the request was sent to."""
     attempts: int = 0
+    """How many workers the request was sent to."""
     error: str | None = None
+    """Error code; None if the request was answered."""
 
     @property
     def ttft(self) -> float | None:
+        """Time to the first token, in seconds."""
         return None if self.first_at is None else self.first_at - self.arrived_at
 
     @property
     def tpot(self) -> float | None:
+        """Time per output token, in seconds; None with fewer than two tokens."""
         if self.first_at is None or self.last_at is None or self.output_tokens < 2:
             return None
         return (self.last_at - self.first_at) / (self.output_tokens - 1)
 
     @property
     def good(self) -> bool:
+        """Whether the request met both objectives."""
         ttft, tpot = self.ttft, self.tpot
         return (
             self.error is None
@@ -53,18 +62,21 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One policy over one trace with one seed. `computed_tokens`, `busy_seconds`: by worker.
-    `predicted_tokens`: what the chosen routes promised as cached."""
+    """The result of one policy over one trace with one seed."""
 
     outcomes: tuple[Outcome, ...]
     seconds: float
+    """When the last answer ended."""
     computed_tokens: tuple[int, ...]
+    """Prompt tokens that each worker computed."""
     busy_seconds: tuple[float, ...]
+    """How long each worker computed."""
     predicted_tokens: int = 0
+    """Prompt tokens that the chosen routes expected to be cached."""
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The figures of some requests; None where there is nothing to measure."""
+    """Return the figures of some requests; None where there is nothing to measure."""
     answered = [outcome for outcome in outcomes if outcome.error is None]
     ttft = sorted(1000 * outcome.ttft for outcome in answered if outcome.ttft is not None)
     tpot = sorted(1000 * outcome.tpot for outcome in answered if outcome.tpot is not None)
@@ -86,7 +98,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def figures(result: RunResult) -> dict[str, Any]:
-    """`{"all": ..., "tenants": {...}}`, as in every result file."""
+    """Return the figures of a run as `{"all": ..., "tenants": {...}}`, as in every result file."""
     tenants: dict[str, list[Outcome]] = {}
     for outcome in result.outcomes:
         tenants.setdefault(outcome.tenant, []).append(outcome)
@@ -105,7 +117,7 @@ def figures(result: RunResult) -> dict[str, Any]:
 
 
 def averaged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of the same figures of several seeds. Who sent nothing with one of them had no requests then."""
+    """Return the mean of the same figures of several seeds; a tenant absent from a run had 0 requests."""
     nothing = summary(())
     tenants = sorted({name for run in runs for name in run["tenants"]})
     return {
@@ -115,7 +127,7 @@ def averaged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def imbalance(work: Iterable[float]) -> float | None:
-    """The most that anybody did, over the mean."""
+    """Return the largest value over the mean; None if all are 0."""
     each = list(work)
     return max(each) * len(each) / sum(each) if sum(each) else None
 
@@ -129,5 +141,5 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """Nearest rank: the smallest value that so many percent of all values do not exceed."""
+    """Return the nearest-rank percentile: the smallest value that so many percent of all values do not exceed."""
     return ordered[max(0, ceil(percent / 100 * len(ordered)) - 1)] if ordered else None

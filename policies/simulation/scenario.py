@@ -1,4 +1,4 @@
-"""Scenario: everything that a simulated deployment is, but the policy and the trace."""
+"""Scenario: a simulated deployment, without the policy and the trace."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -7,45 +7,50 @@ from policies.simulation.step_time import StepTime
 from policies.simulation.turn_queue import QueueRule
 
 
-class Happening(StrEnum):
-    """What a worker does. KILL loses what runs and the cache; DRAIN takes nothing new and ends what it has; JOIN is
-    there again, with an empty cache after a KILL or where it was drained with `cold`."""
+class FleetAction(StrEnum):
+    """What happens to a worker in the course of a simulation."""
 
     KILL = "kill"
+    """The worker loses its running requests and its cache."""
     DRAIN = "drain"
+    """The worker takes no new requests and ends those that it has."""
     JOIN = "join"
+    """The worker serves again; after a KILL its cache is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """At `at` seconds something happens to the worker at this place."""
+class FleetChange:
+    """A change of the fleet: at `at` seconds something happens to the worker at this place."""
 
     at: float
     worker: int
-    what: Happening
+    what: FleetAction
     cold: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`kv_tokens`: KV capacity of each worker. `order`: of the engines' queues (order.ORDERS).
-
-    `sync_seconds`: how much later a gateway hears of what another one has sent; None: never.
-    `event_seconds`: how much later KV events are known; `event_loss`: the share that never is.
-    `window_tokens`: uncached tokens that a worker may have ahead before requests wait in the gateway, in the order
-    `hold`; None: everything is sent at once. `turns`: they wait as in the real gateway, by its queue policies.
-    """
+    """A simulated deployment: its workers, its gateways, and what happens to them."""
 
     workers: int
     kv_tokens: int
+    """KV capacity of each worker."""
     times: StepTime = field(default_factory=StepTime)
     order: str = "fcfs"
+    """Order of the engines' own queues (waiting_orders.ORDERS)."""
     gateways: int = 1
     sync_seconds: float | None = 0.0
+    """Delay with which a gateway hears of what another one has sent; None: never."""
     event_seconds: float = 0.0
+    """Delay with which KV events reach the index."""
     event_loss: float = 0.0
+    """Share of the KV events that are lost."""
     window_tokens: int | None = None
+    """Uncached tokens that a worker may have ahead before requests wait in the gateway; None: none ever wait."""
     hold: str = "hrrn"
+    """Order of requests that wait in a gateway (waiting_orders.ORDERS)."""
     turns: QueueRule | None = None
+    """With this, requests wait as in the real gateway, by its queue policies, instead of in the order `hold`."""
     attempts_max: int = 3
-    changes: tuple[Change, ...] = ()
+    """Workers that one request is sent to at most."""
+    changes: tuple[FleetChange, ...] = ()

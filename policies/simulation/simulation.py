@@ -1,10 +1,10 @@
-"""Plays a trace against a fleet of simulated engines, with the real policies deciding. Discrete events.
+"""A discrete-event simulation: plays a trace against simulated engines, with the real policies deciding.
 
     arrival --> policy ranks what this gateway knows --> engine --> first token --> end
                    ^                                       |  stored, evicted     (events, perhaps late or lost)
                    +---------- loads, predictions ---------+------------------> index
 
-Nothing depends on anything but the arguments: the same seed, the same outcomes.
+The outcomes depend on the arguments alone: the same seed gives the same outcomes.
 """
 
 from array import array
@@ -16,12 +16,12 @@ from typing import Protocol
 
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
-from policies.simulation.engine import Cache, Engine, Job
+from policies.simulation.engine import SimulatedCache, SimulatedEngine, SimulatedJob
 from policies.simulation.gateway import SimulatedGateway
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks
 from policies.simulation.outcome import Outcome, RunResult
-from policies.simulation.scenario import Change, Happening, Scenario
+from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.turn_queue import TurnQueue
 from policies.simulation.waiting_orders import ORDERS
@@ -30,20 +30,28 @@ from radix_cache.match import WorkerId
 PROGRESS_REQUESTS = 100
 
 
-class Known(Protocol):
-    """What the index tells and is told; see KnownBlocks."""
+class KnownPrefixes(Protocol):
+    """The prefix index that a simulation needs; KnownBlocks is the plain one."""
 
-    def match(self, blocks: "array[int]") -> dict[int, int]: ...
+    def match(self, blocks: "array[int]") -> dict[int, int]:
+        """Return the number of leading blocks that each worker holds."""
+        ...
 
-    def stored(self, worker: int, path: "array[int]", now: float) -> None: ...
+    def stored(self, worker: int, path: "array[int]", now: float) -> None:
+        """Record that a worker has stored the blocks of a path."""
+        ...
 
-    def removed(self, worker: int, blocks: Sequence[int]) -> None: ...
+    def removed(self, worker: int, blocks: Sequence[int]) -> None:
+        """Record that a worker has evicted these blocks."""
+        ...
 
-    def forget(self, worker: int) -> None: ...
+    def forget(self, worker: int) -> None:
+        """Drop everything that is known of a worker."""
+        ...
 
 
-class Sent:
-    """A request on a worker: who sent it, and what was counted for it."""
+class InFlightRequest:
+    """A request on a worker: the gateway that sent it, and what was counted for it."""
 
     __slots__ = ("gateway", "kv_tokens", "uncached_tokens", "worker")
 
@@ -55,7 +63,10 @@ class Sent:
 
 
 class Simulation:
-    """`caches`, `known`: the engines' memories and what the index says, where they are not the plain ones."""
+    """One run of a trace with a policy in a scenario.
+
+    `caches` and `known` replace the engines' block caches and the prefix index, where they are not the plain ones.
+    """
 
     def __init__(
         self,
@@ -65,8 +76,8 @@ class Simulation:
         *,
         seed: int = 0,
         paths: BlockPaths | None = None,
-        caches: Sequence[Cache] | None = None,
-        known: Known | None = None,
+        caches: Sequence[SimulatedCache] | None = None,
+        known: KnownPrefixes | None = None,
     ) -> None:
         self._trace = trace
         self._scenario = scenario
@@ -77,7 +88,7 @@ class Simulation:
         self._caches = caches or [BlockCache(blocks) for _ in range(scenario.workers)]
         self._blocks_max = blocks
         self._engines = [
-            Engine(
+            SimulatedEngine(
                 cache=cache,
                 capacity_tokens=scenario.kv_tokens,
                 times=scenario.times,
@@ -106,7 +117,7 @@ class Simulation:
         ]
         self._turns = scenario.turns.queue() if scenario.turns is not None else None
         self._queries: dict[int, tuple[int, RouteQuery]] = {}
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, InFlightRequest] = {}
         self._predicted_tokens = 0
         self._outcomes = [
             Outcome(
@@ -119,7 +130,7 @@ class Simulation:
         ]
 
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
-        """Until the last request has ended. `progress` hears now and then of so many more arrivals."""
+        """Simulate until the last request has ended; `progress` is called with the number of further arrivals."""
         for change in self._scenario.changes:
             self._at(change.at, partial(self._change, change))
         events, now = self._events, 0.0
@@ -162,7 +173,7 @@ class Simulation:
         self._place(number, now)
 
     def _place(self, number: int, now: float) -> None:
-        """Sends it, or lets it wait."""
+        """Send a request, or let it wait."""
         if not self._up:
             self._end(number, "no_worker")
             return
@@ -181,9 +192,9 @@ class Simulation:
     def _take_turns(self, turns: TurnQueue, number: int, uncached_tokens: int, now: float) -> None:
         _, query = self._queries[number]
         turns.arrive(number, self._trace[number], uncached_tokens, query.output_tokens, now)
-        if not turns.at_once(number, now):
+        if not turns.try_at_once(number, now):
             turns.wait(number)
-            self._give_turns(turns, now)  # Those before it may wait for other workers than this one.
+            self._give_turns(turns, now)  # Earlier requests may wait for other workers than this one.
             return
         route = self._route(number, now)
         if route is None:
@@ -206,35 +217,37 @@ class Simulation:
         request, worker = self._trace[number], self._places[route.worker]
         tokens = max(1, request.prompt_tokens - route.matched_tokens)
         kv_tokens = request.prompt_tokens + query.output_tokens
-        sent = self._sent[number] = Sent(at, worker, tokens, kv_tokens)
+        sent = self._sent[number] = InFlightRequest(at, worker, tokens, kv_tokens)
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._tell(sent, lambda view, then: view.enter(worker, tokens, kv_tokens, then), now)
-        self._tell(sent, lambda view, then: view.predict(worker, number, request.blocks, then), now)
+        self._update_views(sent, lambda view, then: view.dispatched(worker, tokens, kv_tokens, then), now)
+        self._update_views(sent, lambda view, then: view.predict(worker, number, request.blocks, then), now)
         engine = self._engines[worker]
         before = engine.ends_at
-        engine.submit(Job(number, request, now), now)
+        engine.submit(SimulatedJob(number, request, now), now)
         self._evictions(worker, now)
         if engine.ends_at is not None and engine.ends_at != before:
             self._at(engine.ends_at, partial(self._engine_ends, worker))
 
-    def _tell(self, sent: Sent, tells: Callable[[GatewayView, float], None], now: float) -> None:
-        """The gateway that sent it knows at once, the others later."""
-        tells(self._gateways[sent.gateway].view, now)
+    def _update_views(
+        self, sent: InFlightRequest, update: Callable[[GatewayView, float], None], now: float
+    ) -> None:
+        """Update the view of the sending gateway at once, and those of the other gateways later."""
+        update(self._gateways[sent.gateway].view, now)
         later = self._scenario.sync_seconds
         if self._shared or later is None:
             return
         for at, gateway in enumerate(self._gateways):
             if at != sent.gateway:
-                self._at(now + later, partial(tells, gateway.view))
+                self._at(now + later, partial(update, gateway.view))
 
     def _end(self, number: int, error: str | None = None) -> None:
         self._outcomes[number].error = error
         self._queries.pop(number, None)
 
     def _room_made(self, now: float) -> None:
-        """Gives out what room there is now."""
+        """Send waiting requests to the workers that have room now."""
         if not self._up:
             return
         if self._turns is not None:
@@ -250,7 +263,7 @@ class Simulation:
     def _give_turns(self, turns: TurnQueue, now: float) -> None:
         passed: set[int] = set()
         closed: set[WorkerId] = set()
-        while len(passed) <= turns.passed_max and (number := turns.first(now, passed)) is not None:
+        while len(passed) <= turns.passed_max and (number := turns.next_number(now, passed)) is not None:
             route = self._route(number, now, closed)
             if route is not None:
                 turns.take()
@@ -261,10 +274,10 @@ class Simulation:
     # Engines
 
     def _engine_ends(self, worker: int, now: float) -> None:
-        """A step, or a run of steps, is done."""
+        """End a step, or a run of steps, of an engine."""
         engine = self._engines[worker]
         if engine.ends_at != now:
-            return  # It was cut in the meantime, or its worker died.
+            return  # The run was cut in the meantime, or its worker died.
         engine.finish(now)
         for job, blocks in engine.published:
             self._event(worker, partial(self._stored, worker, job.request.blocks[:blocks]), now)
@@ -283,31 +296,31 @@ class Simulation:
         if room:
             self._room_made(now)
 
-    def _first_token(self, job: Job, now: float) -> None:
+    def _first_token(self, job: SimulatedJob, now: float) -> None:
         outcome, sent, number = self._outcomes[job.number], self._sent[job.number], job.number
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
         worker, tokens = sent.worker, sent.uncached_tokens
-        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
+        self._update_views(sent, lambda view, then: view.first_token(worker, tokens, then), now)
         sent.uncached_tokens = 0
-        # A prediction stands until the event that confirms it has come.
-        settled = partial(self._tell, sent, lambda view, then: view.settle(worker, number))
+        # The predicted prefix counts until the KV event that confirms it has come.
+        settled = partial(self._update_views, sent, lambda view, then: view.settle(worker, number))
         if self._scenario.event_seconds:
             self._at(now + self._scenario.event_seconds, settled)
         else:
             settled(now)
 
-    def _finished(self, job: Job, now: float) -> None:
+    def _finished(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
         outcome.last_at = now
-        self._tell(sent, lambda view, then: view.leave(sent.worker, sent.kv_tokens), now)
+        self._update_views(sent, lambda view, then: view.ended(sent.worker, sent.kv_tokens), now)
         if self._turns is not None:
-            self._turns.ended(job.number, job.request, job.cached_tokens)
+            self._turns.settle(job.number, job.request, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
         gateway.answered(job.request)
         tpot = outcome.tpot
         if tpot is not None:
-            gateway.view.step(sent.worker, 1000 * tpot)
+            gateway.view.record_step(sent.worker, 1000 * tpot)
         self._end(job.number)
 
     # The index
@@ -319,7 +332,7 @@ class Simulation:
             self._event(worker, partial(self._removed, worker, gone), now)
 
     def _event(self, worker: int, happens: Callable[[float], None], now: float) -> None:
-        """A KV event: at once, later, or never."""
+        """Deliver a KV event: at once, later, or never."""
         scenario = self._scenario
         if scenario.event_loss and self._random.random() < scenario.event_loss:
             return
@@ -329,7 +342,7 @@ class Simulation:
         epoch = self._epochs[worker]
 
         def arrives(then: float) -> None:
-            # What a worker said before it restarted is no news of its new cache.
+            # An event from before a restart says nothing of the new cache.
             if self._epochs[worker] == epoch:
                 happens(then)
 
@@ -343,9 +356,9 @@ class Simulation:
 
     # Workers come and go
 
-    def _change(self, change: Change, now: float) -> None:
+    def _change(self, change: FleetChange, now: float) -> None:
         worker = change.worker
-        if change.what is Happening.JOIN:
+        if change.what is FleetAction.JOIN:
             if worker not in self._up:
                 self._up = sorted([*self._up, worker])
                 for gateway in self._gateways:
@@ -353,21 +366,21 @@ class Simulation:
                 self._room_made(now)
             return
         self._up = [at for at in self._up if at != worker]
-        if change.what is Happening.KILL:
+        if change.what is FleetAction.KILL:
             self._epochs[worker] += 1
             self._known.forget(worker)
             for job in self._engines[worker].stop():
                 self._lost(job, now)
 
-    def _lost(self, job: Job, now: float) -> None:
-        """Its worker died. What has not begun to answer is sent again."""
+    def _lost(self, job: SimulatedJob, now: float) -> None:
+        """Handle a request that was lost with its worker: send it again unless its answer has begun."""
         number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
         worker, tokens, kv_tokens = sent.worker, sent.uncached_tokens, sent.kv_tokens
-        self._tell(sent, lambda view, then: view.first_token(worker, tokens, then), now)
-        self._tell(sent, lambda view, then: view.leave(worker, kv_tokens), now)
-        self._tell(sent, lambda view, then: view.settle(worker, number), now)
+        self._update_views(sent, lambda view, then: view.first_token(worker, tokens, then), now)
+        self._update_views(sent, lambda view, then: view.ended(worker, kv_tokens), now)
+        self._update_views(sent, lambda view, then: view.settle(worker, number), now)
         if self._turns is not None:
-            self._turns.lost(number)
+            self._turns.cancel(number)
         if outcome.first_at is not None:
             self._end(number, "stream_interrupted")
         elif outcome.attempts >= self._scenario.attempts_max:

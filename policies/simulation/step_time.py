@@ -1,4 +1,4 @@
-"""How long a step of an engine takes, in milliseconds: polynomials that a file can replace.
+"""The duration of an engine's step, in milliseconds, as polynomials that a calibration file can replace.
 
     prefill of t tokens    a0 + a1 t + a2 t^2
     decode                 b0 + b1 p + b2 p^2      p: tokens of running streams over the KV capacity, at most 1
@@ -22,17 +22,20 @@ FILE_BYTES_MAX = 2**20
 
 
 class CalibrationInvalid(ValueError):
-    """A calibration file that cannot be used."""
+    """A calibration file cannot be used; the text says where and why."""
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`prefill_ms`, `decode_ms`: constant, linear and quadratic term. `chunk_tokens`: prefill and decode tokens of
-    one step. `sequences_max`: sequences at one time."""
+    """The step times and step limits of one kind of worker."""
 
     prefill_ms: Polynomial = (16.5, 0.015183, 4.21e-7)
+    """Constant, linear and quadratic term over prompt tokens."""
     decode_ms: Polynomial = (5.74, 54.01, -25.74)
+    """Constant, linear and quadratic term over the filled share of the KV."""
     chunk_tokens: Count = 8192
+    """Prefill and decode tokens of one step, at most."""
     sequences_max: Count = 256
+    """Sequences at one time."""
 
     def __post_init__(self) -> None:
         # Not a number is not above zero either.
@@ -42,18 +45,21 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`decode_ms` must not be below 0 for any share from 0 to 1")
 
     def prefill(self, tokens: int) -> float:
-        """One step with so many prompt tokens."""
+        """Return the time of a step that computes so many prompt tokens."""
         constant, linear, quadratic = self.prefill_ms
         return constant + tokens * (linear + tokens * quadratic)
 
     def decode(self, share: float) -> float:
-        """One token for every stream, with KV filled to this share."""
+        """Return the time of a step that gives each stream a token, with KV filled to this share."""
         constant, linear, quadratic = self.decode_ms
         share = min(share, 1.0)
         return constant + share * (linear + share * quadratic)
 
     def decode_run(self, steps: int, tokens: int, streams: int, capacity: int) -> float:
-        """So many decode steps in a row: `streams` tokens join `tokens` in a KV of `capacity` with each of them."""
+        """Return the time of so many decode steps in a row.
+
+        With each step `streams` tokens join the `tokens` in a KV of `capacity` tokens.
+        """
         growing = min(steps, (capacity - tokens) // streams + 1) if tokens <= capacity else 0
         first = growing * (growing - 1) / 2
         second = first * (2 * growing - 1) / 3
@@ -66,12 +72,12 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def ms_per_token(self) -> float:
-        """Of an uncached token, in a full step: the rated speed that policies start from."""
+        """Prefill time of one token in a full step: the rated speed that policies start from."""
         return self.prefill(self.chunk_tokens) / self.chunk_tokens
 
 
 def _least(polynomial: Polynomial, first: float, last: float) -> float:
-    """Its least value between two points: at one of them, or at its vertex. NaN where one of these is."""
+    """Return the least value between two points: at one of them or at the vertex; NaN if one of these is NaN."""
     constant, linear, quadratic = polynomial
     places = [first, last]
     if quadratic > 0:
@@ -81,7 +87,7 @@ def _least(polynomial: Polynomial, first: float, last: float) -> float:
 
 
 def read_step_time(path: Path) -> StepTime:
-    """Raises CalibrationInvalid with the path of what is wrong."""
+    """Read a calibration file, JSON or YAML. Raises CalibrationInvalid with the path of what is wrong."""
     try:
         with path.open("rb") as opened:
             text = opened.read(FILE_BYTES_MAX)

@@ -1,11 +1,12 @@
-"""Traces: which prompts came when, and what they had in common.
+"""Traces of requests: when each prompt came, how long it was, and which prefix it shared with others.
 
-The format is Mooncake's (FAST'25), one JSON object a line: `timestamp` in ms, `input_length`, `output_length` in
-tokens, `hash_ids` of blocks of 512 tokens. Ids are chained: two prompts with an equal id are equal up to its end.
-The last, partial block has an id too. `tenant` and `session` may follow; other fields are ignored.
+The format is Mooncake's (FAST'25), one JSON object a line: `timestamp` in ms, `input_length` and `output_length` in
+tokens, `hash_ids` of blocks of 512 tokens. Ids are chained: two prompts with an equal id are equal up to the end of
+that block. The last, partial block has an id too. `tenant` and `session` may follow; other fields are ignored.
 
-Timestamps may be coarse (the published ones are whole multiples of 3 s). Requests that share one are spread over
-the time to the next possible one, by lot, or every replay would be a series of bursts that never happened.
+Timestamps may be coarse (the published ones are whole multiples of 3 s). Requests with equal timestamps are spread
+at random over the time to the next possible timestamp: otherwise a replay would be a series of bursts that never
+happened.
 """
 
 from array import array
@@ -23,24 +24,24 @@ GZIPPED = b"\x1f\x8b"
 
 
 class TraceInvalid(ValueError):
-    """A trace that cannot be read; says which line, and why."""
+    """A trace cannot be read; the text says which line, and why."""
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request. `at`: seconds since the trace began. `blocks`: chained ids, array of u64.
-
-    `session`: equal for the turns of one conversation; empty if nobody knows.
-    """
+    """One request of a trace."""
 
     at: float
+    """Arrival, in seconds since the trace began."""
     prompt_tokens: int
     output_tokens: int
     blocks: "array[int]"
+    """Chained ids of the prompt's blocks, an array of u64."""
     tenant: str = ""
     session: str = ""
+    """Equal for the turns of one conversation; empty if not known."""
 
     def cut(self, prompt_tokens: int, output_tokens: int) -> "TraceRequest":
-        """The same request, no longer than this."""
+        """Return the same request with so many tokens, which must not be more than it has."""
         if (prompt_tokens, output_tokens) == (self.prompt_tokens, self.output_tokens):
             return self
         blocks = self.blocks[: -(-prompt_tokens // BLOCK_TOKENS)]
@@ -59,7 +60,7 @@ class _Line(msgspec.Struct, gc=False):
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """All requests of a file, in order of time; the first comes at 0. Raises TraceInvalid."""
+    """Read all requests of a file, in order of time; the first comes at 0. Raises TraceInvalid."""
     try:
         if path.stat().st_size > TRACE_BYTES_MAX:
             raise TraceInvalid(f"{path} is larger than {TRACE_BYTES_MAX} bytes")
@@ -83,7 +84,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 
 def _from_its_beginning(requests: list[TraceRequest]) -> list[TraceRequest]:
-    """A part of a trace, or one with the time of day, would else be waited for as long as its clock had run."""
+    """Return the requests with times counted from the first: a part of a trace begins late, or at a time of day."""
     began = requests[0].at
     if not began:
         return requests
@@ -91,7 +92,7 @@ def _from_its_beginning(requests: list[TraceRequest]) -> list[TraceRequest]:
 
 
 def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
-    """The same format, so that other tools can replay it."""
+    """Write requests in the same format, so that other tools can replay them."""
     encoder = msgspec.json.Encoder()
     lines = (
         encoder.encode(
@@ -129,7 +130,7 @@ def _request(line: _Line) -> TraceRequest:
 
 
 def paced(requests: Sequence[TraceRequest], *, speed: float = 1.0, seed: int = 0) -> list[TraceRequest]:
-    """The trace as it is replayed: coarse timestamps spread, then all of it `speed` times as fast."""
+    """Return the trace as it is replayed: coarse timestamps spread, then all of it `speed` times as fast."""
     random, width = Random(seed), _bucket_seconds(requests)
     spread = [
         msgspec.structs.replace(request, at=(request.at + width * random.random()) / speed)
@@ -139,7 +140,7 @@ def paced(requests: Sequence[TraceRequest], *, speed: float = 1.0, seed: int = 0
 
 
 def _bucket_seconds(requests: Sequence[TraceRequest]) -> float:
-    """The least distance of two timestamps, if several requests share one; otherwise they are fine as they are."""
+    """Return the least distance of two timestamps, in seconds, if timestamps are coarse; otherwise 0."""
     times = sorted({request.at for request in requests})
     if len(times) < 2 or len(times) == len(requests):
         return 0.0
@@ -149,7 +150,7 @@ def _bucket_seconds(requests: Sequence[TraceRequest]) -> float:
 
 
 def ideal_hit_ratio(requests: Iterable[TraceRequest]) -> float:
-    """Prompt tokens that an endless cache would have held, of all prompt tokens."""
+    """Return the share of the prompt tokens that an endless cache would have held."""
     seen: set[int] = set()
     held_tokens = tokens = 0
     for request in requests:

@@ -1,4 +1,4 @@
-"""One trial: a contender or a limit, on a trace, in a scenario, with a seed. What processes hand to one another."""
+"""Trial: one policy or upper bound, on a trace, in a scenario, with a seed; the unit of work of a process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,29 +10,32 @@ from policies.registry import PolicyError
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
 from policies.simulation.outcome import RunResult
-from policies.simulation.scenario import Change, Happening, Scenario
-from policies.simulation.shared_cache import HeldByAll, SharedCache, Workplace
+from policies.simulation.scenario import FleetAction, FleetChange, Scenario
+from policies.simulation.shared_cache import PooledKvMemory, SharedCache, SharedCacheIndex
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, paced, read_trace
-from policies.simulation.workloads import Load, generated
+from policies.simulation.workloads import WorkloadParameters, generated
 
 LIMITS = ("pooled_kv", "pooled", "infinite")
+"""Names of the upper bounds; see shared_cache.py."""
 LEAST_TTFT = {"price_max": 0.0, "harm": 0.0, "decode_weight": 0.0, "tie": 0.0}
-"""`cost` with these options is estimated TTFT alone, by which the limits are routed."""
+"""Options that make the policy `cost` the estimated TTFT alone, by which the upper bounds are routed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a trace comes from: a file, or a generated workload. `requests_max`: the first so many."""
+class TraceSource:
+    """Where a trace comes from: a file, or a generated workload."""
 
     path: Path | None = None
     workload: str = ""
-    load: Load = field(default_factory=Load)
+    load: WorkloadParameters = field(default_factory=WorkloadParameters)
     speed: float = 1.0
+    """How many times as fast as recorded the trace is played."""
     requests_max: int | None = None
+    """Take only the first so many requests of a file."""
 
     def trace(self, seed: int) -> list[TraceRequest]:
-        """As it is replayed with this seed. Raises TraceInvalid."""
+        """Return the requests as they are replayed with this seed. Raises TraceInvalid."""
         if self.path is None:
             requests = generated(self.workload, replace(self.load, seed=seed))
             return paced(requests, speed=self.speed, seed=seed)
@@ -41,21 +44,25 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """`subject`: `name` or `name:option=value,option=value`, or one of LIMITS. `group`, `name`: what
-    to print it under."""
+    """One run of a simulation, as it is handed to a process."""
 
     subject: str
-    source: Source
+    """What is tried: `name` or `name:option=value,option=value` of a policy, or one of LIMITS."""
+    source: TraceSource
     scenario: Scenario
     seed: int = 0
     group: str = ""
+    """Heading under which the result is printed."""
     name: str = ""
+    """Name under which the result is printed; empty: the subject."""
 
     @property
     def label(self) -> str:
+        """The name under which the result is printed."""
         return self.name or self.subject
 
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
+        """Simulate the trial; `progress` is called with the number of further arrivals."""
         scenario = self.scenario
         trace, paths = _traced(self.source, self.seed)
         if self.subject not in LIMITS:
@@ -73,7 +80,7 @@ class Trial:
         simulation = Simulation(
             trace,
             contender("cost", LEAST_TTFT),
-            # One gateway that knows everything, and workers that stay.
+            # One gateway that knows everything, and workers that never restart.
             replace(
                 scenario,
                 gateways=1,
@@ -85,14 +92,14 @@ class Trial:
             ),
             seed=self.seed,
             paths=paths,
-            caches=[Workplace(cache, blocks) if admits else cache for _ in range(scenario.workers)],
-            known=HeldByAll(cache, scenario.workers),
+            caches=[PooledKvMemory(cache, blocks) if admits else cache for _ in range(scenario.workers)],
+            known=SharedCacheIndex(cache, scenario.workers),
         )
         return simulation.run(progress)
 
 
 def policy_of(subject: str) -> Any:
-    """Of `name:option=value,...`. Raises PolicyError."""
+    """Return the policy of a subject `name:option=value,...`. Raises PolicyError."""
     name, _, text = subject.partition(":")
     options = {}
     for assignment in text.split(",") if text else ():
@@ -103,13 +110,15 @@ def policy_of(subject: str) -> Any:
     return contender(name.strip(), options)
 
 
-def restarts(workers: int, *, every_seconds: float, for_seconds: float, until: float) -> tuple[Change, ...]:
-    """Churn: the workers in turn are killed, each for so long, and come back cold."""
-    changes: list[Change] = []
+def restarts(
+    workers: int, *, every_seconds: float, for_seconds: float, until: float
+) -> tuple[FleetChange, ...]:
+    """Return changes that kill the workers in turn, each for a while, and bring it back with a cold cache."""
+    changes: list[FleetChange] = []
     for number in range(int(until / every_seconds)):
         at = (number + 0.5) * every_seconds
-        changes.append(Change(at=at, worker=number % workers, what=Happening.KILL))
-        changes.append(Change(at=at + for_seconds, worker=number % workers, what=Happening.JOIN))
+        changes.append(FleetChange(at=at, worker=number % workers, what=FleetAction.KILL))
+        changes.append(FleetChange(at=at + for_seconds, worker=number % workers, what=FleetAction.JOIN))
     return tuple(changes)
 
 
@@ -119,6 +128,6 @@ def _read(path: Path) -> Sequence[TraceRequest]:
 
 
 @lru_cache(maxsize=2)
-def _traced(source: Source, seed: int) -> tuple[list[TraceRequest], BlockPaths]:
+def _traced(source: TraceSource, seed: int) -> tuple[list[TraceRequest], BlockPaths]:
     trace = source.trace(seed)
     return trace, BlockPaths(trace)

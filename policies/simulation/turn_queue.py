@@ -1,7 +1,7 @@
-"""Whose turn it is in a simulated gateway: the real queue policies, as the gateway's waiting room uses them.
+"""The queue of a simulated deployment: turns are given by the real queue policies.
 
-One queue for all gateways, as Redis keeps it. Who stands first waits until a worker has room that is about as good
-for it as the best; others may go to workers meanwhile that it does not wait for.
+There is one queue for all gateways, as in Redis. The request at the front waits until a worker has room that is
+about as good for it as the best; others may go meanwhile to workers that it does not wait for.
 """
 
 from collections import Counter
@@ -15,24 +15,27 @@ from policies.registry import queue_policy, tenant_order
 from policies.simulation.trace import TraceRequest
 
 RELEASE_WINDOW_TOKENS = 16_384
-"""As `queueing.release_window_tokens` is by default."""
+"""Default of the setting `queueing.release_window_tokens`."""
 
 REQUESTS = "requests"
-"""In place of a policy: start-time fair queueing where a request is a request, however long."""
+"""Name in place of a policy: start-time fair queueing in which every request costs the same, however long it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRule:
-    """`across`, `within`: names of policies, or REQUESTS. `weights`: of tenants; 1 by default. `hold`: how much
-    dearer than its best worker one may be; see admission.close_enough_to_best."""
+    """The rules of a queue."""
 
     across: str = "sfq"
+    """Name of the queue policy across tenants, or REQUESTS."""
     within: str = "hrrn"
+    """Name of the order inside a tenant."""
     weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights of tenants; 1 by default."""
     hold: float | None = 0.0
+    """Share by which a worker may be more expensive than the best; see dispatch_window.close_enough_to_best."""
 
     def queue(self) -> "TurnQueue":
-        """Raises PolicyError."""
+        """Make an empty queue with these rules. Raises PolicyError."""
         by_requests = self.across == REQUESTS
         policy = queue_policy("sfq" if by_requests else self.across)
         return TurnQueue(
@@ -45,7 +48,10 @@ class QueueRule:
 
 
 class TurnQueue:
-    """Requests are known by their number. `passed_max`: so many may wait for a worker while others go elsewhere."""
+    """A queue of requests, known by their number.
+
+    At most `passed_max` requests may wait for their own worker while others go elsewhere.
+    """
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class TurnQueue:
         self._waiting: dict[str, dict[int, Ticket]] = {}
         self._tickets: dict[int, Ticket] = {}
         self._turn: QueueTurn | None = None
-        # By tenant, where it depends on nothing but who came first.
+        # The first ticket by tenant, kept where the order is that of arrival alone.
         self._heads_kept: dict[str, Ticket] | None = {} if order.name == "fcfs" else None
 
     def __len__(self) -> int:
@@ -75,7 +81,7 @@ class TurnQueue:
     def arrive(
         self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int, now: float
     ) -> None:
-        """It asks for its turn, at what it is expected to cost."""
+        """Register a request with its expected cost."""
         ticket = self._tickets[number] = Ticket(
             number=number,
             tenant=request.tenant,
@@ -87,27 +93,28 @@ class TurnQueue:
         )
         self._counters = self._policy.arrive(self._counters, ticket, self._heads(now))
 
-    def at_once(self, number: int, now: float) -> bool:
-        """May it go before anybody else does? It is taken if `take` is called."""
+    def try_at_once(self, number: int, now: float) -> bool:
+        """Return whether no request waits, so that this one may go at once; `take` then takes the turn."""
         if any(self._waiting.values()):
             return False
         self._turn = self._policy.next(self._counters, [self._tickets[number]], now)
         return self._turn is not None
 
     def wait(self, number: int) -> None:
+        """Let a registered request wait."""
         ticket = self._tickets[number]
         self._waiting.setdefault(ticket.tenant, {})[number] = ticket
         if self._heads_kept is not None:
             self._heads_kept.setdefault(ticket.tenant, ticket)
 
-    def first(self, now: float, passed: Collection[int] = ()) -> int | None:
-        """Whose turn it is, without those who would rather wait; None if nobody else does."""
+    def next_number(self, now: float, passed: Collection[int] = ()) -> int | None:
+        """Return which request has its turn, except those passed over; None if no other request waits."""
         heads = self._heads(now, passed)
         self._turn = self._policy.next(self._counters, heads, now) if heads else None
         return self._turn.ticket.number if self._turn is not None else None
 
     def take(self) -> None:
-        """The turn that was told last is taken."""
+        """Take the turn that was offered last."""
         assert self._turn is not None
         ticket, self._counters, self._turn = self._turn.ticket, self._turn.counters, None
         flow = self._waiting.get(ticket.tenant)
@@ -120,16 +127,16 @@ class TurnQueue:
             if flow:
                 self._heads_kept[ticket.tenant] = next(iter(flow.values()))
 
-    def ended(self, number: int, request: TraceRequest, cached_tokens: int) -> None:
-        """It is settled to what it used."""
+    def settle(self, number: int, request: TraceRequest, cached_tokens: int) -> None:
+        """Settle an answered request to what it used."""
         ticket = self._tickets.pop(number)
         used = self._units(
             request.prompt_tokens, request.prompt_tokens - cached_tokens, request.output_tokens
         )
         self._counters = self._policy.settle(self._counters, ticket, used - ticket.cost)
 
-    def lost(self, number: int) -> None:
-        """Its worker has died: its charge is taken back, and it asks again."""
+    def cancel(self, number: int) -> None:
+        """Take back the charge of a request that was lost with its worker."""
         ticket = self._tickets.pop(number)
         self._counters = self._policy.settle(self._counters, ticket, -ticket.cost)
 

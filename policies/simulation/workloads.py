@@ -1,16 +1,16 @@
-"""Generated traces: conversations, agents, retrieval, shared system prompts. Deterministic by seed.
+"""Generated traces: conversations, agents, retrieval, shared system prompts. The same seed gives the same trace.
 
-A prompt is a row of segments, each known by a name and so long; two prompts have in common what their first
-segments have. Blocks are cut across segments and chained as everywhere:
+A prompt is a sequence of segments, each with a name and a length; two prompts share the prefix of their equal
+leading segments. Blocks are cut across segments and chained as everywhere:
 
     chat      [system of the tenant][question 1]                            turns come after a pause for reading
               [system of the tenant][question 1][answer 1][question 2]
     agents    [tools of the tenant][task][call 1][result 1]...              long, growing fast, quick turns
     rag       [system][document 17][document 3][document 99][question]      documents by popularity, in any order
-    prompts   [one of many system prompts][question]                        an API: nothing comes back
-    mixed     all of them, tenant by tenant
+    prompts   [one of many system prompts][question]                        an API: single requests
+    mixed     all of these, tenant by tenant
 
-Tenants take shares by Zipf's law with exponent `skew`: 0 is even, 1.2 gives the first of 32 about a third.
+Tenants have shares by Zipf's law with exponent `skew`: 0 is even, 1.2 gives the first of 32 about a third.
 """
 
 from array import array
@@ -27,7 +27,7 @@ from xxhash import xxh3_64_intdigest
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 Segment = tuple[str, int]
-"""A name that tells its text from all others, and its length in tokens."""
+"""A name that stands for its text, and its length in tokens."""
 
 PROMPT_TOKENS_MAX = 120_000
 DOCUMENTS = 2000
@@ -35,18 +35,20 @@ SYSTEM_PROMPTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """`rate`: sessions a second, of all tenants."""
+class WorkloadParameters:
+    """How much a generated workload has of everything."""
 
     requests: int = 5000
     rate: float = 1.0
+    """Sessions a second, of all tenants together."""
     tenants: int = 32
     skew: float = 1.0
+    """Exponent of Zipf's law for the tenants' shares; 0: even."""
     seed: int = 0
 
 
-def generated(kind: str, load: Load) -> list[TraceRequest]:
-    """The first `load.requests` requests of a workload. Raises KeyError for one that is not in WORKLOADS."""
+def generated(kind: str, load: WorkloadParameters) -> list[TraceRequest]:
+    """Return the first `load.requests` requests of a workload. Raises KeyError for one that is not in WORKLOADS."""
     of_kind = WORKLOADS[kind]
     random = Random(f"{kind} {load.seed}")
     shares = _zipf(load.tenants, load.skew)
@@ -67,7 +69,7 @@ def generated(kind: str, load: Load) -> list[TraceRequest]:
 
 
 def blocks_of(segments: Sequence[Segment]) -> "array[int]":
-    """Chained ids of the blocks, the last, partial one included."""
+    """Return the chained ids of the blocks of a prompt, the last, partial one included."""
     ids = array("Q")
     content: list[str] = []
     filled = chained = 0
@@ -118,7 +120,7 @@ def _agents(random: Random, tenant: int, session: int, at: float) -> Turns:
 def _rag(random: Random, tenant: int, session: int, at: float) -> Turns:
     documents = [bisect(_POPULARITY, random.random()) for _ in range(random.randint(2, 5))]
     segments: list[Segment] = [(f"rag system {tenant}", 900)]
-    # The same document is as long for everybody.
+    # The same document has the same length in every prompt.
     segments += [(f"document {tenant % 4} {at_}", 600 + at_ * 7919 % 2400) for at_ in documents]
     segments.append((f"rag {session}", _tokens(random, 60, 0.6)))
     yield _request(at, tenant, "", segments, _tokens(random, 200, 0.6))
@@ -164,12 +166,12 @@ def _length(segments: Sequence[Segment]) -> int:
 
 
 def _tokens(random: Random, median: float, sigma: float) -> int:
-    """Log-normal, as lengths of questions and answers are."""
+    """Return a log-normal length, as those of questions and answers are."""
     return max(1, min(32_000, round(exp(random.gauss(log(median), sigma)))))
 
 
 def _geometric(random: Random, mean: float) -> int:
-    """At least one; so many on average."""
+    """Return a geometric random number, at least 1."""
     count = 1
     while random.random() > 1 / mean:
         count += 1
@@ -177,7 +179,7 @@ def _geometric(random: Random, mean: float) -> int:
 
 
 def _zipf(count: int, exponent: float) -> list[float]:
-    """Cumulative shares; the last but one, so that a draw below 1 is always in range."""
+    """Return cumulative shares without the last, so that a draw below 1 is always in range."""
     weights = [(place + 1) ** -exponent for place in range(count)]
     total = sum(weights)
     return [share / total for share in accumulate(weights)][:-1]

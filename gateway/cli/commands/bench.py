@@ -1,4 +1,4 @@
-"""`radixgate bench`: a trace, or a made-up workload, against any OpenAI-compatible server."""
+"""`radixgate bench`: sends a trace or a generated workload to an OpenAI-compatible server, and measures it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,76 +22,100 @@ from gateway.cli.support.output_files import check_writable
 from gateway.cli.support.progress_bar import progress_bar
 from gateway.settings.urls import url_problem
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
-from policies.simulation.trial import Source
-from policies.simulation.workloads import WORKLOADS, Load
+from policies.simulation.trial import TraceSource
+from policies.simulation.workloads import WORKLOADS, WorkloadParameters
 
 KEY_VARIABLE = "RADIXGATE_KEY"
-SAMPLED = 20
-"""Prompts that are encoded to see how true lengths are."""
+PROMPTS_SAMPLED = 20
+"""Prompts that are encoded to see how close their lengths are to those of the trace."""
 
 
 def bench(
-    url: Annotated[str, typer.Argument(help="Of the server, with or without /v1.")],
-    model: Annotated[str, typer.Option(help="Name of the model.")],
+    url: Annotated[str, typer.Argument(help="URL of the server, with or without /v1.")],
+    model: Annotated[str, typer.Option(help="Name of the model in requests.")],
     trace: Annotated[
-        Path | None, typer.Option(help="A trace in Mooncake's format (JSON lines).", show_default=False)
+        Path | None, typer.Option(help="Trace file in Mooncake's format (JSON lines).", show_default=False)
     ] = None,
     workload: Annotated[
-        str, typer.Option(help=f"Without a trace: one that is generated ({', '.join(WORKLOADS)}).")
+        str, typer.Option(help=f"Without --trace: workload to generate ({', '.join(WORKLOADS)}).")
     ] = "chat",
-    speed: Annotated[float, typer.Option(help="How much faster than recorded.", min=0.001, max=10_000)] = 1.0,
+    speed: Annotated[
+        float,
+        typer.Option(help="Factor by which requests are sent faster than recorded.", min=0.001, max=10_000),
+    ] = 1.0,
     requests: Annotated[
-        int, typer.Option(help="The first so many; 0: all of a trace, 200 of a workload.", min=0, max=10**7)
+        int,
+        typer.Option(
+            help="Number of requests to send; 0: all of a trace, 200 of a workload.", min=0, max=10**7
+        ),
     ] = 0,
     rate: Annotated[
-        float, typer.Option(help="Of a workload: sessions a second.", min=0.001, max=100_000)
+        float, typer.Option(help="Sessions per second of a generated workload.", min=0.001, max=100_000)
     ] = 1.0,
     prompt_tokens_max: Annotated[
-        int, typer.Option(help="Longer prompts are cut; 0: none.", min=0, max=10**7)
+        int, typer.Option(help="Prompts are cut to this number of tokens; 0: not at all.", min=0, max=10**7)
     ] = 0,
     output_tokens_max: Annotated[
-        int, typer.Option(help="Longer answers are cut; 0: none.", min=0, max=10**7)
+        int,
+        typer.Option(help="Answers are limited to this number of tokens; 0: not at all.", min=0, max=10**7),
     ] = 0,
     callers_file: Annotated[
         Path | None,
         typer.Option(
             "--tenants",
-            help="YAML: a list of {name, key, headers, ttft_ms, tpot_ms}.",
-            show_default="one, with --key",
+            help="YAML file with a list of tenants: {name, key, headers, ttft_ms, tpot_ms}.",
+            show_default="one tenant with --key",
         ),
     ] = None,
     key: Annotated[
-        str, typer.Option(envvar=KEY_VARIABLE, help="Without --tenants: the API key.", show_default=False)
+        str, typer.Option(envvar=KEY_VARIABLE, help="API key to send, without --tenants.", show_default=False)
     ] = "",
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="Directory with tokenizer.json: prompts get exact lengths.", show_default=False),
+        typer.Option(
+            help="Directory with tokenizer.json, to make prompts of exact lengths.", show_default=False
+        ),
     ] = None,
-    endpoint: Annotated[Endpoint, typer.Option(help="What is asked for.")] = Endpoint.CHAT,
+    endpoint: Annotated[Endpoint, typer.Option(help="Endpoint to call.")] = Endpoint.CHAT,
     body: Annotated[
-        str, typer.Option(help="JSON: further fields of every request.")
+        str, typer.Option(help="JSON object with further fields of every request.")
     ] = '{"temperature": 0, "ignore_eos": true}',
-    ttft_ms: Annotated[float, typer.Option(help="Objective, for goodput.", min=0)] = 2000.0,
-    tpot_ms: Annotated[float, typer.Option(help="Objective, for goodput.", min=0)] = 60.0,
-    seconds_max: Annotated[float, typer.Option(help="Longest wait for one answer.", min=0.1)] = 600.0,
+    ttft_ms: Annotated[
+        float, typer.Option(help="Goodput counts answers with at most this TTFT.", min=0)
+    ] = 2000.0,
+    tpot_ms: Annotated[
+        float, typer.Option(help="Goodput counts answers with at most this TPOT.", min=0)
+    ] = 60.0,
+    seconds_max: Annotated[float, typer.Option(help="Longest time for one answer.", min=0.1)] = 600.0,
     in_flight_max: Annotated[
-        int, typer.Option(help="Requests under way; further ones count as errors.", min=1, max=100_000)
+        int,
+        typer.Option(
+            help="Largest number of requests at one time; further ones are not sent and count as errors.",
+            min=1,
+            max=100_000,
+        ),
     ] = 5000,
-    seed: Annotated[int, typer.Option(help="Of texts, and of times within a trace's bucket.", min=0)] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(help="Seed of the texts, and of send times within a time bucket of the trace.", min=0),
+    ] = 0,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures to this file.", show_default=False)
+        Path | None,
+        typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
     ] = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", help="Write a line for each request.", show_default=False)
+        Path | None,
+        typer.Option("--csv", help="Write a CSV file with a line for each request.", show_default=False),
     ] = None,
     html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write a page with plots.", show_default=False)
+        Path | None, typer.Option("--html", help="Write an HTML page with plots.", show_default=False)
     ] = None,
 ) -> None:
-    """Replay a trace against a running server, in open loop, and measure TTFT, TPOT, ITL, E2E, goodput and hits.
+    """Send a trace to a running server and measure TTFT, TPOT, ITL, E2E, goodput and cache hits.
 
-    Prompts are made up so that equal blocks of the trace are equal text: the server's prefix cache sees what it
-    would have seen. Any OpenAI-compatible URL will do.
+    Requests are sent when they are due, whatever is still running (open loop). Equal blocks of the trace become
+    equal text, so that the server's prefix cache gets the same hits as with the recorded prompts. Any server with
+    the OpenAI API can be measured.
     """
     if problem := "expected http:// or https://" if "://" not in url else url_problem(url):
         raise CommandError(f"{url}: {problem}", 2)
@@ -100,17 +124,17 @@ def bench(
     check_writable("--json", json_file)
     check_writable("--csv", csv_file)
     check_writable("--html", html_file, has_plots=True)
-    usual = LatencyObjectives(ttft_seconds=ttft_ms / 1000, tpot_seconds=tpot_ms / 1000)
+    default = LatencyObjectives(ttft_seconds=ttft_ms / 1000, tpot_seconds=tpot_ms / 1000)
     try:
         callers = read_callers(callers_file) if callers_file else [Caller(name="all", key=key)]
-        source = Source(
+        source = TraceSource(
             path=trace,
             workload=workload,
-            load=Load(requests=requests or 200, rate=rate, tenants=len(callers)),
+            load=WorkloadParameters(requests=requests or 200, rate=rate, tenants=len(callers)),
             speed=speed,
             requests_max=requests or None,
         )
-        replayed = [_cut(one, prompt_tokens_max, output_tokens_max) for one in source.trace(seed)]
+        requests_sent = [_cut(one, prompt_tokens_max, output_tokens_max) for one in source.trace(seed)]
         prompts = TracePrompts(tokenizer, seed=seed)
     except ValueError as err:
         raise CommandError(f"bench: {err}", 2) from err
@@ -123,11 +147,11 @@ def bench(
         in_flight_max=in_flight_max,
     )
     console = Console()
-    ran = _watched(console, replayed, target, callers, prompts)
+    replayed = _replay_with_progress(console, requests_sent, target, callers, prompts)
 
-    objectives = {caller.name: caller.objectives(usual) for caller in callers}
-    run = summary_by_tenant(ran.results, ran.seconds, objectives.__getitem__)
-    facts = _facts(url, model, trace.name if trace else workload, replayed, prompts, ran)
+    objectives = {caller.name: caller.objectives(default) for caller in callers}
+    run = summary_by_tenant(replayed.results, replayed.seconds, objectives.__getitem__)
+    facts = _facts(url, model, trace.name if trace else workload, requests_sent, prompts, replayed)
     console.print(report_table(run))
     for name, value in facts.items():
         console.print(f"{name:32} {value}", soft_wrap=True)
@@ -135,9 +159,9 @@ def bench(
         if json_file is not None:
             settings = {
                 **facts,
-                **_asked(source, target, seed),
+                **_remaining_settings(source, target, seed),
                 "tenants": len(callers),
-                "requests": len(replayed),
+                "requests": len(requests_sent),
                 "prompt_tokens_max": prompt_tokens_max,
                 "output_tokens_max": output_tokens_max,
                 "ttft_ms": ttft_ms,
@@ -151,20 +175,23 @@ def bench(
             }
             write_text(json_file, orjson.dumps(written, option=orjson.OPT_INDENT_2).decode() + "\n")
         if csv_file is not None:
-            write_text(csv_file, results_csv(ran.results))
+            write_text(csv_file, results_csv(replayed.results))
         if html_file is not None:
-            write_text(html_file, report_page(f"{model} at {url}", run, {**facts, **machine()}, ran.results))
+            write_text(
+                html_file, report_page(f"{model} at {url}", run, {**facts, **machine()}, replayed.results)
+            )
     except PlotError as err:
         raise CommandError(f"bench: {err}") from err
-    if all(result.error is not None for result in ran.results):
+    if all(result.error is not None for result in replayed.results):
         raise CommandError(f"no request was answered: {', '.join(run['all']['errors_by_code'])}")
 
 
 def _fields(body: str) -> dict[str, Any]:
+    """Parse the value of --body. Raises CommandError."""
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as err:
-        raise CommandError(f"--body: no JSON ({err})", 2) from err
+        raise CommandError(f"--body: not JSON ({err})", 2) from err
     if not isinstance(fields, dict):
         raise CommandError("--body: must be a JSON object", 2)
     return fields
@@ -175,7 +202,7 @@ def _cut(request: TraceRequest, prompt_tokens_max: int, output_tokens_max: int) 
     return request.cut(prompt_tokens, min(request.output_tokens, output_tokens_max or request.output_tokens))
 
 
-def _watched(
+def _replay_with_progress(
     console: Console,
     requests: Sequence[TraceRequest],
     target: BenchTarget,
@@ -190,8 +217,8 @@ def _watched(
             raise typer.Exit(130) from err
 
 
-def _asked(source: Source, target: BenchTarget, seed: int) -> dict[str, object]:
-    """What else it takes to send the same again."""
+def _remaining_settings(source: TraceSource, target: BenchTarget, seed: int) -> dict[str, object]:
+    """Return the remaining settings that are needed to repeat the run."""
     return {
         "speed": source.speed,
         **({} if source.path else {"rate": source.load.rate}),
@@ -209,18 +236,18 @@ def _facts(
     source: str,
     requests: Sequence[TraceRequest],
     prompts: TracePrompts,
-    ran: ReplayResult,
+    replayed: ReplayResult,
 ) -> dict[str, object]:
-    """How it was measured, and how much of what is shown may be the client's own."""
-    true = prompts.tokens_per_word(requests[:SAMPLED])
-    late = [1000 * seconds for seconds in ran.late_seconds]
+    """Return how the run was measured, and how late the client itself sent its requests."""
+    accuracy = prompts.tokens_per_word(requests[:PROMPTS_SAMPLED])
+    late = [1000 * seconds for seconds in replayed.late_seconds]
     return {
         "url": url,
         "model": model,
         "trace": source,
-        "seconds": round(ran.seconds, 1),
+        "seconds": round(replayed.seconds, 1),
         "hit_ratio_of_an_endless_cache": round(ideal_hit_ratio(requests), 4),
-        "prompt_tokens_to_wanted": round(true, 3) if true is not None else "unknown (no --tokenizer)",
+        "prompt_tokens_to_wanted": round(accuracy, 3) if accuracy is not None else "unknown (no --tokenizer)",
         "client_late_ms_p50": round(percentile(late, 50) or 0.0, 2),
         "client_late_ms_p99": round(percentile(late, 99) or 0.0, 2),
     }

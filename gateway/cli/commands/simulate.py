@@ -1,4 +1,4 @@
-"""`radixgate simulate`: routing policies on a trace, on a fleet of simulated engines. Nothing is served."""
+"""`radixgate simulate`: compares routing policies on a trace with simulated engines; no server is run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,94 +19,130 @@ from gateway.cli.support.progress_bar import progress_bar
 from policies.registry import PolicyError
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.simulation.contenders import contender_names
-from policies.simulation.scenario import Happening, Scenario
+from policies.simulation.scenario import FleetAction, Scenario
 from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
 from policies.simulation.trace import BLOCK_TOKENS, TraceInvalid
-from policies.simulation.trial import LIMITS, Source, Trial, policy_of, restarts
+from policies.simulation.trial import LIMITS, TraceSource, Trial, policy_of, restarts
 from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.waiting_orders import ORDERS
-from policies.simulation.workloads import WORKLOADS, Load
+from policies.simulation.workloads import WORKLOADS, WorkloadParameters
 
-COMPARED = ("cost", "product", "session", "chwbl", "least_work", "p2c", "round_robin")
+DEFAULT_POLICIES = ("cost", "product", "session", "chwbl", "least_work", "p2c", "round_robin")
 ENDINGS = (".png", ".svg", ".pdf")
 RESTARTS_MAX = 100_000
-WIDTH = 110
-"""Of tables that go into a file or a pipe, which have no width of their own."""
+TABLE_COLUMNS = 110
+"""Width of tables that are printed into a file or a pipe, which have no width of their own."""
 
 
 def simulate(
     trace: Annotated[
-        Path | None, typer.Argument(help="A trace in Mooncake's format (JSON lines).", show_default=False)
+        Path | None, typer.Argument(help="Trace file in Mooncake's format (JSON lines).", show_default=False)
     ] = None,
     workload: Annotated[
-        str, typer.Option(help=f"Without a trace: one that is generated ({', '.join(WORKLOADS)}).")
+        str, typer.Option(help=f"Without a trace: workload to generate ({', '.join(WORKLOADS)}).")
     ] = "mixed",
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="NAME or NAME:OPTION=VALUE,... May be repeated.", show_default=" ".join(COMPARED)),
+        typer.Option(
+            help="Policy to run, as NAME or NAME:OPTION=VALUE,... May be repeated.",
+            show_default=" ".join(DEFAULT_POLICIES),
+        ),
     ] = None,
-    everybody: Annotated[
-        bool, typer.Option("--all", help="Everybody, rules of other gateways included.")
+    all_policies: Annotated[
+        bool, typer.Option("--all", help="Run all policies, rules of other gateways included.")
     ] = False,
     limits: Annotated[
         bool,
-        typer.Option("--limits", help="Also what no routing passes by much: one cache for all; see README."),
+        typer.Option(
+            "--limits",
+            help="Also run upper bounds for any routing: one cache that all workers share; see README.",
+        ),
     ] = False,
-    workers: Annotated[int, typer.Option(help="Engines.", min=1, max=100_000)] = 4,
+    workers: Annotated[int, typer.Option(help="Number of engines.", min=1, max=100_000)] = 4,
     kv_tokens: Annotated[
-        int, typer.Option(help="KV capacity of each.", min=BLOCK_TOKENS, max=10**9)
+        int, typer.Option(help="KV cache of each engine in tokens.", min=BLOCK_TOKENS, max=10**9)
     ] = 1_000_000,
     calibration: Annotated[
         Path | None,
-        typer.Option(help="JSON or YAML: step times of the engine.", show_default="8B class, one GPU"),
+        typer.Option(
+            help="JSON or YAML file with step times of the engine.", show_default="8B class, one GPU"
+        ),
     ] = None,
-    order: Annotated[str, typer.Option(help=f"Of each engine's queue: {', '.join(ORDERS)}.")] = "fcfs",
-    speed: Annotated[float, typer.Option(help="How much faster than recorded.", min=0.001, max=10_000)] = 1.0,
+    order: Annotated[str, typer.Option(help=f"Order of each engine's queue: {', '.join(ORDERS)}.")] = "fcfs",
+    speed: Annotated[
+        float,
+        typer.Option(help="Factor by which requests are sent faster than recorded.", min=0.001, max=10_000),
+    ] = 1.0,
     requests: Annotated[
-        int, typer.Option(help="The first so many; 0: all of a trace, 5,000 of a workload.", min=0, max=10**7)
+        int,
+        typer.Option(help="Number of requests; 0: all of a trace, 5,000 of a workload.", min=0, max=10**7),
     ] = 0,
     rate: Annotated[
-        float, typer.Option(help="Of a workload: sessions a second.", min=0.001, max=100_000)
+        float, typer.Option(help="Sessions per second of a generated workload.", min=0.001, max=100_000)
     ] = 2.0,
-    tenants: Annotated[int, typer.Option(help="Of a workload.", min=1, max=100_000)] = 32,
+    tenants: Annotated[
+        int, typer.Option(help="Number of tenants of a generated workload.", min=1, max=100_000)
+    ] = 32,
     skew: Annotated[
-        float, typer.Option(help="Zipf exponent of the tenants' shares; 0: even.", min=0, max=5)
+        float,
+        typer.Option(
+            help="Zipf exponent of the tenants' shares of a generated workload; 0: even.", min=0, max=5
+        ),
     ] = 1.0,
     gateways: Annotated[
         list[int] | None,
-        typer.Option(help="May be repeated, to compare.", show_default="1", min=1, max=100_000),
+        typer.Option(
+            help="Number of gateways. May be repeated, to compare.", show_default="1", min=1, max=100_000
+        ),
     ] = None,
     sync_ms: Annotated[
-        float, typer.Option(help="How late gateways hear of one another's loads; -1: never.", min=-1, max=1e6)
+        float,
+        typer.Option(
+            help="Delay with which gateways learn the loads of other gateways; -1: never.", min=-1, max=1e6
+        ),
     ] = 0.0,
-    events_ms: Annotated[float, typer.Option(help="How late KV events are.", min=0, max=1e6)] = 0.0,
+    events_ms: Annotated[float, typer.Option(help="Delay of KV events.", min=0, max=1e6)] = 0.0,
     event_loss: Annotated[float, typer.Option(help="Share of KV events that are lost.", min=0, max=1)] = 0.0,
     window_tokens: Annotated[
-        int, typer.Option(help="Release window of a worker; 0: all is sent at once.", min=0, max=10**9)
+        int,
+        typer.Option(
+            help="Release window of a worker; 0: requests never wait in the gateway.", min=0, max=10**9
+        ),
     ] = 0,
     hold: Annotated[
-        str, typer.Option(help=f"Order of those who wait in the gateway: {', '.join(ORDERS)}.")
+        str, typer.Option(help=f"Order of requests that wait in the gateway: {', '.join(ORDERS)}.")
     ] = "hrrn",
     queue: Annotated[
         bool,
         typer.Option(
             "--queue",
-            help="Requests wait as in the gateway by default: `sfq`, `hrrn`, hold 0, a release window of "
+            help="Let requests wait as in a gateway by default: `sfq`, `hrrn`, hold 0, a release window of "
             f"{RELEASE_WINDOW_TOKENS} tokens.",
         ),
     ] = False,
     restart_every: Annotated[
-        float, typer.Option(help="Kill a worker every so many seconds; 0: none.", min=0, max=1e6)
+        float, typer.Option(help="Seconds between kills of a worker; 0: no kills.", min=0, max=1e6)
     ] = 0.0,
-    restart_seconds: Annotated[float, typer.Option(help="How long it is away then.", min=0, max=1e6)] = 30.0,
-    seeds: Annotated[int, typer.Option(help="Runs of each, averaged.", min=1, max=1000)] = 1,
-    seed: Annotated[int, typer.Option(help="The first seed.", min=0, max=2**31)] = 0,
-    processes: Annotated[int, typer.Option(help="0: one for each core.", min=0, max=1024)] = 0,
+    restart_seconds: Annotated[
+        float, typer.Option(help="Seconds until a killed worker is back.", min=0, max=1e6)
+    ] = 30.0,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Number of runs of each policy with different seeds, which are averaged.", min=1, max=1000
+        ),
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="First seed.", min=0, max=2**31)] = 0,
+    processes: Annotated[
+        int, typer.Option(help="Number of processes that simulate; 0: one for each core.", min=0, max=1024)
+    ] = 0,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures to this file.", show_default=False)
+        Path | None,
+        typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
     ] = None,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf.", show_default=False)
+        Path | None,
+        typer.Option("--plot", help="Draw the figures into this file: png, svg or pdf.", show_default=False),
     ] = None,
 ) -> None:
     """Compare routing policies on a trace, with simulated engines: hit ratio, TTFT, TPOT, goodput, imbalance."""
@@ -116,16 +152,19 @@ def simulate(
     check_writable("--plot", plot_file, has_plots=True)
     console = Console()
     if not console.is_terminal:
-        console = Console(width=WIDTH)
+        console = Console(width=TABLE_COLUMNS)
     _one_of("--workload", workload, tuple(WORKLOADS))
-    source = Source(
+    source = TraceSource(
         path=trace,
         workload=workload,
-        load=Load(requests=requests or 5000, rate=rate, tenants=tenants, skew=skew),
+        load=WorkloadParameters(requests=requests or 5000, rate=rate, tenants=tenants, skew=skew),
         speed=speed,
         requests_max=requests or None,
     )
-    subjects = [*(contender_names() if everybody else policy or COMPARED), *(LIMITS if limits else ())]
+    subjects = [
+        *(contender_names() if all_policies else policy or DEFAULT_POLICIES),
+        *(LIMITS if limits else ()),
+    ]
     try:
         for subject in subjects:
             if subject not in LIMITS:
@@ -153,7 +192,7 @@ def simulate(
             else (),
         )
         trials = _trials(subjects, source, scenario, gateways or [1], range(seed, seed + seeds))
-        results = _watched(console, trials, processes or usable_cores(), len(first))
+        results = _run_with_progress(console, trials, processes or usable_cores(), len(first))
     except (PolicyError, TraceInvalid, CalibrationInvalid) as err:
         raise CommandError(f"simulate: {err}", 2) from err
     except PolicyContractBroken as err:
@@ -177,9 +216,13 @@ def simulate(
 
 
 def _trials(
-    subjects: Sequence[str], source: Source, scenario: Scenario, gateways: Sequence[int], seeds: Iterable[int]
+    subjects: Sequence[str],
+    source: TraceSource,
+    scenario: Scenario,
+    gateways: Sequence[int],
+    seeds: Iterable[int],
 ) -> list[Trial]:
-    """Limits have one gateway: they are run once."""
+    """Return the trials to run. Upper bounds have no gateways to count: they are run once."""
     return [
         Trial(
             subject=subject,
@@ -195,10 +238,10 @@ def _trials(
     ]
 
 
-def _watched(
+def _run_with_progress(
     console: Console, trials: Sequence[Trial], processes: int, requests: int
 ) -> list[dict[str, Any]]:
-    """Runs them under a progress bar, which counts requests."""
+    """Run the trials under a progress bar, which counts requests."""
     with progress_bar(console) as shown:
         task = shown.add_task("requests", total=len(trials) * requests)
         return run_trials(trials, processes=processes, progress=lambda more: shown.advance(task, more))
@@ -212,15 +255,16 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
 
 def _write(
     file: Path,
-    source: Source,
+    source: TraceSource,
     scenario: Scenario,
     requests: int,
     seeds: range,
     groups: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """The result file, in the one shape that all of them have; runs of several gateways by `policy @ gateways`.
+    """Write the result file, in the shape that all result files have. Raises CommandError.
 
-    Its settings are all that it takes to have the same figures again.
+    With several numbers of gateways, runs are named `policy @ gateways`. The settings in the file are all that is
+    needed to repeat the run.
     """
     load = source.load
     settings = {
@@ -239,13 +283,13 @@ def _write(
         "sync_seconds": scenario.sync_seconds,
         "event_seconds": scenario.event_seconds,
         "event_loss": scenario.event_loss,
-        "restarts": sum(change.what is Happening.KILL for change in scenario.changes),
+        "restarts": sum(change.what is FleetAction.KILL for change in scenario.changes),
         "step_time": msgspec.to_builtins(scenario.times),
     }
     runs = {
         name if len(groups) == 1 else f"{name} @ {group}": figures
-        for group, of in groups.items()
-        for name, figures in of.items()
+        for group, by_policy in groups.items()
+        for name, figures in by_policy.items()
     }
     result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
     try:

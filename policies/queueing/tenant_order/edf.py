@@ -1,8 +1,8 @@
 """Tenant order `edf`, earliest deadline first, of the deadlines that can still be met.
 
 On one server this order meets all deadlines if any order does (Jackson 1955; Liu, Layland 1973). Under overload it
-would serve a request that is late already and so make the next one late: a request whose deadline has passed goes
-after those whose deadline has not. Requests without a deadline are in no hurry and go last of these, in the order
+would serve a request that is late already and so make the next one late: a request with a passed deadline goes
+after the others. Requests without a deadline are in no hurry and go last of these, in the order
 of arrival.
 """
 

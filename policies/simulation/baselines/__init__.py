@@ -1,4 +1,5 @@
-"""Routing rules of other gateways, re-expressed from what they publish, for comparison in the simulator only.
+"""Routing rules of other gateways, written anew from what they publish, for comparison in the simulator only.
 
-Tie-breaks and tuned thresholds of the products may differ: a gap of a few percent means nothing.
+Read ordered.py first (what most of them share). Tie-breaks and tuned thresholds of the products may differ: a gap
+of a few percent means nothing.
 """

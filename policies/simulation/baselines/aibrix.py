@@ -1,7 +1,11 @@
-"""AIBrix, `prefix-cache`: the longest match among workers that do not run much more than the others.
+"""Baseline `aibrix`, the `prefix-cache` routing of AIBrix: the longest match among workers of ordinary load.
 
-If max - min of streams exceeds `imbalance_max`, the fewest streams. Else by match, then by streams: the first
-that runs no more than mean + `deviations` standard deviations. Else the fewest streams. Defaults: of its code.
+1. If max - min of the workers' streams exceeds `imbalance_max`: the worker with the fewest streams.
+2. Else, in the order of the longest match and then the fewest streams: the first worker with a match and at most
+   mean + `deviations` standard deviations of streams.
+3. Else the worker with the fewest streams.
+
+The defaults are those of its code.
 """
 
 from collections.abc import Sequence
@@ -17,11 +21,15 @@ Number = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class AibrixOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of the baseline `aibrix`."""
+
     imbalance_max: Number = 8
     deviations: Number = 1
 
 
 class Aibrix:
+    """The baseline `aibrix`."""
+
     name: ClassVar[str] = "aibrix"
     options_type: ClassVar[type[PolicyOptions]] = AibrixOptions
 
@@ -29,6 +37,7 @@ class Aibrix:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by match and streams, as the top of this file says."""
         if not candidates:
             return ()
         by_streams = fewest_streams(candidates)

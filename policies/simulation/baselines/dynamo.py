@@ -1,8 +1,9 @@
-"""NVIDIA Dynamo's KV router: blocks to prefill plus blocks that decode, added up.
+"""Baseline `dynamo`, NVIDIA Dynamo's KV router: the least sum of tokens to prefill and tokens that decode.
 
-    cost = prefill_scale * (queued + new - credit) + decode blocks, the request's own included
+    cost = prefill_scale * (queued + new - cached) + tokens in the KV of running streams, this prompt included
 
-In blocks of the engine's own size, ties by lot. Defaults: of its router, temperature 0.
+Dynamo counts blocks of the engine's own size, here it is tokens; ties go by the query's draw. The defaults are
+those of its router, with temperature 0.
 """
 
 from collections.abc import Sequence
@@ -15,10 +16,14 @@ from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, 
 
 
 class DynamoOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of the baseline `dynamo`."""
+
     prefill_scale: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
 
 
 class Dynamo:
+    """The baseline `dynamo`."""
+
     name: ClassVar[str] = "dynamo"
     options_type: ClassVar[type[PolicyOptions]] = DynamoOptions
 
@@ -26,6 +31,7 @@ class Dynamo:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by cost."""
         count, scale = len(candidates), self.options.prefill_scale
         first = int(query.draw * count)
         routes = []
@@ -36,7 +42,7 @@ class Dynamo:
             routes.append(
                 Route(
                     worker=worker.id,
-                    # Blocks of prefill at the worker's speed, so that its costs are milliseconds as others' are.
+                    # At the worker's prefill speed, so that costs are milliseconds as in other policies.
                     cost_ms=worker.speed.ms_per_token * (scale * prefill + decode),
                     matched_tokens=matched_tokens(query, candidate),
                     reason=f"{prefill:.0f} tokens to prefill, {decode} to decode",

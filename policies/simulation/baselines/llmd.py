@@ -1,9 +1,11 @@
-"""llm-d's newest: a filter by affinity, then the fewest uncached tokens in flight.
+"""Baseline `llmd`, llm-d's prefix-affinity filter: of the workers that hold the prefix, the shortest queue.
 
-Workers with at least `affinity_min` of the prompt stay alone in the choice, unless the best of them is expected
-to take `break_ms` longer to the first token than the best of the others; once in a while (`exploration`) all
-are looked at. Of those that stay, the fewest tokens in flight. Without its calibrated peak rate: the worker's
-rated one.
+1. Only workers that hold at least `affinity_min` of the prompt are considered, unless the queue of the best of them
+   is `break_ms` longer than that of the best other worker. For a share `exploration` of the requests all workers
+   are considered.
+2. Of these, the worker with the fewest uncached tokens in flight, in milliseconds of prefill.
+
+llm-d calibrates the peak rate of each worker; here it is the worker's learnt speed.
 """
 
 from collections.abc import Sequence
@@ -16,12 +18,16 @@ from policies.simulation.baselines.ordered import ranking
 
 
 class LlmdOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of the baseline `llmd`."""
+
     affinity_min: Annotated[float, Meta(ge=0, le=1)] = 0.8
     break_ms: Annotated[float, Meta(ge=0, le=1e9)] = 5000
     exploration: Annotated[float, Meta(ge=0, le=1)] = 0.01
 
 
 class Llmd:
+    """The baseline `llmd`."""
+
     name: ClassVar[str] = "llmd"
     options_type: ClassVar[type[PolicyOptions]] = LlmdOptions
 
@@ -29,6 +35,7 @@ class Llmd:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by affinity and queue, as the top of this file says."""
         if not candidates:
             return ()
         first = int(query.draw * len(candidates))
@@ -36,7 +43,7 @@ class Llmd:
         needed = max(1.0, self.options.affinity_min * query.prompt_tokens)
         sticky = [candidate for candidate in by_load if candidate.matched_tokens >= needed]
         others = [candidate for candidate in by_load if candidate.matched_tokens < needed]
-        # The draw also says who comes first of equals; its low digits are as good as another draw.
+        # The draw also breaks ties; its low digits are as good as another draw.
         explores = (query.draw * 9973) % 1 < self.options.exploration
         if not sticky or explores:
             return ranking(query, by_load, "explores" if sticky else "no affinity: fewest tokens in flight")

@@ -1,4 +1,4 @@
-"""What the rules without an estimate have in common: an order, and a reason."""
+"""What the baselines without a cost estimate share: an order of the workers, and rankings made of it."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from policies.routing.protocol import Candidate, Ranking, Route, RouteQuery
 
 
 def fewest_streams(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """In their own order where equal, as these products do it."""
+    """Return the candidates by their number of streams; equal ones keep their order, as in these products."""
     return sorted(candidates, key=lambda candidate: candidate.worker.streams)
 
 
 def ranking(query: RouteQuery, ordered: Sequence[Candidate], reason: str) -> Ranking:
-    """Routes in this order; the reason is the first one's."""
+    """Return routes in this order; `reason` is the reason of the first."""
     return tuple(
         Route(
             worker=candidate.worker.id,

@@ -1,11 +1,14 @@
-"""Preble's E2 (ICLR'25): exploit a prefix that is longer than what is new, else explore by cost.
+"""Baseline `preble`, Preble's E2 (ICLR'25): exploit a match of more than half of the prompt, else explore.
 
-    cost = load + eviction + own prefill
+    cost = load + eviction + own prefill        in milliseconds
 
-load: prefill ahead, and what running streams have still to decode. eviction: what has to be computed again
-because the prompt pushes it out of a full KV. Without its rebalancing of nodes over windows of minutes, which
-needs memory: the load of this moment stands in for that of three minutes, and every evicted token is taken to
-be asked for again.
+    load        prefill ahead, and what running streams have still to decode
+    eviction    computing again what the prompt pushes out of a full KV
+
+If the longest match is more than half of the prompt (exploit), only workers with that match are considered; else
+(explore) all are. Of these, the least cost. Preble also rebalances nodes over windows of minutes, which needs
+memory: here the load of this moment stands in for that of three minutes, and every evicted token is assumed to be
+asked for again.
 """
 
 from collections.abc import Sequence
@@ -16,6 +19,8 @@ from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, 
 
 
 class Preble:
+    """The baseline `preble`."""
+
     name: ClassVar[str] = "preble"
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
 
@@ -23,6 +28,7 @@ class Preble:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by cost; when exploiting, workers without the longest match come last."""
         if not candidates:
             return ()
         longest = max(matched_tokens(query, candidate) for candidate in candidates)
@@ -31,7 +37,7 @@ class Preble:
         for candidate in candidates:
             cost = _cost_ms(query, candidate)
             if exploits and matched_tokens(query, candidate) < longest:
-                # Those without the prefix come after all that have it.
+                # Workers without the prefix come after all that have it.
                 cost += 1e9
             routes.append(
                 Route(

@@ -1,8 +1,10 @@
-"""SGLang's gateway, `cache_aware`: the best match if it is long enough, unless streams are out of balance.
+"""Baseline `sglang`, the `cache_aware` policy of SGLang's gateway: the longest match, while streams are in balance.
 
-If max - min > balance_abs and max > balance_rel * min, the worker with the fewest streams. Else the longest
-match, if its share of the prompt exceeds `cache_threshold`. Else the fewest streams again. Defaults: of its
-library.
+1. If max - min > `balance_abs` and max > `balance_rel` * min (streams of the workers): the fewest streams.
+2. Else the worker with the longest match, if its share of the prompt exceeds `cache_threshold`.
+3. Else the worker with the fewest streams.
+
+The defaults are those of its library.
 """
 
 from collections.abc import Sequence
@@ -17,12 +19,16 @@ Number = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class SglangOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of the baseline `sglang`."""
+
     cache_threshold: Number = 0.5
     balance_abs: Number = 32
     balance_rel: Number = 1.1
 
 
 class Sglang:
+    """The baseline `sglang`."""
+
     name: ClassVar[str] = "sglang"
     options_type: ClassVar[type[PolicyOptions]] = SglangOptions
 
@@ -30,6 +36,7 @@ class Sglang:
         self.options = options
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        """Rank by match and streams, as the top of this file says."""
         if not candidates:
             return ()
         by_streams = fewest_streams(candidates)

@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, paced, read_trace
-from policies.simulation.workloads import Load, generated
+from policies.simulation.workloads import WorkloadParameters, generated
 
 CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"
 LEAD_SECONDS = 20.0
@@ -66,9 +66,11 @@ def many(seconds: float, seed: int = 0) -> Mix:
 
 def locality(seconds: float, seed: int = 0) -> Mix:
     """Agents with long prompts that are nearly all cached, more than there is room for, and two that chat."""
-    load = Load(requests=round(60 * seconds), rate=12.0, tenants=4, seed=seed)
+    load = WorkloadParameters(requests=round(60 * seconds), rate=12.0, tenants=4, seed=seed)
     agents = [one for one in generated("agents", load) if one.at < seconds]
-    chats = generated("chat", Load(requests=round(4 * seconds), rate=0.8, tenants=2, skew=0.0, seed=seed + 1))
+    chats = generated(
+        "chat", WorkloadParameters(requests=round(4 * seconds), rate=0.8, tenants=2, skew=0.0, seed=seed + 1)
+    )
     return Mix(
         name="agents with long shared prefixes",
         victims=[msgspec.structs.replace(c, tenant=f"chat-{c.tenant}") for c in chats if c.at < seconds],

@@ -19,7 +19,7 @@ from gateway.bench.machine import machine, versions
 from gateway.bench.parallel_trials import mean_by_subject, run_trials, usable_cores
 from gateway.bench.simulation_report import policies_table
 from gateway.cli.support.progress_bar import progress_bar
-from policies.simulation.trial import Source, Trial
+from policies.simulation.trial import TraceSource, Trial
 from tests.benchmarks.routing.settings import trials
 
 WIDTH = 110
@@ -57,7 +57,7 @@ def main() -> None:
 
 def _requests(trials: Sequence[Trial]) -> int:
     """Of all of them together. Another seed's trace is as long."""
-    lengths: dict[Source, int] = {}
+    lengths: dict[TraceSource, int] = {}
     for trial in trials:
         if trial.source not in lengths:
             lengths[trial.source] = len(trial.source.trace(0))

@@ -21,7 +21,7 @@ from aiohttp import web
 from xxhash import xxh3_64_intdigest
 
 from policies.simulation.block_cache import BlockCache
-from policies.simulation.engine import Engine, Job
+from policies.simulation.engine import SimulatedEngine, SimulatedJob
 from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
@@ -34,7 +34,7 @@ BLOCK_WORDS = BLOCK_TOKENS // TOKENS_PER_WORD
 class Answer:
     """One request in the engine."""
 
-    job: Job
+    job: SimulatedJob
     first: asyncio.Event = field(default_factory=asyncio.Event)
     last: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -44,7 +44,7 @@ class RealTime:
 
     def __init__(self, kv_tokens: int, times: StepTime) -> None:
         self.kv_tokens = kv_tokens
-        self._engine = Engine(
+        self._engine = SimulatedEngine(
             cache=BlockCache(kv_tokens // BLOCK_TOKENS), capacity_tokens=kv_tokens, times=times
         )
         self._answers: dict[int, Answer] = {}
@@ -57,7 +57,7 @@ class RealTime:
             at=0.0, prompt_tokens=prompt_tokens, output_tokens=output_tokens, blocks=blocks
         )
         now = time.monotonic()
-        answer = self._answers[self._number] = Answer(Job(self._number, request, now))
+        answer = self._answers[self._number] = Answer(SimulatedJob(self._number, request, now))
         self._engine.submit(answer.job, now)
         self._wait()
         return answer

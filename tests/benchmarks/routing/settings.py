@@ -7,9 +7,9 @@ from typing import Any
 
 from policies.simulation.contenders import contender_names
 from policies.simulation.scenario import Scenario
-from policies.simulation.trial import LIMITS, Source, Trial
+from policies.simulation.trial import LIMITS, TraceSource, Trial
 from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
-from policies.simulation.workloads import Load
+from policies.simulation.workloads import WorkloadParameters
 
 CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"
 WINDOW_TOKENS = 24_000
@@ -42,8 +42,10 @@ AGAINST = ("cost", "product", "least_work")
 
 
 IDLE = {
-    "idle: conversation x0.25, 4 workers of 2.1M": Source(path=CONVERSATIONS, speed=0.25),
-    "idle: generated mixture, 4 workers of 1M": Source(workload="mixed", load=Load(requests=1500, rate=0.1)),
+    "idle: conversation x0.25, 4 workers of 2.1M": TraceSource(path=CONVERSATIONS, speed=0.25),
+    "idle: generated mixture, 4 workers of 1M": TraceSource(
+        workload="mixed", load=WorkloadParameters(requests=1500, rate=0.1)
+    ),
 }
 """Where hardly two requests meet, nobody's median may be worse than that of taking turns."""
 
@@ -51,10 +53,12 @@ IDLE = {
 def trials(quick: bool, seeds: Sequence[int], others: Sequence[Path] = ()) -> Iterator[Trial]:
     """All of them, or the first quarter of each trace. `others`: traces that are not in this repository."""
     for group, (speed, workers, kv_tokens) in FLEETS.items():
-        source = Source(path=CONVERSATIONS, speed=speed, requests_max=3000 if quick else None)
+        source = TraceSource(path=CONVERSATIONS, speed=speed, requests_max=3000 if quick else None)
         yield from _table(group, source, Scenario(workers=workers, kv_tokens=kv_tokens), seeds)
     for group, (kind, rate, kv_tokens) in WORKLOADS.items():
-        source = Source(workload=kind, load=Load(requests=1500 if quick else 6000, rate=rate))
+        source = TraceSource(
+            workload=kind, load=WorkloadParameters(requests=1500 if quick else 6000, rate=rate)
+        )
         yield from _table(group, source, Scenario(workers=4, kv_tokens=kv_tokens), seeds)
     for group, source in IDLE.items():
         source = replace(source, requests_max=1500)
@@ -62,12 +66,12 @@ def trials(quick: bool, seeds: Sequence[int], others: Sequence[Path] = ()) -> It
     yield from _gateways(quick, seeds)
     for path in others:
         for speed, workers, kv_tokens in FLEETS.values():
-            source = Source(path=path, speed=speed, requests_max=3000 if quick else None)
+            source = TraceSource(path=path, speed=speed, requests_max=3000 if quick else None)
             group = f"{path.stem} x{speed:g}, {workers} workers of {kv_tokens // 1000}k"
             yield from _table(group, source, Scenario(workers=workers, kv_tokens=kv_tokens), seeds)
 
 
-def _table(group: str, source: Source, scenario: Scenario, seeds: Sequence[int]) -> Iterator[Trial]:
+def _table(group: str, source: TraceSource, scenario: Scenario, seeds: Sequence[int]) -> Iterator[Trial]:
     for subject in (*contender_names(), *LIMITS):
         for seed in seeds:
             yield Trial(subject=subject, source=source, scenario=scenario, seed=seed, group=group)
@@ -85,7 +89,7 @@ def _table(group: str, source: Source, scenario: Scenario, seeds: Sequence[int])
 
 def _gateways(quick: bool, seeds: Sequence[int]) -> Iterator[Trial]:
     """Several gateways: each knows its own dispatches at once, the others' after 50 ms, or never."""
-    source = Source(path=CONVERSATIONS, speed=4.0, requests_max=3000 if quick else None)
+    source = TraceSource(path=CONVERSATIONS, speed=4.0, requests_max=3000 if quick else None)
     for sync, known in ((SYNC_SECONDS, "known after 50 ms"), (None, "never known")):
         for count in GATEWAYS[1:]:
             scenario = Scenario(workers=8, kv_tokens=1_000_000, gateways=count, sync_seconds=sync)

@@ -38,9 +38,9 @@ from gateway.process.children import ChildFailed
 from policies.simulation.outcome import figures
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import TraceRequest, write_trace
-from policies.simulation.trial import Source, Trial
+from policies.simulation.trial import TraceSource, Trial
 from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
-from policies.simulation.workloads import Load
+from policies.simulation.workloads import WorkloadParameters
 from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
 from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD
 from tests.benchmarks.routing.settings import CONVERSATIONS, FLEETS
@@ -71,7 +71,7 @@ class Row:
     figures: dict[str, Any]
 
 
-def simulated(source: Source, scenario: Scenario, subjects: Sequence[str]) -> list[Row]:
+def simulated(source: TraceSource, scenario: Scenario, subjects: Sequence[str]) -> list[Row]:
     found = []
     for subject in subjects:
         told = figures(Trial(subject=subject, source=source, scenario=scenario).run())["all"]
@@ -79,7 +79,7 @@ def simulated(source: Source, scenario: Scenario, subjects: Sequence[str]) -> li
     return found
 
 
-async def nvidia(source: Source, workers: int, kv_tokens: int, directory: Path) -> list[Row]:
+async def nvidia(source: TraceSource, workers: int, kv_tokens: int, directory: Path) -> list[Row]:
     """Raises ChildFailed where it cannot be had."""
     python, found = await dynamo_python(), []
     trace = directory / "paced.jsonl"
@@ -190,7 +190,7 @@ async def main() -> None:
     runs: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="radixgate-") as place:
         for group, (speed, workers, kv_tokens) in FLEETS.items():
-            source = Source(path=CONVERSATIONS, speed=speed, requests_max=given.requests)
+            source = TraceSource(path=CONVERSATIONS, speed=speed, requests_max=given.requests)
             rows = simulated(
                 source, Scenario(workers=workers, kv_tokens=kv_tokens), ("round_robin", "dynamo", "cost")
             )
@@ -204,7 +204,9 @@ async def main() -> None:
             }
         if given.real:
             workers, kv_tokens = REAL_WORKERS, REAL_KV_TOKENS
-            source = Source(workload=REAL_LOAD, load=Load(requests=given.real, rate=REAL_RATE))
+            source = TraceSource(
+                workload=REAL_LOAD, load=WorkloadParameters(requests=given.real, rate=REAL_RATE)
+            )
             scenario = Scenario(
                 workers=workers, kv_tokens=kv_tokens, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule()
             )
