@@ -78,7 +78,7 @@ async def test_the_index_holds_exactly_what_the_engine_holds_also_when_it_evicts
             # What is there of a block that is not all there is not counted.
             assert predicted == reported // size * size
             assert len(follower) <= engine.kv_tokens // engine.page_size
-            assert held(running) == len(follower.holds())
+            assert held(running) == len(follower.held_blocks())
             evicted += len(before - set(follower._pages))
         assert evicted >= 15
         assert held(running) > 10
@@ -122,7 +122,7 @@ async def test_a_flush_is_heard(gateway, engine, model_of):
         # vLLM says so with its next step.
         await asyncio.to_thread(engine.complete)
         await running.until(lambda: held(running) == 0)
-        await running.until(lambda: "w0" in index_of(running).copy.tenures)
+        await running.until(lambda: "w0" in index_of(running).replica.tenures)
         assert await foretold(running, conversation(1)) == (0, 0)
         predicted, reported = await foretold(running, conversation(1))
         assert predicted == reported > 0

@@ -38,7 +38,7 @@ async def test_the_index_holds_the_whole_blocks_of_what_the_engine_holds(gateway
             messages += [{"role": "user", "content": text(chance.randrange(3), words=30)}]
             predicted, reported = await foretold(running, messages, chance.choice(TENANTS))
             assert predicted == reported // BLOCK * BLOCK
-            assert held(running) == len(follower.holds())
+            assert held(running) == len(follower.held_blocks())
             evicted += len(before - set(follower._pages))
         assert evicted > 10 * BLOCK
         assert held(running) > 10

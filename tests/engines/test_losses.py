@@ -53,6 +53,6 @@ async def test_when_an_engine_dies_another_answers_and_it_comes_back_with_nothin
             assert await foretold(running, conversation(1)) == (0, 0)
             predicted, reported = await foretold(running, conversation(1))
             assert predicted == reported // 32 * 32 > 0
-            assert held(running) == len(feed_of(running).follower.holds())
+            assert held(running) == len(feed_of(running).follower.held_blocks())
         finally:
             other.signal(signal.SIGCONT)
