@@ -141,8 +141,8 @@ def names(value):
 class Kinds:
     """The kinds of chunks that streams had, by choice: chunks of two kinds differ in more than their texts.
 
-    How many tokens come in one chunk is the engine's decision and differs with every run: a busy engine puts so many
-    into one that a kind does not occur. Streams are therefore collected until both sides have had the same kinds.
+    How many tokens come in one chunk is the engine's decision and differs with every run: a busy engine puts so
+    many into one that a kind does not occur. Streams are therefore collected until both sides have had the same.
     """
 
     def __init__(self):
