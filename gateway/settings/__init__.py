@@ -1,1 +1,1 @@
-"""Everything that can be set: `tree.py` shows the whole and its branches; `sources.py` reads it."""
+"""All settings of the gateway: `tree.py` is the whole tree, `sources.py` reads it, `checks.py` checks it."""

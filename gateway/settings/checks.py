@@ -1,4 +1,4 @@
-"""What settings that are each right by themselves demand of each other, and what is odd about them."""
+"""Checks of the whole settings tree: what settings require of each other, and what is probably a mistake."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -10,7 +10,7 @@ from typing import Any
 from gateway.settings.database_address import NONE, database_url_problem, sqlite_file
 from gateway.settings.error_messages import explain_error, setting_paths
 from gateway.settings.listeners import is_loopback
-from gateway.settings.models import WORDS_FOR_TOKENIZERS
+from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.redis_address import redis_url_problem
 from gateway.settings.token_issuers import IssuerSettings
 from gateway.settings.tree import Settings
@@ -19,13 +19,13 @@ from gateway.settings.urls import url_problem
 from gateway.settings.usage import webhook_secret
 from gateway.settings.workers import KvEventsSettings, WorkerSettings, WorkerTlsSettings
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
-from workers.adapters.disaggregation import WAYS
+from workers.adapters.disaggregation import DISAGGREGATION_TRAITS
 from workers.adapters.registry import adapters
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
 PORT_MAX = 65535
 SOCKET_PATH_BYTES_MAX = 103
-"""What every system takes: macOS 103, Linux 107."""
+"""The length that all operating systems accept: macOS 103, Linux 107."""
 
 OWN_HEADERS = frozenset(
     [
@@ -42,18 +42,18 @@ OWN_HEADERS = frozenset(
         ),
     ]
 )
-"""What the gateway says to workers itself."""
+"""Headers that the gateway itself sends to workers, which settings cannot set."""
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}")
-_NEARLY = ENVIRONMENT_PREFIX.removesuffix("_")
-# Kubernetes tells every container about the services beside it, and services are named after the release.
-_OF_KUBERNETES = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
-_LINK = re.compile(r"(tcp|udp|sctp)://")
+_PREFIX_START = ENVIRONMENT_PREFIX.removesuffix("_")
+# Kubernetes sets such variables for the services of a namespace, and services are named after the release.
+_KUBERNETES_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+_KUBERNETES_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 
 def first_problem(settings: Settings) -> str | None:
-    """`$.path: reason`, or None."""
+    """Return the first error as `$.path: reason`; None if the settings are valid."""
     return next(_problems(settings), None)
 
 
@@ -61,8 +61,8 @@ def _problems(settings: Settings) -> Iterator[str]:
     if not settings.workers and not settings.discovery:
         yield "$.workers: at least one worker is needed, or discovery"
     yield from _discovery(settings)
-    yield from _named_twice(settings)
-    yield from _names_of_nothing(settings)
+    yield from _duplicate_names(settings)
+    yield from _addresses_and_names(settings)
     yield from _listeners(settings)
     if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
         yield f"$.redis.url: {problem}"
@@ -73,7 +73,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _tokenizers(settings)
 
 
-def _named_twice(settings: Settings) -> Iterator[str]:
+def _duplicate_names(settings: Settings) -> Iterator[str]:
     for path, given in (
         ("workers", [worker.id for worker in settings.workers]),
         ("plans", [plan.name for plan in settings.plans]),
@@ -92,7 +92,7 @@ def _named_twice(settings: Settings) -> Iterator[str]:
             seen.add(name)
 
 
-def _names_of_nothing(settings: Settings) -> Iterator[str]:
+def _addresses_and_names(settings: Settings) -> Iterator[str]:
     for at, worker in enumerate(settings.workers):
         yield from worker_problems(worker, f"$.workers[{at}]")
     collector = settings.telemetry.otlp_endpoint
@@ -107,7 +107,7 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
             for name, url in (("issuer", rules.issuer), ("jwks_url", rules.jwks_url)):
                 if url is not None and (problem := url_problem(url)) is not None:
                     yield f"$.{place}[{at}].{name}: {problem}"
-    yield from _other_models(settings)
+    yield from _splits_and_fallbacks(settings)
     logins = [(at, rules.login) for at, rules in enumerate(settings.admin.issuers) if rules.login is not None]
     for at, login in logins:
         if login.url is not None and (problem := url_problem(login.url)) is not None:
@@ -120,35 +120,35 @@ def _names_of_nothing(settings: Settings) -> Iterator[str]:
             yield f"$.tenants[{at}].plan: there is no plan {tenant.plan!r}"
 
 
-def _other_models(settings: Settings) -> Iterator[str]:
-    """Names may be those of models that are only found at workers later; of those known here some are wrong."""
+def _splits_and_fallbacks(settings: Settings) -> Iterator[str]:
+    """Yield errors in splits and fallbacks. Other names may be those of models that are found at workers later."""
     for at, model in enumerate(settings.models):
         if model.splits and not sum(model.splits.values()) > 0:
             yield f"$.models[{at}].splits: at least one weight has to be above 0"
         if model.name in model.fallbacks or set(model.aliases) & set(model.fallbacks):
-            yield f"$.models[{at}].fallbacks: a model cannot stand in for itself"
+            yield f"$.models[{at}].fallbacks: a model cannot be its own fallback"
 
 
 def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
-    """What is wrong with one worker, wherever it was found; no value is quoted that may be secret."""
+    """Yield the errors of one worker, which may come from any source; values that may be secret are not quoted."""
     kinds = adapters()
     if worker.kind not in kinds:
         yield f"{path}.kind: there is no kind {worker.kind!r}; there are {', '.join(sorted(kinds))}"
     if (problem := url_problem(worker.url)) is not None:
         yield f"{path}.url: {problem}"
-    yield from _way_to_workers(worker.headers, worker.tls, path)
+    yield from _worker_connection(worker.headers, worker.tls, path)
     if worker.tls is not None and not worker.url.startswith("https://"):
         yield f"{path}.tls: the address of the worker is not https://"
-    if worker.role != "both" and worker.kind not in WAYS:
-        yield f"{path}.role: {worker.kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
+    if worker.role != "both" and worker.kind not in DISAGGREGATION_TRAITS:
+        yield f"{path}.role: {worker.kind!r} has no disaggregated serving; {', '.join(sorted(DISAGGREGATION_TRAITS))} have"
     if worker.provider is not None:
         if worker.kind != "openai":
-            yield f"{path}.provider: a provider is of kind openai"
+            yield f"{path}.provider: a provider must be of kind openai"
         if worker.models:
-            yield f"{path}.models: those of a provider are named in provider.models"
+            yield f"{path}.models: the models of a provider are named in provider.models"
         for at, limit in enumerate(worker.provider.limits):
             if limit.until is not None:
-                yield f"{path}.provider.limits[{at}].until: limits of a provider have no end"
+                yield f"{path}.provider.limits[{at}].until: limits of a provider cannot have an end"
     if isinstance(worker.kv_events, KvEventsSettings):
         yield from _event_ports(worker.kv_events, f"{path}.kv_events")
 
@@ -158,28 +158,34 @@ def _discovery(settings: Settings) -> Iterator[str]:
     for at, one in enumerate(settings.discovery):
         path = f"$.discovery[{at}]"
         if (one.kind == "redis") == bool(one.name):
-            yield f"{path}.name: " + ("redis has none" if one.name else f"{one.kind} needs one")
+            yield f"{path}.name: " + (
+                "a source of kind redis has no name"
+                if one.name
+                else f"a source of kind {one.kind} needs a name"
+            )
         if one.worker_kind not in adapters():
             there = ", ".join(sorted(adapters()))
             yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
-        if one.role != "both" and one.worker_kind not in WAYS:
-            yield f"{path}.role: {one.worker_kind!r} hands nothing over; {', '.join(sorted(WAYS))} do"
-        yield from _way_to_workers(one.headers, one.tls, path)
+        if one.role != "both" and one.worker_kind not in DISAGGREGATION_TRAITS:
+            yield f"{path}.role: {one.worker_kind!r} has no disaggregated serving; {', '.join(sorted(DISAGGREGATION_TRAITS))} have"
+        yield from _worker_connection(one.headers, one.tls, path)
         if (one.headers or one.tls is not None) and one.kind in ("file", "redis"):
-            yield f"{path}: workers of kind {one.kind} bring headers and tls of their own"
+            yield f"{path}: workers from a source of kind {one.kind} have their own headers and tls"
         if (one.kind, one.name) in seen:
             yield f"{path}: is named twice"
         seen.add((one.kind, one.name))
 
 
-def _way_to_workers(headers: Mapping[str, Secret], tls: WorkerTlsSettings | None, path: str) -> Iterator[str]:
+def _worker_connection(
+    headers: Mapping[str, Secret], tls: WorkerTlsSettings | None, path: str
+) -> Iterator[str]:
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
-            yield f"{path}.headers: {name[:100]!r} is no name of a header"
+            yield f"{path}.headers: {name[:100]!r} is not a name of a header"
         elif name.lower() in OWN_HEADERS:
             yield f"{path}.headers: {name} is set by the gateway itself"
         elif not _HEADER_VALUE.fullmatch(value.reveal()):
-            yield f"{path}.headers: the value of {name} has to be printable ASCII"
+            yield f"{path}.headers: the value of {name} must be printable ASCII"
     if tls is None:
         return
     if (tls.certificate is None) != (tls.key is None):
@@ -196,21 +202,21 @@ def _event_ports(at: KvEventsSettings, path: str) -> Iterator[str]:
             continue
         if endpoint.startswith("ipc://"):
             if at.ranks > 1:
-                yield f"{path}.{name}: several ranks need tcp://, where each has a port of its own"
+                yield f"{path}.{name}: several ranks need tcp://, with a port for each rank"
             continue
         host, _, port = endpoint.rpartition(":")
         first, last = int(port), int(port) + at.ranks - 1
         if not 1 <= first <= last <= PORT_MAX:
-            yield f"{path}.{name}: its ports, one for each rank, have to be from 1 to {PORT_MAX}"
+            yield f"{path}.{name}: the ports, one for each rank, must be from 1 to {PORT_MAX}"
         if any(host == other and first <= high and low <= last for other, low, high in ranges):
-            yield f"{path}.{name}: has ports of endpoint as well; each rank has one port of each"
+            yield f"{path}.{name}: overlaps the ports of endpoint; each rank needs a port for each"
         ranges.append((host, first, last))
 
 
 def _webhooks(settings: Settings) -> Iterator[str]:
     for at, hook in enumerate(settings.webhooks):
         if settings.database.url == NONE:
-            yield f"$.webhooks[{at}]: needs a database, where events wait until they are delivered"
+            yield f"$.webhooks[{at}]: webhooks need a database, which keeps events until they are delivered"
         if (problem := url_problem(hook.url)) is not None:
             yield f"$.webhooks[{at}].url: {problem}"
         if webhook_secret(hook.secret.reveal()) is None:
@@ -225,19 +231,19 @@ def _listeners(settings: Settings) -> Iterator[str]:
             if file is not None and not Path(file).is_file():
                 yield f"$.{path}.tls.{name}: there is no file {file!r}"
     if listen.processes > 1 and listen.unix_socket is not None:
-        yield "$.listen.processes: a unix socket is served by one process"
+        yield "$.listen.processes: only one process can serve a unix socket"
     if listen.unix_socket is not None:
         if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
             yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"
         return
-    if not settings.tenants and not is_loopback(listen.host) and not _may_have_tenants(settings):
+    if not settings.tenants and not is_loopback(listen.host) and not _database_may_have_tenants(settings):
         yield "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
     if listen.port == admin.port != 0 and _overlap(listen.host, admin.host):
-        yield f"$.admin.port: {admin.port} is the port of listen, at the same address"
+        yield f"$.admin.port: {admin.port} is already the port of listen, at the same address"
 
 
-def _may_have_tenants(settings: Settings) -> bool:
-    """Is there a database that could have some? A file that is not there has none."""
+def _database_may_have_tenants(settings: Settings) -> bool:
+    """Return whether a database may have tenants: a SQLite file that does not exist has none."""
     url = settings.database.url
     if url == NONE:
         return False
@@ -246,9 +252,9 @@ def _may_have_tenants(settings: Settings) -> bool:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Would a listener at the one address be in the way of a listener at the other?"""
+    """Return whether listeners at these two addresses would conflict on one port."""
     if one == other or "localhost" in (one, other):
-        return is_loopback(one) == is_loopback(other) or _is_everywhere(one) or _is_everywhere(other)
+        return is_loopback(one) == is_loopback(other) or _is_any_address(one) or _is_any_address(other)
     try:
         first, second = ip_address(one), ip_address(other)
     except ValueError:
@@ -258,7 +264,7 @@ def _overlap(one: str, other: str) -> bool:
     )
 
 
-def _is_everywhere(host: str) -> bool:
+def _is_any_address(host: str) -> bool:
     return host in ("0.0.0.0", "::")  # noqa: S104
 
 
@@ -268,7 +274,7 @@ def _policies(settings: Settings) -> Iterator[str]:
     if routing.shadow is not None:
         yield from _routing_policy(routing.shadow.policy, routing.shadow.options, "$.routing.shadow")
         if (routing.shadow.policy, routing.shadow.options) == (routing.policy, routing.options):
-            yield "$.routing.shadow: is the policy that decides already"
+            yield "$.routing.shadow: is the same policy as routing.policy, with the same options"
     try:
         queue_policy(settings.queueing.across, settings.queueing.options)
     except OptionsInvalid as err:
@@ -292,31 +298,34 @@ def _routing_policy(name: str, options: dict[str, Any], path: str) -> Iterator[s
 
 def _tokenizers(settings: Settings) -> Iterator[str]:
     for at, model in enumerate(settings.models):
-        if model.tokenizer in WORDS_FOR_TOKENIZERS:
+        if model.tokenizer in TOKENIZER_KEYWORDS:
             continue
         if not (Path(model.tokenizer) / "tokenizer.json").is_file():
             yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
 
 
 def expired_keys(settings: Settings, now: float) -> Iterator[str]:
-    """Keys whose end has passed, as `$.path: reason`. `now`: Unix time."""
+    """Yield a warning for each API key that has expired, as `$.path: reason`; `now` is Unix time."""
     for at, tenant in enumerate(settings.tenants):
         for number, key in enumerate(tenant.keys):
             if key.expires is not None and key.expires.seconds <= now:
                 path = f"$.tenants[{at}].keys[{number}].expires"
-                yield f"{path}: {key.expires} has passed; this key is refused"
+                yield f"{path}: {key.expires} has passed; the key is refused"
 
 
 def misspelt_variables(environment: Mapping[str, str], referred: Set[str]) -> Iterator[str]:
-    """Names of the environment that look like settings and are none. `referred`: those that settings name."""
+    """Yield a warning for each environment variable that looks like a misspelt setting.
+
+    Variables in `referred` are skipped: settings refer to them by `${env:NAME}`.
+    """
     right = {name.replace(".", "").replace("_", ""): name for name in setting_paths(Settings)}
     for name in sorted(environment):
-        if not name.startswith(_NEARLY) or name.startswith(ENVIRONMENT_PREFIX) or name in referred:
+        if not name.startswith(_PREFIX_START) or name.startswith(ENVIRONMENT_PREFIX) or name in referred:
             continue
-        if _OF_KUBERNETES.search(name) or _LINK.match(environment[name]):
+        if _KUBERNETES_NAME.search(name) or _KUBERNETES_VALUE.match(environment[name]):
             continue
-        meant = right.get(name.removeprefix(_NEARLY).replace("_", "").lower())
-        hint = f"settings begin with {ENVIRONMENT_PREFIX}"
+        meant = right.get(name.removeprefix(_PREFIX_START).replace("_", "").lower())
+        hint = f"names of settings begin with {ENVIRONMENT_PREFIX}"
         if meant is not None:
             hint = f"write {ENVIRONMENT_PREFIX}{meant.replace('.', '__').upper()}"
         yield f"environment {name}: not a setting; {hint}"

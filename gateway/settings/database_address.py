@@ -1,21 +1,23 @@
-"""Looks at an address of a database before anything connects to it. Needs no database library."""
+"""Checks of database addresses before a connection is made. Needs no database library."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 NONE = "none"
+"""The address that stands for no database."""
+
 SQLITE = "sqlite:///"
 
 
 def database_url_problem(url: str) -> str | None:
-    """What is wrong with the address, None if nothing is. Never shows what is in it."""
+    """Return what is wrong with the address, without quoting secrets in it; None if it is valid."""
     if url == NONE:
         return None
     if url.startswith(SQLITE):
         file = url.removeprefix(SQLITE)
         if file in ("", ":memory:") or file.endswith("/"):
             return "expected the path of a file, as sqlite:///radixgate.db"
-        return "a file of SQLite takes no options" if "?" in file else None
+        return "the address of a SQLite file takes no options" if "?" in file else None
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -26,10 +28,10 @@ def database_url_problem(url: str) -> str | None:
     if port == 0:
         return "the port is not one of 1 to 65535"
     if not parts.path.strip("/"):
-        return "there is no database; write postgresql://user:password@host:5432/name"
+        return "the name of the database is missing; write postgresql://user:password@host:5432/name"
     return None
 
 
 def sqlite_file(url: str, base: Path) -> Path | None:
-    """The file of a SQLite address, below `base` where it is relative; None for another database."""
+    """Return the file of a SQLite address, relative to `base`; None for another kind of database."""
     return base / unquote(url.removeprefix(SQLITE)) if url.startswith(SQLITE) else None

@@ -1,6 +1,6 @@
-"""Says in words for people what msgspec has found wrong with a tree, and looks up what a tree has at a place.
+"""Turns errors of msgspec about settings into plain messages, and finds the types of settings by their paths.
 
-A type whose values have a form of their own says so in its annotation: `Meta(extra={"form": "a day"})`.
+A type can describe its accepted values for these messages: `Meta(extra={"form": "a day"})`.
 """
 
 import difflib
@@ -20,7 +20,7 @@ _BOUND = re.compile(r"Expected `(?P<wanted>[^`]*)` (?P<sign><=|>=|<|>) (?P<bound
 _LENGTH = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<sign><=|>=) (?P<bound>\d+)$")
 
 _VALUE = "*"
-"""Of a mapping: any of its values."""
+"""Stands in a path for any value of a mapping."""
 
 _KINDS = {
     "int": "a whole number",
@@ -36,25 +36,29 @@ _SIGNS = {"<=": ", at most", ">=": ", at least", "<": " below", ">": " above"}
 
 
 def explain_error(message: str, root: type, unbuilt: Mapping[str, str], at: str = "$") -> str:
-    """msgspec's message about a tree of type `root`, as `PATH: REASON`. `at`: where the tree stands in the whole.
+    """Return an error message of msgspec as `PATH: REASON`.
 
-    `unbuilt`: names that are promised, and what for.
+    Args:
+        message: the message of msgspec.
+        root: type of the tree that was checked.
+        unbuilt: settings that are planned but not built, with what they are for.
+        at: path of the tree in the whole settings.
     """
     found = _AT.search(message)
     path = found["path"].removeprefix("$") if found else ""
     text = _AT.sub("", message)
     plain = re.sub(r"\[[^\]]*\]", "", path.replace("[...]", f".{_VALUE}").lstrip("."))
     if found and found["key"]:
-        return f"{at}{path}: names are text"
+        return f"{at}{path}: names must be text"
     missing, unknown = _MISSING.match(text), _UNKNOWN.match(text)
     if missing is not None:
         return f"{at}{path}.{missing['key']}: is missing"
     if unknown is not None:
-        return f"{at}{path}.{unknown['key']}: {_no_such(unknown['key'], plain, root, unbuilt)}"
-    return f"{at}{path}: {_wrong(text, plain, root)}"
+        return f"{at}{path}.{unknown['key']}: {_unknown_setting(unknown['key'], plain, root, unbuilt)}"
+    return f"{at}{path}: {_value_problem(text, plain, root)}"
 
 
-def _no_such(key: str, plain: str, root: type, unbuilt: Mapping[str, str]) -> str:
+def _unknown_setting(key: str, plain: str, root: type, unbuilt: Mapping[str, str]) -> str:
     full = f"{plain}.{key}" if plain else key
     if full in unbuilt:
         return f"{unbuilt[full]}: not built yet"
@@ -62,8 +66,8 @@ def _no_such(key: str, plain: str, root: type, unbuilt: Mapping[str, str]) -> st
     return "unknown setting" + (f" (did you mean {near[0]}?)" if near else "")
 
 
-def _wrong(text: str, plain: str, root: type) -> str:
-    """What is wrong with a value, in words."""
+def _value_problem(text: str, plain: str, root: type) -> str:
+    """Return what is wrong with a value."""
     annotation = _annotation_at(root, plain)
     choices = ", ".join(map(str, get_args(_bare(annotation)))) if _is_choice(annotation) else ""
     form = _form(annotation) or (f"one of {choices}" if choices else None)
@@ -71,8 +75,8 @@ def _wrong(text: str, plain: str, root: type) -> str:
     if (enum := _ENUM.match(text)) is not None:
         return f"there is no {enum['value']}; choose {form}"
     if got is not None:
-        return _mistaken(form if choices and form else _wanted(got["wanted"]), form, got["got"])
-    # What is said of a list or a mapping is not said of what stands in it, which is what has the form.
+        return _wrong_type(form if choices and form else _wanted(got["wanted"]), form, got["got"])
+    # A length of a list or a mapping is not about its elements, which the form describes.
     of_list = length is not None and length["kind"] in _LENGTHS
     if form is not None and not of_list and text.startswith(("Expected", "Invalid")):
         return f"expected {form}"
@@ -88,27 +92,27 @@ def _wrong(text: str, plain: str, root: type) -> str:
 
 
 def explain_not_text(value: object) -> str:
-    """What is wrong with a value where text is wanted."""
+    """Return what is wrong with a value where text is expected."""
     for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (list, "array"), (dict, "object")):
         if isinstance(value, kind):
-            return _mistaken("text", None, name)
+            return _wrong_type("text", None, name)
     return "expected text"
 
 
-def _mistaken(wanted: str, form: str | None, got: str) -> str:
+def _wrong_type(wanted: str, form: str | None, got: str) -> str:
     quotes = "; put it in quotes" if wanted == "text" and got in ("int", "float", "bool") else ""
-    # Text that is no number is simply not of the form; for the rest it helps to hear what was read.
+    # For text the expected form says enough; for other values it helps to say what type was read.
     found = "" if form is not None and got == "str" else f", got {_KINDS.get(got, got)}"
     return f"expected {wanted if quotes or form is None else form}{found}{quotes}"
 
 
 def _wanted(kinds: str) -> str:
-    """`int | null` in words; that a value may also be absent goes without saying."""
+    """Return types as `int | str` in words, without null: that a value may be absent is not worth saying."""
     return " or ".join(_KINDS.get(kind, kind) for kind in kinds.split(" | ") if kind != "null")
 
 
 def type_at(root: type, location: Sequence[str | int]) -> Any:
-    """The type of one value, as `tuple` for a list; None if there is no such place."""
+    """Return the type of one setting, `tuple` for a list; None if there is no such setting."""
     annotation: Any = root
     for name in location:
         kind = _single(annotation)
@@ -121,7 +125,7 @@ def type_at(root: type, location: Sequence[str | int]) -> Any:
 
 
 def setting_paths(root: type) -> list[str]:
-    """Every place that no list is on the way to, as `listen.port`."""
+    """Return the paths of all settings that are not inside a list, as `listen.port`."""
     found = []
     for name in _names_at(root, ""):
         annotation = _annotation_at(root, name)
@@ -142,13 +146,13 @@ def _annotation_at(root: type, plain: str) -> Any:
 
 
 def _value(annotation: Any) -> Any:
-    """X of dict[..., X]."""
+    """Return X of dict[..., X]."""
     kind = _single(annotation)
     return get_args(kind)[1] if get_origin(kind) is dict else annotation
 
 
 def _fields(kind: Any) -> dict[str, Any]:
-    """The fields of a struct with their types; nothing for anything else."""
+    """Return the fields of a struct with their types; an empty mapping for other types."""
     if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return {}
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
@@ -159,7 +163,7 @@ def _is_choice(annotation: Any) -> bool:
 
 
 def _bare(annotation: Any) -> Any:
-    """X of X | None, tuple[X, ...] and Annotated[X, ...]; a choice stays one, unless it may be a branch as well."""
+    """Return X of X | None, tuple[X, ...] and Annotated[X, ...]; a Literal is kept unless a struct is allowed."""
     if get_origin(annotation) in (Union, UnionType):
         return _bare(_one_of(annotation))
     inner = get_args(annotation)
@@ -167,13 +171,13 @@ def _bare(annotation: Any) -> Any:
 
 
 def _one_of(union: Any) -> Any:
-    """The branch among several types, else the first."""
+    """Return the struct among several types, else the first type."""
     kinds = get_args(union)
     return next((kind for kind in kinds if _fields(kind)), kinds[0])
 
 
 def _single(annotation: Any) -> Any:
-    """X of X | None and Annotated[X, ...]; a list stays one."""
+    """Return X of X | None and Annotated[X, ...]; a tuple is kept."""
     if get_origin(annotation) in (Union, UnionType):
         return _single(_one_of(annotation))
     if get_origin(annotation) is Annotated:
@@ -182,7 +186,7 @@ def _single(annotation: Any) -> Any:
 
 
 def _form(annotation: Any) -> str | None:
-    """The form that an annotation, or what is inside it, has been given."""
+    """Return the description of accepted values in an annotation or inside it; None if there is none."""
     for note in getattr(annotation, "__metadata__", ()):
         if form := (getattr(note, "extra", None) or {}).get("form"):
             return str(form)

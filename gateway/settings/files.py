@@ -1,4 +1,4 @@
-"""The branches of the settings tree for files that tenants keep here, and for batches."""
+"""Settings of the files that tenants store, and of batches."""
 
 from typing import Annotated
 
@@ -8,58 +8,77 @@ from gateway.settings.types import Branch, FilePath, HttpUrl, Positive, Seconds,
 
 
 class S3Settings(Branch, frozen=True, kw_only=True):
-    """A bucket of S3, or of what speaks its protocol."""
+    """A bucket of Amazon S3, or of a server with the same protocol."""
 
-    bucket: Annotated[str, Meta(description="Its name.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$")]
+    bucket: Annotated[
+        str, Meta(description="Name of the bucket.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$")
+    ]
     prefix: Annotated[
-        str, Meta(description="What names of objects begin with, as `radixgate/files`.", max_length=500)
+        str, Meta(description="Beginning of all object names, as `radixgate/files`.", max_length=500)
     ] = ""
-    region: Annotated[str, Meta(description="Its region.", max_length=100)] = "us-east-1"
+    region: Annotated[str, Meta(description="Region of the bucket.", max_length=100)] = "us-east-1"
     endpoint: Annotated[
-        HttpUrl | None, Meta(description="Where it is, unless that is Amazon: http://minio:9000.")
+        HttpUrl | None,
+        Meta(description="Address of the S3 server, as http://minio:9000; by default that of Amazon."),
     ] = None
     access_key_id: Annotated[
         Secret | None,
         Meta(
-            description="By default as the machine has it: AWS_ variables, web identity, instance metadata."
+            description="Access key; by default from the machine: AWS_ variables, web identity or instance "
+            "metadata."
         ),
     ] = None
-    secret_access_key: Annotated[Secret | None, Meta(description="Belongs to it.")] = None
+    secret_access_key: Annotated[
+        Secret | None, Meta(description="Secret that belongs to `access_key_id`.")
+    ] = None
 
 
 class FileSettings(Branch, frozen=True, kw_only=True):
-    """What tenants upload, and what batches write. Without a database nothing is kept."""
+    """The files that tenants upload and that batches write. Without a database no files are kept."""
 
     directory: Annotated[
         FilePath,
-        Meta(description="Where contents are kept, relative to state_directory; gateways share it."),
+        Meta(
+            description="Directory for the contents of files, relative to `state_directory`; all gateways share it."
+        ),
     ] = "files"
     s3: Annotated[
         S3Settings | None,
-        Meta(description="A bucket in place of the directory, which needs `radixgate[s3]`."),
+        Meta(
+            description="Bucket for the contents of files instead of the directory; needs the extra "
+            "`radixgate[s3]`."
+        ),
     ] = None
-    file_bytes_max: Annotated[Positive, Meta(description="Largest file.")] = 512 * 1024**2
-    tenant_bytes_max: Annotated[Positive, Meta(description="All files of one tenant together.")] = (
+    file_bytes_max: Annotated[Positive, Meta(description="Largest size of a file.")] = 512 * 1024**2
+    tenant_bytes_max: Annotated[Positive, Meta(description="Largest total size of one tenant's files.")] = (
         10 * 1024**3
     )
     kept_seconds_max: Annotated[
-        Seconds, Meta(description="How long a file is kept; `expires_after` may say less.")
+        Seconds,
+        Meta(
+            description="Time after which a file is deleted; a client may ask for less with `expires_after`."
+        ),
     ] = 30 * 86400.0
 
 
 class BatchSettings(Branch, frozen=True, kw_only=True):
-    """Files of requests that are worked off in the background."""
+    """Batches: files of requests that are processed in the background."""
 
-    rows_max: Annotated[Positive, Meta(description="Requests of one batch.")] = 50_000
+    rows_max: Annotated[Positive, Meta(description="Largest number of requests in one batch.")] = 50_000
     running_rows_max: Annotated[
         Positive,
-        Meta(description="Requests of batches that one gateway has under way, of all batches together."),
+        Meta(description="Requests that one gateway runs at the same time, of all batches together."),
     ] = 32
-    running_max: Annotated[Positive, Meta(description="Batches that one gateway works on at a time.")] = 8
+    running_max: Annotated[
+        Positive, Meta(description="Batches that one gateway processes at the same time.")
+    ] = 8
     tenant_unfinished_max: Annotated[
-        Positive, Meta(description="Batches of one tenant that have not ended.")
+        Positive, Meta(description="Largest number of unfinished batches of one tenant.")
     ] = 100
     kept_seconds: Annotated[
         Seconds,
-        Meta(description="How long an ended batch can be asked for; its files have a time of their own."),
+        Meta(
+            description="Time for which an ended batch can be queried; its files are kept by "
+            "`files.kept_seconds_max`."
+        ),
     ] = 30 * 86400.0

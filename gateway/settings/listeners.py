@@ -1,4 +1,4 @@
-"""Where a gateway listens."""
+"""Settings of the gateway's two listeners: for tenants, and for operators."""
 
 from ipaddress import ip_address
 from typing import Annotated
@@ -19,32 +19,34 @@ from gateway.settings.types import (
 
 
 class ListenerTlsSettings(Branch, frozen=True, kw_only=True):
-    """A listener's certificate. Its files are read again when they change; connections that stand stay."""
+    """The certificate of a listener. The files are read again when they change; open connections are not closed."""
 
     certificate: Annotated[
-        FilePath, Meta(description="PEM file: the certificate, and those between it and its CA.")
+        FilePath, Meta(description="PEM file with the certificate, followed by intermediate certificates.")
     ]
-    key: Annotated[FilePath, Meta(description="PEM file with its key, without a passphrase.")]
+    key: Annotated[FilePath, Meta(description="PEM file with the private key, without a passphrase.")]
     client_ca: Annotated[
         FilePath | None,
-        Meta(description="PEM file of authorities: callers then need a certificate of theirs."),
+        Meta(
+            description="PEM file of certificate authorities: clients then need a certificate from one of them."
+        ),
     ] = None
 
 
 class ListenSettings(Branch, frozen=True, kw_only=True):
-    """Where tenants connect."""
+    """The listener for tenants."""
 
     host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="Port; 0 takes a free one.")] = 8000
+    port: Annotated[Port, Meta(description="Port to listen on; 0 takes a free one.")] = 8000
     unix_socket: Annotated[
-        FilePath | None, Meta(description="Path of a unix socket to listen on instead of host and port.")
+        FilePath | None, Meta(description="Path of a unix socket to listen on instead of `host` and `port`.")
     ] = None
     processes: Annotated[
         int,
         Meta(
             ge=1,
             le=256,
-            description="Gateways on this machine that share the port, each on a core of its own (`--processes`).",
+            description="Number of gateway processes on this machine that share the port (`--processes`).",
         ),
     ] = 1
     tls: Annotated[ListenerTlsSettings | None, Meta(description="Serve https:// with this certificate.")] = (
@@ -53,36 +55,41 @@ class ListenSettings(Branch, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         tuple[Network, ...],
         Meta(
-            description="Proxies in front of the gateway, as 10.0.0.0/8: who connects through them is whom their "
-            "`X-Forwarded-For` names. A unix socket's caller is one."
+            description="Address ranges of proxies in front of the gateway, as 10.0.0.0/8: their "
+            "`X-Forwarded-For` says where a request comes from. The other side of a unix socket counts as a "
+            "proxy."
         ),
     ] = ()
     connections_per_address_max: Annotated[
         Positive,
         Meta(
-            description="Connections of one address (IPv6: one /64) at one time; those of proxies do not count."
+            description="Largest number of open connections from one address (IPv6: one /64); those of trusted "
+            "proxies do not count."
         ),
     ] = 1000
     origins: Annotated[
         tuple[Origin, ...],
         Meta(
-            description="Pages whose scripts may call the API from a browser (CORS), as https://chat.example.com; "
-            "`*`: any, and without tenants those of this machine."
+            description="Origins whose scripts may call the API from a browser (CORS), as "
+            "https://chat.example.com. `*` allows all, or, if there are no tenants, those of this machine."
         ),
     ] = ()
 
 
 class AdminSettings(Branch, frozen=True, kw_only=True):
-    """Where operators connect: /metrics, /health/live, /health/ready, /ui, /admin/v1."""
+    """The listener for operators: /metrics, /health/live, /health/ready, /ui, /admin/v1."""
 
     host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="Port; 0 takes a free one.")] = 8001
+    port: Annotated[Port, Meta(description="Port to listen on; 0 takes a free one.")] = 8001
     tls: Annotated[ListenerTlsSettings | None, Meta(description="Serve https:// with this certificate.")] = (
         None
     )
     token: Annotated[
         Secret | None,
-        Meta(description="Needed for /ui and /admin/v1; without one they answer on loopback addresses only."),
+        Meta(
+            description="Token that /ui and /admin/v1 require; without a token both answer on loopback "
+            "addresses only."
+        ),
     ] = None
     issuers: Annotated[
         tuple[OperatorIssuerSettings, ...],
@@ -91,7 +98,7 @@ class AdminSettings(Branch, frozen=True, kw_only=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Is this address reachable from this machine only?"""
+    """Return whether this address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

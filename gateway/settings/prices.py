@@ -1,4 +1,4 @@
-"""What tokens cost, of models and at providers."""
+"""Prices of tokens, for models and for models at providers."""
 
 from typing import Annotated
 
@@ -8,11 +8,13 @@ from gateway.settings.types import Branch, Money
 
 
 class PriceSettings(Branch, frozen=True, kw_only=True):
-    """What a model costs, in money per million tokens."""
+    """What the tokens of a model cost, in money per million tokens."""
 
-    input: Annotated[Money, Meta(description="For a million prompt tokens.")]
+    input: Annotated[Money, Meta(description="Price of a million prompt tokens.")]
     cached_input: Annotated[
         Money | None,
-        Meta(description="For a million of those that the worker's cache had; by default `input`."),
+        Meta(
+            description="Price of a million prompt tokens that the worker had cached; by default that of `input`."
+        ),
     ] = None
-    output: Annotated[Money, Meta(description="For a million output tokens.")]
+    output: Annotated[Money, Meta(description="Price of a million output tokens.")]

@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""Settings of the queue in which requests wait for a worker."""
 
 from typing import Annotated, Any
 
@@ -13,62 +13,83 @@ from gateway.settings.types import (
 
 
 class TokenCostSettings(Branch, frozen=True, kw_only=True):
-    """What a request costs in the queue: units of work per token."""
+    """The cost of a request in the fair queue, in units of work per token."""
 
-    uncached: Annotated[NotNegative, Meta(description="Units of a prompt token that is computed.")] = 1.0
-    cached: Annotated[NotNegative, Meta(description="Units of a prompt token that is cached.")] = 0.1
+    uncached: Annotated[NotNegative, Meta(description="Units of a prompt token that has to be computed.")] = (
+        1.0
+    )
+    cached: Annotated[
+        NotNegative, Meta(description="Units of a prompt token that the worker has cached.")
+    ] = 0.1
     output: Annotated[NotNegative, Meta(description="Units of an output token.")] = 2.0
 
 
 class QueueingSettings(Branch, frozen=True, kw_only=True):
-    """Who waits, and for how long."""
+    """How requests wait for a worker: in which order, how many, and how long."""
 
     across: Annotated[
-        str, Meta(description="Name of a queue policy across tenants; `sfq` is kept exactly by all gateways.")
+        str,
+        Meta(
+            description="Queue policy that orders tenants; see the list of policies. With `sfq` all gateways "
+            "together keep one exact order."
+        ),
     ] = "sfq"
     options: Annotated[
-        dict[str, Any], Meta(description="Options of that policy; see the list of policies.")
+        dict[str, Any], Meta(description="Options of the queue policy; see the list of policies.")
     ] = field(default_factory=dict)
     within: Annotated[
-        str, Meta(description="Order inside a tenant: `fcfs`, `edf`, `hrrn`, `longest_prefix`.")
+        str,
+        Meta(description="Order of the requests of one tenant: `fcfs`, `edf`, `hrrn` or `longest_prefix`."),
     ] = "hrrn"
-    costs: Annotated[TokenCostSettings, Meta(description="What a request costs.")] = field(
+    costs: Annotated[TokenCostSettings, Meta(description="Cost of a request in the queue.")] = field(
         default_factory=TokenCostSettings
     )
     release_window_tokens: Annotated[
-        Positive, Meta(description="Uncached prompt tokens that may be on their way to one worker.")
+        Positive,
+        Meta(
+            description="Uncached prompt tokens that may be sent to one worker and not be computed yet; further "
+            "requests wait."
+        ),
     ] = 16384
     waiting_requests_max: Annotated[
-        Positive, Meta(description="Requests that may wait, per model and gateway.")
+        Positive, Meta(description="Requests that may wait, for each model at each gateway.")
     ] = 1000
     waiting_tokens_max: Annotated[
-        Positive, Meta(description="Uncached prompt tokens that may wait, per model and gateway.")
+        Positive, Meta(description="Uncached prompt tokens that may wait, for each model at each gateway.")
     ] = 32 * 1024**2
     tenant_waiting_requests_max: Annotated[
-        Positive | None, Meta(description="Of one tenant; without it, only a full room is shared out evenly.")
+        Positive | None,
+        Meta(
+            description="Requests of one tenant that may wait; by default a waiting room is divided evenly once "
+            "it is full."
+        ),
     ] = None
-    tenant_waiting_tokens_max: Annotated[Positive | None, Meta(description="Of one tenant.")] = None
+    tenant_waiting_tokens_max: Annotated[
+        Positive | None, Meta(description="Uncached prompt tokens of one tenant that may wait.")
+    ] = None
     preempts: Annotated[
         bool,
         Meta(
-            description="Take a worker's place back from a batch request that has not brought a first token when "
-            "another one would have to wait for it, at any gateway; the batch request waits again."
+            description="Stop a batch request that has no first token yet when another request would have to "
+            "wait for its place on a worker, at any gateway; the batch request waits again."
         ),
     ] = False
     hold: Annotated[
         NotNegative | None,
         Meta(
-            description="How much dearer than its best worker another may be for a request to go there now, as a "
-            "share (10 ms may it be in any case); else it waits for that one, and others take the free one. null: "
-            "any that has room will do."
+            description="How much more expensive than its best worker another worker may be for a request to be "
+            "sent there now, as a share (10 ms more are always allowed); otherwise the request waits for its "
+            "best worker, and other requests use the free one. null: the request uses any worker that has room."
         ),
     ] = 0.0
     whole_from_streams: Annotated[
         bool,
         Meta(
-            description="Ask SGLang and vLLM for a stream also where the client wants its answer at once, and put "
-            "it together here: the first token makes room for the next request. Requests with fields that a "
-            "stream may not answer are passed as they are."
+            description="Request a stream from SGLang and vLLM even if the client wants the whole answer at "
+            "once, and assemble it in the gateway: its first token makes room for the next request. Requests "
+            "with fields that a stream cannot answer are passed on unchanged."
         ),
     ] = True
-    waiting_seconds_max: Annotated[Seconds, Meta(description="Longest wait for a turn.")] = 30.0
+    waiting_seconds_max: Annotated[
+        Seconds, Meta(description="Longest time that a request waits for a worker.")
+    ] = 30.0

@@ -1,4 +1,4 @@
-"""Looks at an address of Redis before anything connects to it."""
+"""Checks of Redis addresses before a connection is made."""
 
 import re
 from urllib.parse import urlsplit
@@ -8,7 +8,7 @@ from radix_cache.redis.topology import is_cluster, server_urls
 
 
 def redis_url_problem(url: str) -> str | None:
-    """What is wrong with the address, None if nothing is. Never shows what is in it."""
+    """Return what is wrong with the address, without quoting secrets in it; None if it is valid."""
     if is_cluster(url):
         try:
             servers = server_urls(url)

@@ -1,4 +1,4 @@
-"""References inside text: `${env:NAME}` and `${file:PATH}`; `$${` stands for `${` itself."""
+"""Replaces references inside text: `${env:NAME}` and `${file:PATH}`; `$${` stands for `${` itself."""
 
 import re
 from collections.abc import Mapping
@@ -12,26 +12,33 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{env:(?P<env>\w+)\}|\$\{file:(?P<file>[^{}]+
 
 
 class References:
-    """`base`: where relative paths start. `used`: the names of the environment that were referred to."""
+    """Replaces references to environment variables and files.
+
+    Args:
+        base: directory that relative paths of files start at.
+        environment: the environment variables.
+    """
 
     def __init__(self, base: Path, environment: Mapping[str, str]) -> None:
         self.used: set[str] = set()
+        """Names of the environment variables that were referred to."""
+
         self._base = base
         self._environment = environment
 
-    def within(self, value: Any, location: Location) -> Any:
-        """A tree with all references in it replaced. Raises SettingsProblem."""
+    def replace_in_tree(self, value: Any, location: Location) -> Any:
+        """Return the tree with all references replaced. Raises SettingsProblem if a reference has no value."""
         if isinstance(value, dict):
-            return {name: self.within(inner, (*location, name)) for name, inner in value.items()}
+            return {name: self.replace_in_tree(inner, (*location, name)) for name, inner in value.items()}
         if isinstance(value, list):
-            return [self.within(inner, (*location, at)) for at, inner in enumerate(value)]
-        return self.replaced(value, path(location)) if isinstance(value, str) else value
+            return [self.replace_in_tree(inner, (*location, at)) for at, inner in enumerate(value)]
+        return self.replace_in_text(value, path(location)) if isinstance(value, str) else value
 
-    def replaced(self, text: str, path: str) -> str:
-        """The text with what it refers to. Raises SettingsProblem, naming `path`."""
-        return _REFERENCE.sub(lambda found: self._meant(found, path), text)
+    def replace_in_text(self, text: str, path: str) -> str:
+        """Return the text with all references replaced. Raises SettingsProblem, which names `path`."""
+        return _REFERENCE.sub(lambda found: self._value_of(found, path), text)
 
-    def _meant(self, found: re.Match[str], path: str) -> str:
+    def _value_of(self, found: re.Match[str], path: str) -> str:
         if found["env"] is not None:
             return self._variable(found["env"], path)
         if found["file"] is not None:

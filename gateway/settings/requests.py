@@ -1,4 +1,4 @@
-"""What one request may be, and whose."""
+"""Settings of single requests: bounds, retries, hedging, media, and authentication."""
 
 from typing import Annotated
 
@@ -16,87 +16,97 @@ from gateway.settings.types import (
 
 
 class RetrySettings(Branch, frozen=True, kw_only=True):
-    """How many requests may be sent to one more worker, before a first byte, of all together."""
+    """The retry budget: how many requests may be sent to another worker after a failure before the first byte."""
 
     share: Annotated[
         Ratio,
         Meta(
-            description="Of the requests of the last seconds: when as many were sent again, the first failure is "
-            "the client's answer. Of each process."
+            description="Retries that each gateway process allows, as a share of the requests of the last "
+            "`seconds`; beyond it the first failure is the client's answer."
         ),
     ] = 0.2
     at_least: Annotated[
-        NotNegativeCount, Meta(description="So many are always allowed within these seconds.")
+        NotNegativeCount, Meta(description="Number of retries that is always allowed within `seconds`.")
     ] = 100
-    seconds: Annotated[Seconds, Meta(description="These seconds.")] = 10.0
+    seconds: Annotated[Seconds, Meta(description="Length of the time window of the retry budget.")] = 10.0
 
 
 class HedgingSettings(Branch, frozen=True, kw_only=True):
-    """A request that has no first byte in time goes to a second worker, too; the first byte wins."""
+    """Hedging: a request without a first byte in time is also sent to a second worker; the first answer wins."""
 
     after_ms: Annotated[
         Positive | None,
         Meta(
-            description="Milliseconds without a first byte. null: as long as 95 of 100 first tokens are expected "
-            "to take on that worker, once it is known."
+            description="Milliseconds without a first byte after which the request is sent to a second worker. "
+            "null: the time within which 95 % of first tokens are expected from the first worker, once it is "
+            "known."
         ),
     ] = None
-    prompt_tokens_max: Annotated[Positive, Meta(description="Not for longer prompts.")] = 8192
+    prompt_tokens_max: Annotated[
+        Positive, Meta(description="Requests with longer prompts are not hedged.")
+    ] = 8192
 
 
 class RequestSettings(Branch, frozen=True, kw_only=True):
-    """Bounds of one request."""
+    """Bounds of one request, and how it is retried."""
 
-    body_bytes_max: Annotated[Positive, Meta(description="Largest request body.")] = 32 * 1024**2
-    body_seconds_max: Annotated[Seconds, Meta(description="Longest time to send the body.")] = 30.0
+    body_bytes_max: Annotated[Positive, Meta(description="Largest size of a request body.")] = 32 * 1024**2
+    body_seconds_max: Annotated[
+        Seconds, Meta(description="Longest time in which a client may send the body.")
+    ] = 30.0
     first_token_seconds_max: Annotated[
-        Seconds, Meta(description="Longest wait for a worker's first byte.")
+        Seconds, Meta(description="Longest wait for the first byte of a worker's answer.")
     ] = 120.0
     whole_answer_seconds_max: Annotated[
         Seconds,
         Meta(
-            description="The same for an answer that comes at once, since no stream says that its first token is "
-            "there; never less than that."
+            description="Longest wait for an answer that is not streamed, of which the gateway does not see the "
+            "first token; at least `first_token_seconds_max` in any case."
         ),
     ] = 600.0
-    idle_seconds_max: Annotated[Seconds, Meta(description="Longest silence within an answer.")] = 60.0
-    attempts_max: Annotated[Positive, Meta(description="Workers tried before the first byte.")] = 3
-    retries: Annotated[RetrySettings, Meta(description="What all of them together may be tried again.")] = (
+    idle_seconds_max: Annotated[
+        Seconds, Meta(description="Longest time without a byte within an answer.")
+    ] = 60.0
+    attempts_max: Annotated[
+        Positive,
+        Meta(description="Largest number of workers to which one request is sent before the first byte."),
+    ] = 3
+    retries: Annotated[RetrySettings, Meta(description="Budget for retries of all requests together.")] = (
         field(default_factory=RetrySettings)
     )
     hedging: Annotated[
         HedgingSettings | None,
         Meta(
-            description="A request without a first byte goes to a second worker, too, and the first one answers; "
-            "null: it does not. Of the same budget as retries; charged once."
+            description="Send a request without a first byte to a second worker as well; the first to answer wins. "
+            "Counts for the retry budget; the tenant is charged once. null: no hedging."
         ),
     ] = None
     repeats_max: Annotated[
         Positive,
         Meta(
-            description="How often a request may be made under one `Idempotency-Key`; it is charged once, as much "
-            "as the dearest time."
+            description="How often a request with the same `Idempotency-Key` may be made; the tenant is charged "
+            "only for the most expensive one."
         ),
     ] = 3
     media_hosts: Annotated[
         tuple[MediaHost, ...],
         Meta(
-            description="Hosts that images, sounds and videos are fetched from: cdn.example.com, *.example.com; "
-            "workers get the content. Without any, media have to come as `data:`."
+            description="Hosts from which the gateway fetches images, audio and video for workers, as "
+            "cdn.example.com or *.example.com. Without any, requests must contain media as `data:` URLs."
         ),
     ] = ()
     media_bytes_max: Annotated[
-        Positive, Meta(description="Largest fetched media of one request, together.")
+        Positive, Meta(description="Largest total size of the media that are fetched for one request.")
     ] = 32 * 1024**2
 
 
 class AuthenticationSettings(Branch, frozen=True, kw_only=True):
-    """Who is let in."""
+    """Authentication of tenants."""
 
     failures_per_minute_max: Annotated[
-        Positive, Meta(description="Unknown keys from one address (IPv6: one /64) before it is told to wait.")
+        Positive, Meta(description="Unknown keys from one address (IPv6: one /64) after which it gets a 429.")
     ] = 60
     tokens: Annotated[
         tuple[TenantIssuerSettings, ...],
-        Meta(description="Issuers whose tokens (JWT) are taken in place of keys."),
+        Meta(description="Identity providers whose tokens (JWT) are accepted instead of API keys."),
     ] = ()

@@ -1,4 +1,4 @@
-"""Service classes: how soon a first token is wanted."""
+"""Settings of the service classes: how soon a request needs its first token."""
 
 from typing import Annotated, Literal
 
@@ -7,81 +7,88 @@ from msgspec import Meta, field
 from gateway.settings.types import Branch, Name
 
 ClassName = Literal["voice", "code", "chat", "batch"]
-"""The more urgent first. The one name that a batch file's requests have is `batch`."""
+"""The names of the service classes, the most urgent first. Requests of batch files are always of class `batch`."""
 
 Milliseconds = Annotated[float, Meta(gt=0, le=600_000)]
 
 
 class ServiceClassSettings(Branch, frozen=True, kw_only=True):
-    """One class."""
+    """One service class; the defaults are those of `chat`, where a person reads the answer."""
 
-    ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = 500
+    ttft_ms: Annotated[Milliseconds, Meta(description="Target for the time to the first token (TTFT).")] = 500
     late: Annotated[
         Literal["wait", "next", "demote", "reject"],
         Meta(
-            description="What cannot be expected to keep that: it waits; goes to the next choice that can keep it, "
-            "if any; becomes a batch request; or is turned away with a 503."
+            description="What happens to a request that is expected to miss the target. `wait`: it waits; "
+            "`next`: it goes to the next best worker that can keep the target, if there is one; `demote`: it "
+            "becomes a batch request; `reject`: it is refused with a 503."
         ),
     ] = "wait"
     sheds: Annotated[
         bool,
         Meta(
-            description="While a queue stands for longer than `ttft_ms`, requests wait a third of that at most, "
-            "and are then turned away with a 503."
+            description="Shed load: once the queue has not been empty for longer than `ttft_ms`, each request "
+            "waits for at most a third of `ttft_ms` and is then refused with a 503."
         ),
     ] = False
     models: Annotated[
         tuple[Name, ...],
-        Meta(description="Patterns of models whose requests are of this class where nobody says otherwise."),
+        Meta(
+            description="Patterns of models whose requests are of this class if nothing else names a class."
+        ),
     ] = ()
     service_tiers: Annotated[
         tuple[Name, ...],
-        Meta(description="Values of OpenAI's `service_tier` that ask for it; so does its name."),
+        Meta(
+            description="Values of OpenAI's `service_tier` that select this class, besides the name of the class."
+        ),
     ] = ()
 
 
 class VoiceClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
-    """Somebody is speaking."""
+    """The service class `voice`, where the answer is spoken."""
 
-    ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = 150
+    ttft_ms: Annotated[Milliseconds, Meta(description="As `classes.chat.ttft_ms`.")] = 150
     late: Annotated[
-        Literal["wait", "next", "demote", "reject"], Meta(description="As for `classes.chat`.")
+        Literal["wait", "next", "demote", "reject"], Meta(description="As `classes.chat.late`.")
     ] = "reject"
-    sheds: Annotated[bool, Meta(description="As for `classes.chat`.")] = True
+    sheds: Annotated[bool, Meta(description="As `classes.chat.sheds`.")] = True
 
 
 class CodeClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
-    """Somebody is typing."""
+    """The service class `code`, where the answer completes what a person is typing."""
 
-    ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = 200
+    ttft_ms: Annotated[Milliseconds, Meta(description="As `classes.chat.ttft_ms`.")] = 200
     late: Annotated[
-        Literal["wait", "next", "demote", "reject"], Meta(description="As for `classes.chat`.")
+        Literal["wait", "next", "demote", "reject"], Meta(description="As `classes.chat.late`.")
     ] = "next"
-    sheds: Annotated[bool, Meta(description="As for `classes.chat`.")] = True
-    service_tiers: Annotated[tuple[Name, ...], Meta(description="As for `classes.chat`.")] = ("priority",)
+    sheds: Annotated[bool, Meta(description="As `classes.chat.sheds`.")] = True
+    service_tiers: Annotated[tuple[Name, ...], Meta(description="As `classes.chat.service_tiers`.")] = (
+        "priority",
+    )
 
 
 class BatchClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
-    """Nobody waits for it: it gets what the others leave."""
+    """The service class `batch`, for which only capacity is used that the other classes leave."""
 
-    ttft_ms: Annotated[Milliseconds, Meta(description="Time to the first token that the class is for.")] = (
-        2000
+    ttft_ms: Annotated[Milliseconds, Meta(description="As `classes.chat.ttft_ms`.")] = 2000
+    service_tiers: Annotated[tuple[Name, ...], Meta(description="As `classes.chat.service_tiers`.")] = (
+        "flex",
     )
-    service_tiers: Annotated[tuple[Name, ...], Meta(description="As for `classes.chat`.")] = ("flex",)
 
 
 class ServiceClassesSettings(Branch, frozen=True, kw_only=True):
-    """All of them."""
+    """All service classes."""
 
-    voice: Annotated[VoiceClassSettings, Meta(description="Somebody is speaking.")] = field(
+    voice: Annotated[VoiceClassSettings, Meta(description="Requests whose answers are spoken.")] = field(
         default_factory=VoiceClassSettings
     )
-    code: Annotated[CodeClassSettings, Meta(description="Somebody is typing.")] = field(
-        default_factory=CodeClassSettings
+    code: Annotated[CodeClassSettings, Meta(description="Requests that complete code while it is typed.")] = (
+        field(default_factory=CodeClassSettings)
     )
-    chat: Annotated[ServiceClassSettings, Meta(description="Somebody is reading.")] = field(
+    chat: Annotated[ServiceClassSettings, Meta(description="Requests whose answers a person reads.")] = field(
         default_factory=ServiceClassSettings
     )
-    batch: Annotated[BatchClassSettings, Meta(description="Nobody waits for it.")] = field(
+    batch: Annotated[BatchClassSettings, Meta(description="Requests that nothing waits for.")] = field(
         default_factory=BatchClassSettings
     )

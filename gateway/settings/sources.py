@@ -1,11 +1,11 @@
-"""Fills the settings tree: defaults < YAML file < environment < --set.
+"""Reads the settings tree from defaults, YAML file, environment and --set; a later source overrides an earlier one.
 
     RADIXGATE__LISTEN__PORT=9000        --set listen.port=9000        --set workers.0.url=http://...
 
-Text from environment and --set stays text unless it begins with `[` or `{`; the field's type converts it.
-`${env:NAME}` and `${file:PATH}` inside any text are replaced. Relative paths that come from the file are relative
-to it, and so is the default state directory where there is a file. Every problem is a SettingsProblem with one line
-that begins with the path of the setting: `$.workers[0].kind: ...`.
+Values from environment and --set are text unless they begin with `[` or `{`; the type of the setting converts
+text. `${env:NAME}` and `${file:PATH}` are replaced inside any text. Relative paths in the file are relative to the
+file, and so is the default state directory if there is a file. Every error is a SettingsProblem with one line that
+begins with the path of the setting: `$.workers[0].kind: ...`.
 """
 
 import math
@@ -21,27 +21,31 @@ import msgspec
 
 from gateway.settings.checks import ENVIRONMENT_PREFIX, expired_keys, first_problem, misspelt_variables
 from gateway.settings.error_messages import explain_error, explain_not_text, type_at
-from gateway.settings.models import WORDS_FOR_TOKENIZERS
+from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.references import References
 from gateway.settings.tree import UNBUILT, Settings
 from gateway.settings.types import MediaHost, Moment, Network, Secret, SettingsProblem
 from gateway.settings.yaml import Location, parse_yaml, path
 
 DEFAULT = "default"
+"""The source of values that no source sets."""
 
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """The tree, for every value that is not a default where it came from, and what is odd: a line each."""
+    """Settings with the sources of their values."""
 
     settings: Settings
     sources: Mapping[Location, str]
+    """The source of every value that is not a default."""
+
     warnings: tuple[str, ...] = ()
+    """What is probably a mistake, one line each."""
 
     def leaves(self) -> Iterator[tuple[str, str, str]]:
-        """Every leaf as (path, value, source); secrets are masked."""
+        """Yield every setting as (path, value, source); secrets are masked."""
         for location, value in _leaves(self.settings, ()):
             yield path(location), _shown(value), _source(self.sources, location)
 
@@ -53,9 +57,16 @@ def load_settings(
     *,
     complete: bool = True,
 ) -> LoadedSettings:
-    """Reads all sources and checks the result. Raises SettingsProblem.
+    """Read all sources and check the result.
 
-    `complete`: also what settings demand of each other. A command that needs a single value does not.
+    Args:
+        file: the YAML file, if there is one.
+        environment: environment variables; by default those of this process.
+        assignments: values of --set, as `listen.port=9000`.
+        complete: whether to check what settings require of each other; a command that uses a few values does not.
+
+    Raises:
+        SettingsProblem: a source cannot be read, or a setting is wrong.
     """
     environment = os.environ if environment is None else environment
     base = file.parent.absolute() if file is not None else Path()
@@ -67,15 +78,15 @@ def load_settings(
             del sources[inner]
         sources[location] = source
     referred = References(base, environment)
-    tree = referred.within(tree, ())
+    tree = referred.replace_in_tree(tree, ())
     if file is not None:
         tree = with_absolute_files(
             tree, (), lambda at, name: str(base / name) if sources.get(at) == str(file) else name
         )
     settings = _convert(tree)
     if file is not None:
-        given_here = (str(file), DEFAULT)
-        settings = _start_at_the_file(settings, base, lambda at: _source(sources, at) in given_here)
+        from_file = (str(file), DEFAULT)
+        settings = _resolve_paths(settings, base, lambda at: _source(sources, at) in from_file)
     problem = first_problem(settings) if complete else None
     if problem is not None:
         raise SettingsProblem(problem)
@@ -84,7 +95,7 @@ def load_settings(
 
 
 def process_references(base: Path) -> References:
-    """Those of the environment and of files, for what is read while the gateway runs."""
+    """Return what replaces references in files that are read while the gateway runs."""
     return References(base, os.environ)
 
 
@@ -102,13 +113,13 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise SettingsProblem(f"{file}: $: expected a mapping of settings, got {type(tree).__name__}")
-    # A copy has nothing twice: what an anchor shares can be set in one place alone.
+    # YAML anchors share objects; in a copy each place can be set alone.
     copied: dict[str, Any] = msgspec.to_builtins(tree)
     return copied
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[tuple[Location, str, str]]:
-    """What the environment sets: place, text, source."""
+    """Yield the settings of the environment as (location, text, source)."""
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX):
             location = _location(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
@@ -116,7 +127,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[Location, str, 
 
 
 def _assigned(assignments: Sequence[str]) -> Iterator[tuple[Location, str, str]]:
-    """What the command line sets: place, text, source."""
+    """Yield the settings of the command line as (location, text, source)."""
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name:
@@ -138,26 +149,28 @@ def _source(sources: Mapping[Location, str], location: Location) -> str:
 
 
 def _value(text: str, location: Location, source: str) -> Any:
-    """A list or mapping in YAML's short form, unless the setting is text; else the text itself."""
+    """Parse a list or mapping in YAML's flow style, unless the setting is text; return other text unchanged."""
     if text[:1] not in ("[", "{") or type_at(Settings, location) in (str, Secret):
         return text
     return parse_yaml(text, source, location)
 
 
 def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
-    """Sets one place of the tree, making the branches on the way."""
+    """Set one value of the tree, and create the mappings on the way to it."""
     for depth, name in enumerate(location):
         here, last = location[: depth + 1], depth == len(location) - 1
         if isinstance(tree, list):
             if not isinstance(name, int) or name >= len(tree):
-                raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
+                raise SettingsProblem(f"{path(here)}: there is no such list element ({source})")
         elif isinstance(tree, dict):
             if isinstance(name, int):
-                raise SettingsProblem(f"{path(here)}: there is no such element ({source})")
+                raise SettingsProblem(f"{path(here)}: there is no such list element ({source})")
             if not last and tree.get(name) is None:
                 tree[name] = {}
         else:
-            raise SettingsProblem(f"{path(location[:depth])}: is a value and has nothing inside ({source})")
+            raise SettingsProblem(
+                f"{path(location[:depth])}: is a single value and has no settings inside ({source})"
+            )
         if last:
             tree[name] = value
         else:
@@ -165,26 +178,26 @@ def _assign(tree: Any, location: Location, value: Any, source: str) -> None:
 
 
 def with_absolute_files(value: Any, location: Location, absolute: Callable[[Location, str], str]) -> Any:
-    """The tree with the names of certificates, and of files of workers, made absolute."""
+    """Return the tree with absolute paths of certificates and of discovery files."""
     if isinstance(value, list):
         return [with_absolute_files(inner, (*location, at), absolute) for at, inner in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    named: Collection[str] = ()
+    path_names: Collection[str] = ()
     if location[-1:] == ("tls",):
-        named = ("ca", "certificate", "key", "client_ca")
+        path_names = ("ca", "certificate", "key", "client_ca")
     elif location[:1] == ("discovery",) and value.get("kind") == "file":
-        named = ("name",)
+        path_names = ("name",)
     return {
         name: absolute((*location, name), inner)
-        if name in named and isinstance(inner, str)
+        if name in path_names and isinstance(inner, str)
         else with_absolute_files(inner, (*location, name), absolute)
         for name, inner in value.items()
     }
 
 
-def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location], bool]) -> Settings:
-    """Makes absolute what the file gives as a relative path, and the state directory where nothing gives one."""
+def _resolve_paths(settings: Settings, base: Path, here: Callable[[Location], bool]) -> Settings:
+    """Make relative paths that the file sets absolute, and the state directory if no source sets it."""
 
     def absolute(value: str, *location: str | int) -> str:
         return str(base / value) if here(location) else value
@@ -194,7 +207,7 @@ def _start_at_the_file(settings: Settings, base: Path, here: Callable[[Location]
         unix_socket = absolute(listen.unix_socket, "listen", "unix_socket")
         listen = msgspec.structs.replace(listen, unix_socket=unix_socket)
     for at, model in enumerate(models):
-        if model.tokenizer not in WORDS_FOR_TOKENIZERS:
+        if model.tokenizer not in TOKENIZER_KEYWORDS:
             tokenizer = absolute(model.tokenizer, "models", at, "tokenizer")
             models[at] = msgspec.structs.replace(model, tokenizer=tokenizer)
     telemetry = settings.telemetry
@@ -226,7 +239,7 @@ def _convert(tree: dict[str, Any]) -> Settings:
         raise SettingsProblem(explain_error(str(err), Settings, UNBUILT)) from err
     for location, value in _leaves(settings, ()):
         if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsProblem(f"{path(location)}: expected a number with an end, got {value}")
+            raise SettingsProblem(f"{path(location)}: expected a finite number, got {value}")
     return settings
 
 

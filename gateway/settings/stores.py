@@ -1,4 +1,4 @@
-"""Where a gateway keeps things, and for how long."""
+"""Settings of the stores: Redis, the database, stored responses, and the prefix index."""
 
 from typing import Annotated, Literal
 
@@ -15,81 +15,91 @@ from gateway.settings.types import (
 
 
 class RedisSettings(Branch, frozen=True, kw_only=True):
-    """Quotas, leases and the prefix index live here."""
+    """The Redis server that holds quotas, leases, the shared queue and the prefix index."""
 
     url: Annotated[
         RedisUrl,
         Meta(
-            description="`embedded` starts a private Valkey; or redis://host:6379/0, rediss://, unix:///path; a "
-            "cluster is redis+cluster:// or rediss+cluster:// and some of its servers: host:6379,host:6379."
+            description="Address of Redis: redis://host:6379/0, rediss://, unix:///path, or for a cluster "
+            "redis+cluster:// or rediss+cluster:// and some of its servers (host:6379,host:6379). `embedded` "
+            "starts a private Valkey server."
         ),
     ] = "embedded"
     timeout_ms: Annotated[
-        Positive, Meta(description="How long a request waits for Redis before it is decided locally.")
+        Positive,
+        Meta(description="Longest wait of a request for Redis, after which the gateway decides alone."),
     ] = 50
     escrow: Annotated[
         bool,
         Meta(
-            description="Quota of busy accounts that are far from all of their limits is reserved before the next "
-            "request comes, up to four of its size for a second, so that it does not wait for Redis."
+            description="Reserve quota in advance for busy accounts that are far from all limits, for up to four "
+            "further requests of the same size and one second, so that requests do not wait for Redis."
         ),
     ] = True
     prefix: Annotated[
         str,
         Meta(
-            description="What all keys begin with; another one for each deployment that shares a Redis.",
+            description="Beginning of all keys in Redis; each deployment that shares a Redis needs another one.",
             pattern=r"^[A-Za-z0-9:_.-]{1,64}\Z",
         ),
     ] = "rg"
 
 
 class DatabaseSettings(Branch, frozen=True, kw_only=True):
-    """Tenants and keys that are made at run time."""
+    """The database that holds tenants, keys, usage and other data that is created at run time."""
 
     url: Annotated[
         DatabaseUrl,
         Meta(
-            description="`sqlite:///FILE`, relative to state_directory, or `postgresql://user:password@host/name`; "
-            "`none`: tenants come from this file only."
+            description="Address of the database: `sqlite:///FILE`, relative to `state_directory`, or "
+            "`postgresql://user:password@host/name`. `none`: no database; tenants come from the settings file only."
         ),
     ] = "sqlite:///radixgate.db"
     upgrade: Annotated[
         Literal["auto", "always", "never"],
         Meta(
-            description="Whether a gateway brings tables up to date by itself, or only `radixgate database "
-            "upgrade` does. `auto`: it does for SQLite."
+            description="Whether a gateway upgrades the tables when it starts (`always`, `never`), or only "
+            "`radixgate database upgrade` does. `auto`: gateways upgrade SQLite only."
         ),
     ] = "auto"
     known_keys_seconds_max: Annotated[
         NotNegativeSeconds,
         Meta(
-            description="How long known keys are still good while the database is away; unknown ones get a 503."
+            description="Time for which known API keys are still accepted while the database is unreachable; "
+            "unknown keys get a 503."
         ),
     ] = 3600.0
 
 
 class StoredResponseSettings(Branch, frozen=True, kw_only=True):
-    """What the Responses API keeps, in the database."""
+    """The responses that the Responses API stores in the database."""
 
     kept_seconds: Annotated[
         NotNegativeSeconds,
-        Meta(description="How long a response and its conversation can be asked for; 0: nothing is kept."),
+        Meta(description="Time for which a response and its conversation are stored; 0: nothing is stored."),
     ] = 86400.0
     tenant_responses_max: Annotated[
-        Positive, Meta(description="Of one tenant; the oldest make room. All together take at most 256 MiB.")
+        Positive,
+        Meta(
+            description="Stored responses of one tenant, in at most 256 MiB; beyond either bound the oldest are "
+            "deleted."
+        ),
     ] = 1000
 
 
 class IndexSettings(Branch, frozen=True, kw_only=True):
-    """The prefix index."""
+    """The prefix index, which records what workers have cached."""
 
     memory_bytes_max: Annotated[
         Positive,
         Meta(
-            description="Memory for the index; half as much again for the caches whose KV events are followed."
+            description="Memory in bytes for the index, and half as much again for caches whose KV events are "
+            "followed."
         ),
     ] = 2 * 1024**3
-    predicted_seconds: Annotated[Seconds, Meta(description="How long a prediction lives unconfirmed.")] = 10.0
-    idle_seconds_max: Annotated[Seconds, Meta(description="Unused blocks are forgotten after this.")] = (
-        86400.0
-    )
+    predicted_seconds: Annotated[
+        Seconds, Meta(description="Time after which a prediction is dropped if nothing confirms it.")
+    ] = 10.0
+    idle_seconds_max: Annotated[
+        Seconds, Meta(description="Time after which unused blocks are removed from the index.")
+    ] = 86400.0

@@ -1,6 +1,6 @@
-"""The branches of the settings tree that say who may use what: plans, organisations, tenants, keys.
+"""Settings of plans, organisations, tenants and API keys.
 
-They are also what a database's rows are read into: one shape, one set of rules, wherever tenants come from.
+Rows of the database are read into the same structs, so that the same rules hold wherever tenants come from.
 """
 
 from typing import Annotated, Literal
@@ -27,53 +27,60 @@ MICRO = 1_000_000
 
 
 class LimitSettings(Branch, frozen=True, kw_only=True):
-    """So much of one unit per period. Without `reset` it is smooth: all of it at once, refilled evenly (GCRA).
+    """A limit: an amount of one unit per period.
 
-    Limits of one unit, period, reset, mode and models are of one kind: of these the smallest holds; one with
-    `until` takes the place of those without, and a tenant's that of its plan's.
+    By default it refills evenly, and all of it may be used at once (GCRA). Limits with equal unit, period, reset,
+    mode and models are of one kind. Among limits of one kind the smallest is in force; a limit with `until` replaces
+    those without, and a tenant's limit replaces that of its plan.
     """
 
     requests: Annotated[Positive | None, Meta(description="Requests per period.")] = None
-    input_tokens: Annotated[
-        Positive | None, Meta(description="Prompt tokens per period that no cache had.")
-    ] = None
-    cached_tokens: Annotated[
-        Positive | None, Meta(description="Prompt tokens per period that the worker's cache had.")
-    ] = None
+    input_tokens: Annotated[Positive | None, Meta(description="Uncached prompt tokens per period.")] = None
+    cached_tokens: Annotated[Positive | None, Meta(description="Cached prompt tokens per period.")] = None
     output_tokens: Annotated[Positive | None, Meta(description="Output tokens per period.")] = None
     total_tokens: Annotated[Positive | None, Meta(description="Prompt and output tokens per period.")] = None
     spend: Annotated[
         Annotated[float, Meta(ge=1e-6, le=1e9)] | None,
-        Meta(description="Money per period, by the models' `prices`."),
+        Meta(description="Money per period, calculated with the `prices` of models."),
     ] = None
-    concurrency: Annotated[Positive | None, Meta(description="Requests at one time; has no period.")] = None
+    concurrency: Annotated[
+        Positive | None, Meta(description="Requests at the same time; this unit has no period.")
+    ] = None
     per: Annotated[
-        Literal["second", "minute", "hour", "day", "week", "month"], Meta(description="The period.")
+        Literal["second", "minute", "hour", "day", "week", "month"], Meta(description="Period of the limit.")
     ] = "minute"
     reset: Annotated[
         Literal["smooth", "rolling", "calendar"],
         Meta(
-            description="`calendar`: all of it anew with each period of UTC, weeks from Monday; `rolling`: a "
-            "period after its first use; a month has 30 days where it is not the calendar's."
+            description="How a used limit recovers. `smooth`: evenly over the period; `rolling`: completely, "
+            "one period after its first use; `calendar`: completely, at the start of each period in UTC (weeks "
+            "start on Monday). Except with `calendar`, a month has 30 days."
         ),
     ] = "smooth"
     models: Annotated[
         tuple[Name, ...],
-        Meta(description="Patterns of models that it is for, all together; none: for all.", max_length=100),
+        Meta(
+            description="Patterns of models that the limit counts, all together; empty: all models.",
+            max_length=100,
+        ),
     ] = ()
     mode: Annotated[
         Literal["enforce", "soft", "shadow"],
         Meta(
-            description="`soft`: counts and alerts, and refuses nobody; `shadow`: tells what it would have "
-            "refused, and refuses nobody."
+            description="`enforce`: refuse requests beyond the limit; `soft`: count and alert only; `shadow`: only "
+            "record which requests would have been refused."
         ),
     ] = "enforce"
     alert_at: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(description="Share of it at whose use there is an alert, once a period; `soft`: 1 by default."),
+        Meta(
+            description="Used share of the limit at which an alert is sent, once per period; with `soft` 1 by "
+            "default."
+        ),
     ] = None
     until: Annotated[
-        Moment | None, Meta(description="Holds only until then; last day (UTC), or a moment with its zone.")
+        Moment | None,
+        Meta(description="End of the limit: its last day in UTC, or a moment with its time zone."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -84,91 +91,97 @@ class LimitSettings(Branch, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> str:
+        """The unit that the limit counts, one of LIMIT_UNITS."""
         return next(unit for unit in LIMIT_UNITS if getattr(self, unit) is not None)
 
     @property
     def amount(self) -> int:
-        """Money in millionths."""
+        """The amount per period, money in millionths."""
         if self.spend is not None:
             return round(self.spend * MICRO)
-        given: int = getattr(self, self.unit)
-        return given
+        amount: int = getattr(self, self.unit)
+        return amount
 
 
 class ContextLengthSettings(Branch, frozen=True, kw_only=True):
-    """A bound on the context of some models."""
+    """A bound on the context length of some models."""
 
     models: Annotated[tuple[Name, ...], Meta(description="Patterns of models.", min_length=1, max_length=100)]
-    max: Annotated[Positive, Meta(description="Longest prompt and answer together.")]
+    max: Annotated[Positive, Meta(description="Largest number of tokens of prompt and answer together.")]
 
 
 class ModelAccessSettings(Branch, frozen=True, kw_only=True):
-    """Which models may be used; patterns with `*` over the models' own names, deny wins."""
+    """Which models may be used, as patterns with `*` for the names of models (not aliases); `deny` wins."""
 
     allow: Annotated[Models, Meta(description="Patterns of allowed model names.")] = ("*",)
     deny: Annotated[Models, Meta(description="Patterns of refused model names.")] = ()
 
 
 class PlanSettings(Branch, frozen=True, kw_only=True):
-    """What a tenant on this plan may use."""
+    """A plan: what the tenants on it may use."""
 
-    name: Annotated[Name, Meta(description="Name, as tenants refer to it.")]
-    limits: Annotated[tuple[LimitSettings, ...], Meta(description="All of them hold at once.")] = ()
-    concurrency: Annotated[Positive | None, Meta(description="Requests at one time.")] = None
+    name: Annotated[Name, Meta(description="Name by which tenants refer to it.")]
+    limits: Annotated[tuple[LimitSettings, ...], Meta(description="Limits, all of which hold at once.")] = ()
+    concurrency: Annotated[Positive | None, Meta(description="Requests at the same time.")] = None
     weight: Annotated[
-        Weight, Meta(description="Share in the fair queue: twice the weight, twice the work when all wait.")
+        Weight,
+        Meta(description="Weight in the fair queue: twice the weight gets twice the work while all wait."),
     ] = 1.0
     classes: Annotated[
         tuple[ClassName, ...],
         Meta(
-            description="Service classes that may be asked for, the first where nobody says otherwise; none: all, "
-            "and `chat`."
+            description="Service classes that requests may have; the first is the default. Empty: all, with "
+            "`chat` as the default."
         ),
     ] = ()
-    models: Annotated[ModelAccessSettings, Meta(description="Model access.")] = field(
+    models: Annotated[ModelAccessSettings, Meta(description="Models that may be used.")] = field(
         default_factory=ModelAccessSettings
     )
     context_length_max: Annotated[
         Positive | None,
         Meta(
-            description="Longest prompt and answer together for this plan. Workers are sent what the prompt leaves "
-            "of it as `max_tokens` where the client set none; without a tokenizer both go by the estimate."
+            description="Largest number of tokens of prompt and answer together. If the client sets no "
+            "`max_tokens`, workers get what the prompt leaves of it; without a tokenizer both are estimates."
         ),
     ] = None
     context_lengths: Annotated[
-        tuple[ContextLengthSettings, ...], Meta(description="The same for some models; the least holds.")
+        tuple[ContextLengthSettings, ...],
+        Meta(description="Largest number of tokens for some models; the smallest bound holds."),
     ] = ()
     cache_blocks_max: Annotated[
         Positive | None,
         Meta(
-            description="Blocks of the prefix index that a tenant's isolation group may have, over all models: "
-            "beyond that no further paths of its are recorded."
+            description="Blocks in the prefix index of a tenant's isolation group, of all models together; "
+            "beyond it, no further prompts are recorded."
         ),
     ] = None
     without_redis: Annotated[
         Literal["open", "closed"],
         Meta(
-            description="While Redis is away: `open` goes on, each gateway with its share of the limits; `closed` "
-            "refuses with a 503."
+            description="What happens while Redis is unreachable. `open`: each gateway enforces its share of the "
+            "limits; `closed`: requests are refused with a 503."
         ),
     ] = "open"
     overflow: Annotated[
         Literal["allow", "deny"],
         Meta(
-            description="`allow`: its prompts may go to providers outside (`workers[].provider`) where no worker "
-            "here takes them, and are charged by their prices."
+            description="Whether prompts may be sent to external providers (`workers[].provider`) if no own worker "
+            "takes them; they are charged by the provider's prices."
         ),
     ] = "deny"
 
 
 class IsolationSettings(Branch, frozen=True, kw_only=True):
-    """Whose cache a tenant's prompts may hit."""
+    """Which cached prompts a tenant's requests may hit."""
 
     mode: Annotated[
         Literal["isolated", "group", "shared"],
-        Meta(description="`isolated`: the tenant's own; `group`: a named group's; `shared`: everybody's."),
+        Meta(
+            description="`isolated`: the tenant's own; `group`: those of a named group; `shared`: those of all "
+            "tenants."
+        ),
     ] = "isolated"
-    group: Annotated[Identifier | None, Meta(description="Name of the group, for mode `group`.")] = None
+    group: Annotated[Identifier | None, Meta(description="Name of the group, with mode `group`.")] = None
 
     def __post_init__(self) -> None:
         if (self.mode == "group") != (self.group is not None):
@@ -176,12 +189,16 @@ class IsolationSettings(Branch, frozen=True, kw_only=True):
 
 
 class OrganisationSettings(Branch, frozen=True, kw_only=True):
-    """Who pays for one or several tenants. One that has nothing of its own need not be listed."""
+    """An organisation, which pays for its tenants. One without own settings need not be listed."""
 
-    id: Annotated[Identifier, Meta(description="Name, as tenants refer to it.")]
-    limits: Annotated[tuple[LimitSettings, ...], Meta(description="For all its tenants together.")] = ()
-    concurrency: Annotated[Positive | None, Meta(description="Requests at one time, all together.")] = None
-    disabled: Annotated[bool, Meta(description="Refuse all its tenants.")] = False
+    id: Annotated[Identifier, Meta(description="Name by which tenants refer to it.")]
+    limits: Annotated[
+        tuple[LimitSettings, ...], Meta(description="Limits of all tenants of the organisation together.")
+    ] = ()
+    concurrency: Annotated[
+        Positive | None, Meta(description="Requests at the same time of all tenants together.")
+    ] = None
+    disabled: Annotated[bool, Meta(description="Refuse the requests of all its tenants.")] = False
 
 
 class ApiKeySettings(Branch, frozen=True, kw_only=True):
@@ -189,72 +206,85 @@ class ApiKeySettings(Branch, frozen=True, kw_only=True):
 
     id: Annotated[Identifier, Meta(description="Public part of the key.")]
     hash: Annotated[
-        KeyHash, Meta(description="hmac-sha256:HEX; or sha256:HEX, for a key from another gateway.")
+        KeyHash,
+        Meta(description="Hash of the key: hmac-sha256:HEX, or sha256:HEX for a key from another gateway."),
     ]
-    name: Annotated[Name | None, Meta(description="What it is for, in your words.")] = None
+    name: Annotated[Name | None, Meta(description="Description of the key.")] = None
     expires: Annotated[
-        Moment | None, Meta(description="Last day of use (UTC), or the moment of its end with its zone.")
+        Moment | None,
+        Meta(description="End of validity: the last day in UTC, or a moment with its time zone."),
     ] = None
     scopes: Annotated[
         tuple[KeyScope, ...],
-        Meta(description="What it may be used for: `inference`, `usage` (reading one's own), `admin`."),
+        Meta(description="Allowed use: `inference`, `usage` (reading the tenant's usage), `admin`."),
     ] = ("inference", "usage")
     models: Annotated[
-        ModelAccessSettings, Meta(description="Model access; within that of tenant and plan.")
+        ModelAccessSettings, Meta(description="Models that may be used, within those of tenant and plan.")
     ] = field(default_factory=ModelAccessSettings)
     addresses: Annotated[
-        tuple[Network, ...], Meta(description="Where it may be used from, as 10.0.0.0/8; empty: anywhere.")
+        tuple[Network, ...],
+        Meta(description="Address ranges from which the key may be used, as 10.0.0.0/8; empty: all."),
     ] = ()
     limits: Annotated[
-        tuple[LimitSettings, ...], Meta(description="For this key, within those of the tenant.")
+        tuple[LimitSettings, ...], Meta(description="Limits of this key, besides those of the tenant.")
     ] = ()
-    concurrency: Annotated[Positive | None, Meta(description="Requests of this key at one time.")] = None
+    concurrency: Annotated[Positive | None, Meta(description="Requests of this key at the same time.")] = None
     family: Annotated[
         Identifier | None,
         Meta(
-            description="Name its limits are counted under, for a key that replaces another; by default its id."
+            description="Name under which limits of the key are counted, shared with a key that it replaces; by "
+            "default its id."
         ),
     ] = None
     service_class: Annotated[
         ClassName | None,
-        Meta(description="Service class of its requests that name none."),
+        Meta(description="Service class of requests that name none."),
     ] = field(default=None, name="class")
-    disabled: Annotated[bool, Meta(description="Refuse it, as if it did not exist.")] = False
+    disabled: Annotated[bool, Meta(description="Refuse the key, as if it did not exist.")] = False
 
 
 class TenantSettings(Branch, frozen=True, kw_only=True):
-    """One tenant: a project of an organisation."""
+    """A tenant: a project of an organisation."""
 
-    id: Annotated[Identifier, Meta(description="Name in metrics and logs.")]
+    id: Annotated[Identifier, Meta(description="Id of the tenant, as in metrics and logs.")]
     organisation: Annotated[
-        Identifier | None, Meta(description="Who pays; by default the tenant itself.")
+        Identifier | None, Meta(description="Organisation that pays; by default the tenant itself.")
     ] = None
-    plan: Annotated[Name | None, Meta(description="Name of a plan; without one nothing is limited.")] = None
+    plan: Annotated[Name | None, Meta(description="Name of the plan; without a plan nothing is limited.")] = (
+        None
+    )
     limits: Annotated[
         tuple[LimitSettings, ...],
-        Meta(description="In place of the plan's of the same kind, and besides all others."),
+        Meta(description="Limits that replace those of the plan of the same kind; the plan's others remain."),
     ] = ()
     concurrency: Annotated[
-        Positive | None, Meta(description="Requests at one time, in place of the plan's.")
+        Positive | None, Meta(description="Requests at the same time; replaces that of the plan.")
     ] = None
-    context_length_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
+    context_length_max: Annotated[
+        Positive | None, Meta(description="Replaces `context_length_max` of the plan.")
+    ] = None
     context_lengths: Annotated[
         tuple[ContextLengthSettings, ...],
-        Meta(description="For some models; in place of the plan's, if there are any."),
+        Meta(description="Bounds for some models; if there are any, they replace those of the plan."),
     ] = ()
-    cache_blocks_max: Annotated[Positive | None, Meta(description="In place of the plan's.")] = None
-    without_redis: Annotated[
-        Literal["open", "closed"] | None, Meta(description="In place of the plan's.")
+    cache_blocks_max: Annotated[
+        Positive | None, Meta(description="Replaces `cache_blocks_max` of the plan.")
     ] = None
-    overflow: Annotated[Literal["allow", "deny"] | None, Meta(description="In place of the plan's.")] = None
-    isolation: Annotated[IsolationSettings, Meta(description="Cache isolation.")] = field(
+    without_redis: Annotated[
+        Literal["open", "closed"] | None, Meta(description="Replaces `without_redis` of the plan.")
+    ] = None
+    overflow: Annotated[
+        Literal["allow", "deny"] | None, Meta(description="Replaces `overflow` of the plan.")
+    ] = None
+    isolation: Annotated[IsolationSettings, Meta(description="Isolation of the prefix cache.")] = field(
         default_factory=IsolationSettings
     )
-    models: Annotated[ModelAccessSettings, Meta(description="Model access; within that of the plan.")] = (
-        field(default_factory=ModelAccessSettings)
-    )
+    models: Annotated[
+        ModelAccessSettings, Meta(description="Models that may be used, within those of the plan.")
+    ] = field(default_factory=ModelAccessSettings)
     addresses: Annotated[
-        tuple[Network, ...], Meta(description="Where its keys may be used from; empty: anywhere.")
+        tuple[Network, ...],
+        Meta(description="Address ranges from which the tenant's keys may be used; empty: all."),
     ] = ()
-    disabled: Annotated[bool, Meta(description="Refuse all its keys with a 403.")] = False
-    keys: Annotated[tuple[ApiKeySettings, ...], Meta(description="API keys.")] = ()
+    disabled: Annotated[bool, Meta(description="Refuse all keys of the tenant with a 403.")] = False
+    keys: Annotated[tuple[ApiKeySettings, ...], Meta(description="API keys of the tenant.")] = ()

@@ -1,4 +1,4 @@
-"""What values of settings may look like: types with their bounds, and the words that a refusal has for them."""
+"""Types of setting values, with their bounds and the descriptions that error messages use."""
 
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Meta
 
 
-def form(words: str) -> dict[str, str]:
-    """What a refusal says is accepted here; see messages.py."""
-    return {"form": words}
+def form(description: str) -> dict[str, str]:
+    """Return the `extra` of a Meta that describes accepted values in error messages; see error_messages.py."""
+    return {"form": description}
 
 
-# Forms end with \Z: `$` lets a newline pass, and `acme` and `acme\n` would be two tenants of one look.
+# Patterns end with \Z: `$` accepts a final newline, and `acme` and `acme\n` would be two tenants that look alike.
 Host = Annotated[str, Meta(min_length=1)]
 Name = Annotated[
     str,
@@ -43,7 +43,7 @@ Origin = Annotated[
     Meta(
         pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+)\Z",
         extra=form(
-            "`*`, or where a page is from, in lower case and without a path, as https://chat.example.com"
+            "`*`, or the origin of a page in lower case and without a path, as https://chat.example.com"
         ),
     ),
 ]
@@ -81,7 +81,8 @@ DatabaseUrl = Annotated[
 ]
 Port = Annotated[int, Meta(ge=0, le=65535, extra=form("a port, 0 to 65535"))]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
-"""At most what Redis and JavaScript count exactly."""
+"""A positive whole number, at most the largest that Redis and JavaScript represent exactly."""
+
 NotNegativeCount = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -89,15 +90,15 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Weight = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Money = Annotated[float, Meta(ge=0, le=1e9)]
-"""In whatever currency; counted in millionths."""
+"""An amount of money in any one currency; counted in millionths."""
 
 
 class SettingsProblem(ValueError):
-    """One line: the path of the setting (`$.workers[0].kind`), and what is wrong with it."""
+    """An error in the settings, in one line: the path of the setting (`$.workers[0].kind`) and what is wrong."""
 
 
 class Secret:
-    """Text that does not show itself: not in repr, not in logs, not in `explain-config`."""
+    """A secret text that is masked in repr, logs and `explain-config`."""
 
     __slots__ = ("_text",)
 
@@ -105,6 +106,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
+        """Return the secret text."""
         return self._text
 
     def __repr__(self) -> str:
@@ -118,11 +120,19 @@ class Secret:
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A branch of the tree: unknown keys are refused with their path."""
+    """The base class of all structs of the settings tree, which refuses unknown names."""
 
 
 class Moment:
-    """When something ends. A day is over when it is over in UTC. `seconds`: Unix time. Raises ValueError."""
+    """The end of something: a moment, or a day, which ends when it is over in UTC.
+
+    Attributes:
+        seconds: Unix time of the end.
+        text: the moment or the day, as it was written.
+
+    Raises:
+        ValueError: the text is neither a moment nor a day.
+    """
 
     __slots__ = ("seconds", "text")
 
@@ -143,7 +153,7 @@ class Moment:
 
     @classmethod
     def at(cls, seconds: float) -> "Moment":
-        """From Unix time, to the millisecond."""
+        """Return the moment at a Unix time in seconds, rounded to milliseconds."""
         return cls(datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds"))
 
     def __repr__(self) -> str:
@@ -160,7 +170,11 @@ Address = IPv4Address | IPv6Address
 
 
 class Network:
-    """A range of addresses: 10.0.0.0/8, 2001:db8::/32, or a single address. Raises ValueError."""
+    """A range of IP addresses, as 10.0.0.0/8 or 2001:db8::/32, or a single address.
+
+    Raises:
+        ValueError: the text is not a range of addresses.
+    """
 
     __slots__ = ("range", "text")
 
@@ -187,7 +201,7 @@ class Network:
 
 
 def address_of(text: str) -> Address | None:
-    """An address as a socket or a proxy writes it; None for anything else. IPv4 within IPv6 is IPv4."""
+    """Parse an address of a socket or a proxy; None for other text. IPv4 mapped into IPv6 becomes IPv4."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -196,15 +210,18 @@ def address_of(text: str) -> Address | None:
 
 
 class MediaHost:
-    """A host to fetch media from: `cdn.example.com`, `*.example.com`, `10.0.0.7:9000`. Raises ValueError.
+    """A host to fetch media from, as `cdn.example.com`, `*.example.com` or `10.0.0.7:9000`.
 
-    Without a port: those of http and https.
+    Without a port, the default ports of http and https are meant.
+
+    Raises:
+        ValueError: the text is not a host.
     """
 
     __slots__ = ("host", "port", "text")
 
     _FORM = re.compile(r"((\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
-    _USUAL = (80, 443)
+    _DEFAULT_PORTS = (80, 443)
 
     def __init__(self, text: object) -> None:
         if not isinstance(text, str) or not self._FORM.fullmatch(text):
@@ -215,8 +232,8 @@ class MediaHost:
         self.text = text
 
     def covers(self, host: str, port: int) -> bool:
-        """Is this one of them?"""
-        if port not in (self._USUAL if self.port is None else (self.port,)):
+        """Return whether media may be fetched from this host and port."""
+        if port not in (self._DEFAULT_PORTS if self.port is None else (self.port,)):
             return False
         name = host.lower().rstrip(".")
         return name.endswith(self.host[1:]) if self.host.startswith("*.") else name == self.host

@@ -1,4 +1,4 @@
-"""Addresses of others: could anybody connect to them?"""
+"""Checks of HTTP addresses before a connection is made."""
 
 import re
 from ipaddress import ip_address
@@ -8,7 +8,7 @@ HOST_NAME = re.compile(r"(?=.{1,253}\.?$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,6
 
 
 def url_problem(url: str) -> str | None:
-    """Why nobody could connect to an HttpUrl, or None."""
+    """Return why no connection to this HttpUrl is possible; None if the address is valid."""
     if not (url.isascii() and url.isprintable()):
         return "expected printable ASCII characters (a host as xn--..., a path as %..)"
     try:
@@ -25,5 +25,5 @@ def url_problem(url: str) -> str | None:
     if port == 0:
         return "the port must be a number from 1 to 65535"
     if "[" not in parts.netloc and not HOST_NAME.fullmatch(host):
-        return f"{host!r} is no name of a host"
+        return f"{host!r} is not a host name"
     return None

@@ -1,4 +1,4 @@
-"""The branches of the settings tree for the usage ledger and those who are told of it."""
+"""Settings of the usage ledger and of webhooks."""
 
 import base64
 import binascii
@@ -15,36 +15,46 @@ Days = Annotated[int, Meta(ge=1, le=36_500)]
 
 
 class UsageSettings(Branch, frozen=True, kw_only=True):
-    """What is kept of requests that have ended. Without a database nothing is."""
+    """The usage ledger, which records finished requests. Without a database nothing is recorded."""
 
     journal_bytes_max: Annotated[
         Positive,
         Meta(
-            description="What the journal in the state directory may hold while the database is away; a request "
-            "takes about 300 bytes. Beyond it requests are served and not accounted for."
+            description="Largest size of the journal in the state directory, which keeps usage while the "
+            "database is unreachable; a request takes about 300 bytes. Beyond it, requests are served but not "
+            "recorded."
         ),
     ] = 1024**3
-    rows_days: Annotated[Days, Meta(description="How long single requests are kept.")] = 90
-    hours_days: Annotated[Days, Meta(description="How long sums by hour are kept; those by day stay.")] = 400
+    rows_days: Annotated[Days, Meta(description="Days for which single requests are kept.")] = 90
+    hours_days: Annotated[
+        Days, Meta(description="Days for which sums by hour are kept; sums by day are kept for ever.")
+    ] = 400
 
 
 class WebhookSettings(Branch, frozen=True, kw_only=True):
-    """An address of the operator's that is told of usage and budgets, as standardwebhooks.com says."""
+    """A webhook that receives events on usage and budgets, in the format of standardwebhooks.com."""
 
-    id: Annotated[Identifier, Meta(description="Name here: letters, digits, `.`, `_`, `-`.")]
-    url: Annotated[HttpUrl, Meta(description="Where events are posted. Redirects are not followed.")]
-    secret: Annotated[Secret, Meta(description="Signs them: `whsec_` and 24 to 64 bytes in base64.")]
+    id: Annotated[Identifier, Meta(description="Id of the webhook: letters, digits, `.`, `_`, `-`.")]
+    url: Annotated[
+        HttpUrl, Meta(description="Address to which events are posted. Redirects are not followed.")
+    ]
+    secret: Annotated[
+        Secret, Meta(description="Secret that signs events: `whsec_` and 24 to 64 bytes in base64.")
+    ]
     events: Annotated[
         tuple[Literal["usage", "budget"], ...],
-        Meta(description="Of what: `usage` (every tenant's hour, once it is over), `budget` (alerts)."),
+        Meta(
+            description="Kinds of events: `usage` (the usage of each tenant in each hour), `budget` (alerts of "
+            "limits)."
+        ),
     ] = ("usage", "budget")
 
 
 def webhook_secret(secret: str) -> bytes | None:
-    """What events are signed with; None if this is not such a secret."""
+    """Return the key that signs events, decoded; None if the text is not a webhook secret."""
     try:
         found = base64.b64decode(secret.removeprefix(SIGNING_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         return None
-    least, most = SIGNING_BYTES
-    return found if secret.startswith(SIGNING_PREFIX) and least <= len(found) <= most else None
+    bytes_min, bytes_max = SIGNING_BYTES
+    return found if secret.startswith(SIGNING_PREFIX) and bytes_min <= len(found) <= bytes_max else None

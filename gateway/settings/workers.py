@@ -1,4 +1,4 @@
-"""Who serves, and where they are found."""
+"""Settings of workers, external providers, and the discovery of workers."""
 
 import re
 from typing import Annotated, Literal
@@ -23,75 +23,81 @@ from gateway.settings.types import (
 
 
 class KvEventsSettings(Branch, frozen=True, kw_only=True):
-    """Where a worker publishes its KV events, if its engine does not say: as in its --kv-events-config."""
+    """Where a worker publishes its KV events, if its engine does not say: the values of --kv-events-config."""
 
     endpoint: Annotated[
         ZmqUrl,
         Meta(
-            description="Address of rank 0, tcp://host:port; further ranks have the next ports. "
-            "tcp://*:port is at the host of the worker's url."
+            description="Address of data-parallel rank 0, tcp://host:port; further ranks have the next ports. "
+            "tcp://*:port means the host of the worker's `url`."
         ),
     ]
     replay_endpoint: Annotated[
         ZmqUrl | None,
         Meta(
-            description="Where rank 0 is asked for what was missed. Without one, events that were missed, or "
-            "published before a gateway listened, are lost."
+            description="Address at which rank 0 replays events. Without it, events are lost that were missed, or "
+            "published before the gateway listened."
         ),
     ] = None
-    topic: Annotated[str, Meta(description="Topic, as the engine has it.", max_length=200)] = ""
+    topic: Annotated[str, Meta(description="ZMQ topic that the engine publishes to.", max_length=200)] = ""
     ranks: Annotated[
         Annotated[int, Meta(ge=1, le=1024)],
-        Meta(description="Data-parallel ranks, each with a port of its own."),
+        Meta(description="Number of data-parallel ranks, each with its own port."),
     ] = 1
 
 
 class LoadFeedSettings(Branch, frozen=True, kw_only=True):
-    """Where a worker publishes how busy it is, if its engine does not say: as in its --load-publish-endpoint."""
+    """Where a worker publishes its load, if its engine does not say: the values of --load-publish-endpoint."""
 
     endpoint: Annotated[
         ZmqUrl,
         Meta(
-            description="Address of rank 0, tcp://host:port; further ranks have the next ports. "
-            "tcp://*:port is at the host of the worker's url."
+            description="Address of data-parallel rank 0, tcp://host:port; further ranks have the next ports. "
+            "tcp://*:port means the host of the worker's `url`."
         ),
     ]
     ranks: Annotated[
         Annotated[int, Meta(ge=1, le=1024)],
-        Meta(description="Data-parallel ranks, each with a port of its own."),
+        Meta(description="Number of data-parallel ranks, each with its own port."),
     ] = 1
 
 
 class WorkerTlsSettings(Branch, frozen=True, kw_only=True):
-    """How a worker's https:// is spoken; PEM files, read again when they change."""
+    """TLS of connections to a worker. All files are PEM files and are read again when they change."""
 
     ca: Annotated[
         FilePath | None,
-        Meta(description="Authorities whose certificate it must have; by default those of the system."),
+        Meta(
+            description="Certificate authorities of the worker's certificate; by default those of the system."
+        ),
     ] = None
     certificate: Annotated[
-        FilePath | None, Meta(description="The gateway's own certificate, for workers that ask for one.")
+        FilePath | None, Meta(description="Client certificate of the gateway, for workers that require one.")
     ] = None
-    key: Annotated[FilePath | None, Meta(description="Its key.")] = None
+    key: Annotated[FilePath | None, Meta(description="Private key of the client certificate.")] = None
 
 
 class ProviderModelSettings(Branch, frozen=True, kw_only=True):
-    """A model at a provider."""
+    """A model at an external provider."""
 
-    name: Annotated[Name | None, Meta(description="What the provider calls it; by default as here.")] = None
+    name: Annotated[
+        Name | None, Meta(description="Name of the model at the provider; by default the same name.")
+    ] = None
     prices: Annotated[
         PriceSettings | None,
-        Meta(description="What tenants are charged for what it answers; by default as `models[].prices`."),
+        Meta(
+            description="Prices that tenants are charged for answers of the provider; by default `models[].prices`."
+        ),
     ] = None
 
 
 class ProviderSettings(Branch, frozen=True, kw_only=True):
-    """An OpenAI-compatible API outside, run by others and paid for."""
+    """An external provider: a paid OpenAI-compatible API that others run."""
 
     models: Annotated[
         dict[Name, ProviderModelSettings],
         Meta(
-            description="Models that it answers for, by their names here: {m: {name: theirs, prices: {input: 1, "
+            description="Models of the provider by their names here, as {m: {name: theirs, prices: {input: 1, "
             "output: 2}}}.",
             min_length=1,
             max_length=1000,
@@ -100,25 +106,26 @@ class ProviderSettings(Branch, frozen=True, kw_only=True):
     after_ms: Annotated[
         Annotated[int, Meta(ge=10, le=3_600_000)] | None,
         Meta(
-            description="A request of a tenant that consents goes there when it has waited so long for a worker "
-            "that is no provider; by default as long as its class's target for the first token."
+            description="Time that a request waits for an own worker before it is sent to the provider, if its "
+            "tenant allows that (`overflow`); by default the `ttft_ms` of its service class."
         ),
     ] = None
     rest_seconds_max: Annotated[
         Seconds,
         Meta(
-            description="After a 429, or a 503 or 529 with Retry-After, no gateway asks it for anything for as "
-            "long as that says, and at most for so long."
+            description="Longest pause of all gateways after a 429, or a 503 or 529 with Retry-After, from the "
+            "provider; the pause is what Retry-After says."
         ),
     ] = 60.0
     concurrency: Annotated[
-        Positive | None, Meta(description="Requests there at one time, from all gateways together.")
+        Positive | None,
+        Meta(description="Requests at the provider at the same time, of all gateways together."),
     ] = None
     limits: Annotated[
         tuple[LimitSettings, ...],
         Meta(
-            description="What all gateways together may ask of it, as in `plans[].limits`: {requests: 500, per: "
-            "minute}, {spend: 100, per: month, reset: calendar}. At a limit it is asked for nothing.",
+            description="Limits of what all gateways together send to the provider, as in `plans[].limits`: "
+            "{requests: 500, per: minute}, {spend: 100, per: month, reset: calendar}.",
             max_length=100,
         ),
     ] = ()
@@ -128,104 +135,124 @@ Headers = dict[str, Secret]
 
 
 class WorkerSettings(Branch, frozen=True, kw_only=True):
-    """A serving process."""
+    """A worker: a process that serves models."""
 
-    id: Annotated[Identifier, Meta(description="Name of the worker here: letters, digits, `.`, `_`, `-`.")]
+    id: Annotated[Identifier, Meta(description="Id of the worker: letters, digits, `.`, `_`, `-`.")]
     kind: Annotated[
-        str, Meta(description="What the worker speaks: sglang, vllm, openai, embedded, or a plug-in's kind.")
+        str, Meta(description="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in.")
     ]
-    url: Annotated[HttpUrl, Meta(description="http:// or https:// address.")]
+    url: Annotated[HttpUrl, Meta(description="Address of the worker, http:// or https://.")]
     models: Annotated[
-        tuple[Name, ...], Meta(description="Models it serves; by default those it reports.")
+        tuple[Name, ...], Meta(description="Models that the worker serves; by default those that it reports.")
     ] = ()
     role: Annotated[
         Literal["both", "prefill", "decode"],
         Meta(
-            description="`prefill`, `decode`: it computes prompts for the others, or answers with them; `both`: "
-            "whole requests, or what its engine says that it was started as."
+            description="Role in disaggregated serving. `prefill`: computes prompts for decode workers; `decode`: "
+            "generates the answers; `both`: whole requests, or the role that the engine reports."
         ),
     ] = "both"
-    api_key: Annotated[Secret | None, Meta(description="Sent to the worker as a bearer token.")] = None
+    api_key: Annotated[
+        Secret | None, Meta(description="Key that is sent to the worker as a bearer token.")
+    ] = None
     priority: Annotated[
         Literal["auto", "on", "off"],
         Meta(
-            description="`on`: its engine orders requests by `priority` (SGLang: --enable-priority-scheduling, "
-            "vLLM: --scheduling-policy priority) and gets that of the service class. `auto`: the embedded one does."
+            description="`on`: send the priority of the service class, by which the engine orders requests "
+            "(SGLang: --enable-priority-scheduling, vLLM: --scheduling-policy priority). `auto`: only to the "
+            "embedded engine."
         ),
     ] = "auto"
     dp_rank: Annotated[
         Literal["auto", "off"],
         Meta(
-            description="`auto`: of several data-parallel ranks the gateway names the one that is to answer, by "
-            "what each has cached and under way; `off`: the engine chooses."
+            description="`auto`: the gateway chooses among data-parallel ranks, by what each has cached and by its "
+            "running requests; `off`: the engine chooses."
         ),
     ] = "auto"
     headers: Annotated[
-        Headers, Meta(description="Sent to it with every request, as {x-team: llm}.", max_length=32)
+        Headers,
+        Meta(
+            description="Headers that are sent to the worker with every request, as {x-team: llm}.",
+            max_length=32,
+        ),
     ] = field(default_factory=dict)
     tls: Annotated[
-        WorkerTlsSettings | None, Meta(description="For https:// with certificates of one's own.")
+        WorkerTlsSettings | None,
+        Meta(description="TLS settings of an https:// address with own certificates."),
     ] = None
     kv_events: Annotated[
         Literal["auto", "off"] | KvEventsSettings,
         Meta(
-            description="`auto`: follow what the worker publishes of its cache, where it says that it does; `off`: "
-            "do not; or where it publishes, for engines that do not say.",
+            description="KV events, by which the gateway follows the worker's cache. `auto`: use the events if "
+            "the engine reports that it publishes them; `off`: do not; or the addresses, for engines that do "
+            "not report them.",
             extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5557}"),
         ),
     ] = "auto"
     load_feed: Annotated[
         Literal["auto", "off"] | LoadFeedSettings,
         Meta(
-            description="`auto`: hear how busy the worker is from what it publishes (SGLang's "
-            "--load-publish-endpoint), where it says that it does, and ask it where it does not, or falls silent; "
-            "`off`: ask it; or where it publishes, for engines that do not say.",
+            description="Load feed, by which the gateway learns the worker's load (SGLang's "
+            "--load-publish-endpoint). `auto`: use the feed if the engine reports one, and probe the worker if "
+            "not or if the feed stops; `off`: probe the worker; or the address, for engines that do not report "
+            "it.",
             extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5559}"),
         ),
     ] = "auto"
     prefill_tokens_per_second: Annotated[
         Annotated[float, Meta(ge=1, le=1e8)] | None,
         Meta(
-            description="Rated: prompt tokens that it computes a second. Routing goes by that until it has learnt "
-            "better from its answers; by default by what its load feed says that it took so far, else by what "
-            "other workers of its models take."
+            description="Rated speed: prompt tokens that the worker computes per second. Routing assumes it "
+            "until the speed is learnt from answers; by default the speed that the load feed shows, else that "
+            "of other workers with the same models."
         ),
     ] = None
     provider: Annotated[
         ProviderSettings | None,
         Meta(
-            description="It is a provider outside (kind openai): overflow and fallback for tenants with `overflow: "
-            "allow`, and for nobody else."
+            description="Marks an external provider (kind openai), which is used for overflow and fallback, "
+            "only for tenants with `overflow: allow`."
         ),
     ] = None
 
 
 class DiscoverySettings(Branch, frozen=True, kw_only=True):
-    """Somewhere else that workers are found, beside `workers`."""
+    """A source of workers besides `workers`."""
 
     kind: Annotated[
         Literal["file", "dns", "kubernetes", "redis"],
         Meta(
-            description="Where they are found. `redis`: those that register, or that `radixgate workers add` adds."
+            description="Kind of the source. `redis`: workers that register themselves or that `radixgate "
+            "workers add` adds."
         ),
     ]
     name: Annotated[
-        str, Meta(description="The file, the DNS name, or the Service of Kubernetes.", max_length=1000)
+        str,
+        Meta(description="Path of the file, DNS name, or name of the Kubernetes Service.", max_length=1000),
     ] = ""
-    namespace: Annotated[str | None, Meta(description="Of the Service; by default the gateway's own.")] = None
-    worker_kind: Annotated[str, Meta(description="What they speak (dns, kubernetes).")] = "vllm"
-    port: Annotated[
-        Port | None, Meta(description="Their port (dns, kubernetes); by default 8000, or the Service's.")
+    namespace: Annotated[
+        str | None, Meta(description="Namespace of the Kubernetes Service; by default that of the gateway.")
     ] = None
-    port_name: Annotated[str | None, Meta(description="Name of the port in the EndpointSlice.")] = None
+    worker_kind: Annotated[str, Meta(description="Kind of the workers (dns, kubernetes).")] = "vllm"
+    port: Annotated[
+        Port | None,
+        Meta(description="Port of the workers (dns, kubernetes); by default 8000, or that of the Service."),
+    ] = None
+    port_name: Annotated[
+        str | None, Meta(description="Name of the port in the EndpointSlice (kubernetes).")
+    ] = None
     models: Annotated[
-        tuple[Name, ...], Meta(description="Models they serve; by default those they report.")
+        tuple[Name, ...],
+        Meta(description="Models that the workers serve; by default those that they report."),
     ] = ()
     role: Annotated[
         Literal["both", "prefill", "decode"],
-        Meta(description="What they do of a request; see `workers` (dns, kubernetes)."),
+        Meta(description="As `workers[].role` (dns, kubernetes)."),
     ] = "both"
-    api_key: Annotated[Secret | None, Meta(description="Sent to them as a bearer token.")] = None
+    api_key: Annotated[
+        Secret | None, Meta(description="Key that is sent to the workers as a bearer token.")
+    ] = None
     priority: Annotated[
         Literal["auto", "on", "off"], Meta(description="As `workers[].priority` (dns, kubernetes).")
     ] = "auto"
@@ -233,20 +260,27 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
         Literal["auto", "off"], Meta(description="As `workers[].dp_rank` (dns, kubernetes).")
     ] = "auto"
     headers: Annotated[
-        Headers, Meta(description="Sent to them with every request (dns, kubernetes).", max_length=32)
+        Headers,
+        Meta(
+            description="Headers that are sent to the workers with every request (dns, kubernetes).",
+            max_length=32,
+        ),
     ] = field(default_factory=dict)
     tls: Annotated[
         WorkerTlsSettings | None,
-        Meta(description="They are reached by https://, with this (dns, kubernetes); {} will do."),
+        Meta(
+            description="Connect to the workers by https:// with these settings (dns, kubernetes); {} for the "
+            "defaults."
+        ),
     ] = None
-    every_seconds: Annotated[Seconds, Meta(description="How often to look.")] = 5.0
+    every_seconds: Annotated[Seconds, Meta(description="Seconds between two queries of the source.")] = 5.0
 
     def worker(self, address: str, port: int, *, name: str | None = None) -> WorkerSettings:
-        """The settings of the worker at an address. `name`: what it is called; by default after its address."""
+        """Return the settings of the worker at an address; its id is `name`, or made of the address."""
         host = f"[{address}]" if ":" in address else address
-        called = name or f"{self.name}-{address.replace(':', '-')}"
+        worker_name = name or f"{self.name}-{address.replace(':', '-')}"
         return WorkerSettings(
-            id=re.sub(r"[^A-Za-z0-9._-]", "-", called)[-64:].lstrip("._-"),
+            id=re.sub(r"[^A-Za-z0-9._-]", "-", worker_name)[-64:].lstrip("._-"),
             kind=self.worker_kind,
             url=f"http{'s' if self.tls is not None else ''}://{host}:{port}",
             models=self.models,

@@ -1,6 +1,6 @@
-"""Reads YAML as settings need it: what is written twice, has no end or is no plain value is refused with its line.
+"""Reads YAML for settings, and refuses duplicate names, endless nesting and special values, naming the line.
 
-Dates stay text, as all values do; the type of the setting converts them.
+Dates stay text; the type of the setting converts them.
 """
 
 import re
@@ -12,9 +12,10 @@ from gateway.settings.types import SettingsProblem
 
 DEPTH_MAX = 32
 NODES_MAX = 500_000
-"""Bounds of what a text may unfold to: an anchor that is named again costs a few bytes."""
+"""Bounds of the document after aliases are expanded: an alias of a few bytes may stand for many values."""
 
 Location = tuple[str | int, ...]
+"""The place of a value in the settings: names of mappings and numbers of list elements."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "seq", "map")}
@@ -22,7 +23,7 @@ _MERGE = _TAG + "merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe types, without dates. As in YAML 1.2, `off`, `on`, `yes` and `no` are words."""
+    """A loader of YAML's safe types without dates. As in YAML 1.2, `off`, `on`, `yes` and `no` are text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -33,9 +34,15 @@ _Loader.add_implicit_resolver(_TAG + "bool", re.compile("^([Tt]rue|TRUE|[Ff]alse
 
 
 def parse_yaml(text: str, source: str, at: Location = ()) -> Any:
-    """The value of one document; None if there is none. Raises SettingsProblem.
+    """Return the value of one YAML document; None if the text is empty.
 
-    `source` is named in messages, and `at` is the place of the value in the settings.
+    Args:
+        text: the document.
+        source: name of the file or variable, for error messages.
+        at: place of the value in the settings.
+
+    Raises:
+        SettingsProblem: the text is not valid YAML, or has a value that settings cannot have.
     """
     loader = None
     try:
@@ -43,7 +50,7 @@ def parse_yaml(text: str, source: str, at: Location = ()) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _Walk(source).check(node, at)
+        _NodeChecker(source).check(node, at)
         return loader.construct_document(node)
     except yaml.YAMLError as err:
         mark = getattr(err, "problem_mark", None)
@@ -61,21 +68,22 @@ def parse_yaml(text: str, source: str, at: Location = ()) -> Any:
             loader.dispose()
 
 
-class _Walk:
-    """Looks at every node of a document before anything is made of it."""
+class _NodeChecker:
+    """Checks all nodes of a document before values are built."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._nodes = 0
 
     def check(self, node: yaml.Node, at: Location, depth: int = 0) -> None:
+        """Raise SettingsProblem if the node, or a node inside it, cannot be part of settings."""
         self._nodes += 1
         if self._nodes > NODES_MAX:
             raise SettingsProblem(f"{self._source}: has more than {NODES_MAX} values")
         if depth > DEPTH_MAX:
             raise SettingsProblem(f"{self._source}: {path(at)}: is nested too deeply, or contains itself")
         if node.tag not in _PLAIN:
-            raise self._problem(node, at, f"!!{node.tag.removeprefix(_TAG)} has no place in settings")
+            raise self._problem(node, at, f"!!{node.tag.removeprefix(_TAG)} cannot be used in settings")
         if isinstance(node, yaml.SequenceNode):
             for number, element in enumerate(node.value):
                 self.check(element, (*at, number), depth + 1)
@@ -100,5 +108,5 @@ class _Walk:
 
 
 def path(location: Location) -> str:
-    """The place of a setting, as messages name it: `$.workers[0].kind`."""
+    """Return the place of a setting as error messages show it: `$.workers[0].kind`."""
     return "$" + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in location)

@@ -13,8 +13,8 @@ from gateway.cli.support.database_access import (
     to_json,
 )
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.database.audit_log import AuditEntry, AuditLog, Verified, chain_key
-from gateway.ledger.usage_query_text import moment_text
+from gateway.database.audit_log import AuditEntry, AuditLog, AuditVerification, chain_key
+from gateway.ledger.usage_query_parsing import moment_text
 from gateway.process.secrets import deployment_secret
 
 app = typer.Typer(help="The audit log: which operator changed what, and when.", rich_markup_mode=None)
@@ -66,9 +66,12 @@ def verify(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> int:
-    """Check the hash chain of the log; exit code 1 if it is broken. Keep NUMBER:HASH to detect a cut-off end later."""
+    """Check the hash chain of the log; exit code 1 if it is broken.
 
-    async def work() -> tuple[Verified, list[AuditEntry]]:
+    Keep the printed NUMBER:HASH elsewhere, to detect later with --expect that the end of the log was cut off.
+    """
+
+    async def work() -> tuple[AuditVerification, list[AuditEntry]]:
         settings = load_database_settings(config, set_)
         async with open_tenant_store(settings) as store:
             log = AuditLog(store.database, chain_key(deployment_secret(settings)))

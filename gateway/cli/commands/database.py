@@ -28,7 +28,7 @@ def check(config: ConfigFile = None, set_: Assignments = None) -> int:
 
     async def work() -> str | None:
         async with open_database(load_database_settings(config, set_)) as database:
-            return await schema.revision(database)
+            return await schema.current_revision(database)
 
     found = run_async(work())
     print(f"The tables have version {found or 'none'}; this radixgate needs {REVISION}.")

@@ -1,4 +1,4 @@
-"""`radixgate demo`: the whole product on one machine, with real traffic."""
+"""`radixgate demo`: runs workers and a gateway on this machine, with real requests."""
 
 import importlib.util
 from pathlib import Path
@@ -19,28 +19,35 @@ from gateway.telemetry import logs
 
 
 def demo(
-    workers: Annotated[int, typer.Option(help="Embedded workers.", min=1, max=16)] = 3,
-    sessions: Annotated[int, typer.Option(help="Chat sessions per tenant.", min=1)] = TrafficScale().sessions,
-    turns: Annotated[int, typer.Option(help="Turns of a session.", min=1)] = TrafficScale().turns,
-    seed: Annotated[int, typer.Option(help="Seed of the texts.")] = TrafficScale().seed,
+    workers: Annotated[int, typer.Option(help="Number of embedded workers.", min=1, max=16)] = 3,
+    sessions: Annotated[
+        int, typer.Option(help="Number of chat sessions per tenant.", min=1)
+    ] = TrafficScale().sessions,
+    turns: Annotated[int, typer.Option(help="Number of turns of a session.", min=1)] = TrafficScale().turns,
+    seed: Annotated[int, typer.Option(help="Seed of the generated texts.")] = TrafficScale().seed,
     json: Annotated[
-        Path | None, typer.Option("--json", help="Write the table to this file.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--json", help="Write the figures of the table as JSON to this file.", show_default=False
+        ),
     ] = None,
-    exit_: Annotated[bool, typer.Option("--exit", help="End after the table instead of staying up.")] = False,
+    exit_: Annotated[
+        bool, typer.Option("--exit", help="Stop after the table instead of keeping the gateway running.")
+    ] = False,
     port: Annotated[
-        int, typer.Option(help="Port of the gateway; another if it is taken.", min=0, max=65535)
+        int, typer.Option(help="Port of the gateway; a free one if it is taken.", min=0, max=65535)
     ] = 8000,
     admin_port: Annotated[
-        int, typer.Option(help="Port of the operator page; another if it is taken.", min=0, max=65535)
+        int, typer.Option(help="Port of the operator page; a free one if it is taken.", min=0, max=65535)
     ] = 8001,
-    directory: Annotated[Path, typer.Option(help="Where checkpoint, settings and logs go.")] = Path(
-        ".radixgate/demo"
-    ),
+    directory: Annotated[
+        Path, typer.Option(help="Directory for the checkpoint, the settings and the logs.")
+    ] = Path(".radixgate/demo"),
 ) -> None:
-    """Start workers and a gateway, run the same chat sessions under two policies, and compare.
+    """Start workers and a gateway, run the same chat sessions under two routing policies, and compare.
 
-    A private Valkey, three embedded PyTorch workers and a gateway with two tenants run as processes of their own on
-    this machine. Nothing is downloaded: the model is a tiny Llama with random weights, built on the spot.
+    A private Valkey, three embedded PyTorch workers and a gateway with two tenants run as separate processes on
+    this machine. Nothing is downloaded: the model is a tiny Llama with random weights that the demo creates.
     """
     if importlib.util.find_spec("torch") is None:
         raise CommandError(ENGINE_MISSING)
@@ -49,13 +56,13 @@ def demo(
     logs.configure_logging("warning")
     scale = TrafficScale(sessions=sessions, turns=turns, seed=seed)
     with _lock(directory):
-        place = DemoLocation(
+        location = DemoLocation(
             directory=directory.absolute(), port=free_port(port), admin_port=free_port(admin_port)
         )
         try:
             run_loop(
                 run_demo(
-                    place, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console()
+                    location, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console()
                 )
             )
         except DemoInterrupted as err:
@@ -63,11 +70,11 @@ def demo(
         except ChildFailed as err:
             raise CommandError(str(err)) from err
         except OSError as err:
-            raise CommandError(f"the demo cannot go on: {err}") from err
+            raise CommandError(f"the demo cannot continue: {err}") from err
 
 
 def _check_writable(file: Path) -> None:
-    """Before anything runs, not after minutes. Leaves no file behind that was not there."""
+    """Raise CommandError if the file cannot be written. A file that did not exist is not left behind."""
     was_there = file.exists()
     try:
         file.open("ab").close()
@@ -78,11 +85,11 @@ def _check_writable(file: Path) -> None:
 
 
 def _lock(directory: Path) -> IO[str]:
-    """One demo to a directory: a second one would write over the settings of the first."""
+    """Lock the directory: a second demo in it would overwrite the settings of the first. Raises CommandError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         return lock_file(directory / "demo.lock")
     except BlockingIOError:
-        raise CommandError(f"--directory: another demo runs in {directory}") from None
+        raise CommandError(f"--directory: another demo is running in {directory}") from None
     except OSError as err:
         raise CommandError(f"--directory: {directory} cannot be used: {err.strerror}", 2) from err

@@ -1,4 +1,4 @@
-"""`radixgate doctor`: does a running engine offer what a gateway makes use of?"""
+"""`radixgate doctor`: checks that a running engine offers what a gateway makes use of."""
 
 import asyncio
 import sys
@@ -32,27 +32,29 @@ NAMES = {"sglang": "SGLang", "vllm": "vLLM", "embedded": "radixgate's embedded e
 
 def doctor(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where the engine listens, as http://10.0.0.1:30000.")
+        str, typer.Argument(metavar="URL", help="Address of the engine, as http://10.0.0.1:30000.")
     ],
     kind: Annotated[
         str | None,
         typer.Option(
-            help=f"Which engine it is: {', '.join(KINDS)}; by default as it says.", show_default=False
+            help=f"Kind of the engine: {', '.join(KINDS)}; by default what its answers show.",
+            show_default=False,
         ),
     ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="Sent as a bearer token; `-` reads it from standard input, so that no process list has it.",
+            help="Key to send as a bearer token; `-` reads it from standard input, which hides it from "
+            "process lists.",
             show_default=False,
         ),
     ] = None,
 ) -> int:
-    """Look at a running engine: what is it, what does it offer a gateway, which flags are missing?
+    """Check a running engine: show its kind, the features that gateways use, and missing flags.
 
-    Asks its HTTP endpoints and has it complete a short prompt (one token, two or three times). Exit code 0 if
-    nothing is missing (what the engine does not tell is listed as unknown), 1 if something is, 2 if it cannot be
-    asked.
+    The engine's HTTP endpoints are called, and it completes a short prompt two or three times (one token each).
+    Exit code 0 if nothing is missing (features that the engine does not report are listed as unknown), 1 if
+    something is missing, 2 if the engine cannot be reached.
     """
     if kind is not None and kind not in KINDS:
         raise CommandError(f"--kind: there is no kind {kind!r}; there are {', '.join(KINDS)}", 2)
@@ -60,59 +62,61 @@ def doctor(
     if not where.startswith(("http://", "https://")):
         raise CommandError(f"URL: {url!r} does not begin with http:// or https://", 2)
     key = sys.stdin.readline().strip() if api_key == "-" else api_key
-    found = asyncio.run(_examined(where, kind, key))
-    print("\n".join(_report(where, found)))
-    return 1 if found.those(On.NO) else 0
+    diagnosis = asyncio.run(_connect_and_examine(where, kind, key))
+    print("\n".join(_report(where, diagnosis)))
+    return 1 if diagnosis.those(On.NO) else 0
 
 
-async def _examined(where: str, kind: str | None, key: str | None) -> Diagnosis:
-    """Raises CommandError."""
+async def _connect_and_examine(where: str, kind: str | None, key: str | None) -> Diagnosis:
+    """Examine the engine at an address. Raises CommandError if the address or the key is not valid."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         async with aiohttp.ClientSession(headers=headers) as http:
             return await _examine(http, where, kind)
     except (aiohttp.InvalidURL, ValueError) as err:
-        raise CommandError(f"URL: {where!r} is none, or the key is none: {err}", 2) from err
+        raise CommandError(f"URL: {where!r} or the key is not valid: {err}", 2) from err
 
 
 async def _examine(http: aiohttp.ClientSession, where: str, kind: str | None) -> Diagnosis:
+    """Call the endpoints of the engine. Raises CommandError if it is not reachable or has no OpenAI API."""
     try:
-        replies = {"v1/models": await _asked(http, f"{where}/v1/models")}
+        replies = {"v1/models": await _request(http, f"{where}/v1/models")}
     except (aiohttp.ClientError, TimeoutError) as err:
         raise CommandError(f"{where} does not answer: {str(err) or 'not in time'}", 2) from err
     status = replies["v1/models"].status
     if status in (401, 403):
-        raise CommandError(f"{where} refuses us (status {status}): it wants another --api-key", 2)
+        raise CommandError(f"{where} refuses the key (status {status}): give the right one with --api-key", 2)
     models = models_of(replies)
     if not models:
         raise CommandError(
-            f"{where} is no engine with an OpenAI API: /v1/models got status {status}, no models", 2
+            f"{where} is not an engine with an OpenAI API: /v1/models answered status {status}, without models",
+            2,
         )
     for path in ASKED:
-        replies[path] = await _tried(http, f"{where}/{path}")
+        replies[path] = await _try_request(http, f"{where}/{path}")
     if replies["server_info"].status != 200:
-        replies["get_server_info"] = await _tried(http, f"{where}/get_server_info")
+        replies["get_server_info"] = await _try_request(http, f"{where}/get_server_info")
     kind = kind or kind_of(replies)
     completions = f"{where}/v1/completions"
-    replies[FIRST] = await _tried(http, completions, completion(models[0]))
+    replies[FIRST] = await _try_request(http, completions, completion(models[0]))
     if replies[FIRST].status == 200 and not cached_tokens(replies):
-        replies[AGAIN] = await _tried(http, completions, completion(models[0]))
+        replies[AGAIN] = await _try_request(http, completions, completion(models[0]))
     if kind == "vllm":
-        # vLLM does not say how it schedules, but some versions refuse a priority that they would not heed.
-        replies[PRIORITY] = await _tried(http, completions, completion(models[0], priority=1))
-    replies["metrics"] = await _tried(http, f"{where}/metrics")
+        # vLLM does not say how it schedules, but some versions refuse a priority that they would ignore.
+        replies[PRIORITY] = await _try_request(http, completions, completion(models[0], priority=1))
+    replies["metrics"] = await _try_request(http, f"{where}/metrics")
     return diagnose(replies, kind)
 
 
-async def _tried(http: aiohttp.ClientSession, url: str, body: Any = None) -> Reply:
-    """No answer is an answer too."""
+async def _try_request(http: aiohttp.ClientSession, url: str, body: Any = None) -> Reply:
+    """Return the reply, or one of status 0 if the engine does not answer."""
     try:
-        return await _asked(http, url, body)
+        return await _request(http, url, body)
     except (aiohttp.ClientError, TimeoutError):
         return Reply(status=0)
 
 
-async def _asked(http: aiohttp.ClientSession, url: str, body: Any = None) -> Reply:
+async def _request(http: aiohttp.ClientSession, url: str, body: Any = None) -> Reply:
     seconds = aiohttp.ClientTimeout(total=SECONDS_MAX if body is None else COMPLETION_SECONDS_MAX)
     method = "GET" if body is None else "POST"
     async with http.request(method, url, json=body, timeout=seconds, allow_redirects=False) as response:
@@ -123,15 +127,17 @@ async def _asked(http: aiohttp.ClientSession, url: str, body: Any = None) -> Rep
 
 
 def _report(where: str, found: Diagnosis) -> list[str]:
-    def told(value: object, unit: str = "") -> str:
+    """Return the lines of the report."""
+
+    def or_unknown(value: object, unit: str = "") -> str:
         return "unknown" if value is None else f"{value}{unit}"
 
     lines = [
         where,
-        f"  engine      {NAMES[found.kind]}, version {told(found.version)}",
+        f"  engine      {NAMES[found.kind]}, version {or_unknown(found.version)}",
         f"  models      {', '.join(found.models)}",
-        f"  page size   {told(found.block_size, ' tokens')}",
-        f"  KV capacity {told(found.kv_tokens, ' tokens')}",
+        f"  page size   {or_unknown(found.block_size, ' tokens')}",
+        f"  KV capacity {or_unknown(found.kv_tokens, ' tokens')}",
         "",
         *format_columns(
             [
@@ -145,14 +151,17 @@ def _report(where: str, found: Diagnosis) -> list[str]:
     if not missing:
         lines.append("Nothing is missing." if not unknown else "Nothing is known to be missing.")
     if flags := [each.add for each in missing if each.add]:
-        lines += ["Start it with these flags added:", f"  {' '.join(flags)}"]
+        lines += ["Start the engine with these flags added:", f"  {' '.join(flags)}"]
     lines += [f"For {each.name}: {each.do}." for each in missing if each.do and not each.add]
     if flags := [each.add for each in unknown if each.add]:
-        lines += ["Add these too, unless they are set (it does not tell):", f"  {' '.join(flags)}"]
+        lines += [
+            "Add these flags too, unless they are set (the engine does not say):",
+            f"  {' '.join(flags)}",
+        ]
     if any("tcp://*" in each.add for each in (*missing, *unknown)):
-        lines.append("KV events are then sent on every interface: keep their ports inside your network.")
+        lines.append("KV events are then published on all addresses: keep their ports inside your network.")
     if found.block_size in BLOCK_SIZES:
         lines.append(
-            f"In radixgate's settings, models[].block_size has to be a multiple of {found.block_size}."
+            f"In the settings of radixgate, models[].block_size must be a multiple of {found.block_size}."
         )
     return lines

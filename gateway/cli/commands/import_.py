@@ -1,4 +1,4 @@
-"""`radixgate import`: models, tenants and keys of other gateways."""
+"""`radixgate import`: imports models, tenants and keys from another gateway (LiteLLM)."""
 
 import sys
 from pathlib import Path
@@ -18,74 +18,82 @@ from gateway.settings.yaml import parse_yaml
 
 EVERY_MODEL = {"allow": ["*"], "deny": []}
 
-app = typer.Typer(help="Take over models, tenants and keys of other gateways.", rich_markup_mode=None)
+app = typer.Typer(help="Import models, tenants and keys from other gateways.", rich_markup_mode=None)
 
 
 @app.callback()
 def _group() -> None:
-    """Take over models, tenants and keys of other gateways."""
+    """Import models, tenants and keys from other gateways."""
 
 
 @app.command()
 def litellm(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="LiteLLM's config.yaml, and its tables as JSON (see --sql).", show_default=False),
+        typer.Argument(
+            help="LiteLLM's config.yaml, its tables as JSON (see --sql), or both.", show_default=False
+        ),
     ] = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL that exports its tables.")] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the SQL statement that exports LiteLLM's tables as JSON.")
+    ] = False,
     into_database: Annotated[
-        bool, typer.Option("--into-database", help="Put tenants and keys into the database.")
+        bool,
+        typer.Option(
+            "--into-database", help="Write tenants and keys to the database instead of printing them."
+        ),
     ] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Take over LiteLLM's models, organisations, teams, budgets and keys; every client keeps its key.
+    """Import LiteLLM's models, organisations, teams, budgets and keys; every client keeps its key.
 
-    Prints entries for the settings file. What has no place here is listed on standard error.
+    Prints entries for the settings file. What cannot be imported is listed on standard error.
     """
     if sql:
         print(export_statement())
         return
     if not files:
         raise CommandError("name LiteLLM's config.yaml, its exported tables, or both", 2)
-    moved = ImportResult()
-    trees = sorted(((file, _read(file)) for file in files), key=lambda read: _is_tables(read[1]))
+    imported = ImportResult()
+    trees = sorted(((file, _read_file(file)) for file in files), key=lambda read: _is_tables(read[1]))
     for file, tree in trees:
         try:
-            # Models first: what tables say of models is said in their names.
-            (read_tables if _is_tables(tree) else read_config)(tree, moved)
+            # The config comes first: the tables refer to models by its names.
+            (read_tables if _is_tables(tree) else read_config)(tree, imported)
         except LitellmFormatError as err:
             raise CommandError(f"{file}: {err}") from err
         except (TypeError, ValueError) as err:
-            raise CommandError(f"{file}: is not as LiteLLM writes it: {err}") from err
-    for line in moved.left:
-        print(f"not carried over: {line}", file=sys.stderr)
+            raise CommandError(f"{file}: is not in the format of LiteLLM: {err}") from err
+    for line in imported.not_imported:
+        print(f"not imported: {line}", file=sys.stderr)
     if into_database:
-        run_async(_put(moved, config, set_))
-    tree = _settings(moved, tenants=not into_database)
+        run_async(_store(imported, config, set_))
+    tree = _settings_entries(imported, tenants=not into_database)
     if tree:
         print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")
-    counts = f"{len(moved.tenants)} tenants and {len(moved.keys)} keys"
-    print(f"{counts}, {len(moved.left)} things not carried over", file=sys.stderr)
+    counts = f"{len(imported.tenants)} tenants and {len(imported.keys)} keys"
+    print(f"{counts}, {len(imported.not_imported)} things not imported", file=sys.stderr)
 
 
-async def _put(moved: ImportResult, config: ConfigFile, assignments: Assignments) -> None:
-    """All of it in one change, or nothing."""
+async def _store(imported: ImportResult, config: ConfigFile, assignments: Assignments) -> None:
+    """Write all of the import to the database in one transaction."""
     async with (
         open_tenant_store(load_database_settings(config, assignments)) as store,
         store.change() as change,
     ):
-        for organisation in moved.organisations.values():
+        for organisation in imported.organisations.values():
             await change.put_organisation(organisation)
-        for plan in moved.plans.values():
+        for plan in imported.plans.values():
             await change.put_plan(plan)
-        for tenant in moved.tenants.values():
+        for tenant in imported.tenants.values():
             await change.put_tenant(tenant)
-        for stored in moved.keys:
+        for stored in imported.keys:
             await change.put_key(stored)
 
 
-def _read(file: Path) -> Any:
+def _read_file(file: Path) -> Any:
+    """Return the content of a JSON or YAML file. Raises CommandError."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as err:
@@ -100,28 +108,29 @@ def _is_tables(tree: Any) -> bool:
     return isinstance(tree, dict) and any(name in tree for name in TABLES)
 
 
-def _settings(moved: ImportResult, *, tenants: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"models": moved.models, "workers": moved.workers}
+def _settings_entries(imported: ImportResult, *, tenants: bool) -> dict[str, Any]:
+    """Return the entries of a settings file; without `tenants` only models and workers."""
+    found: dict[str, Any] = {"models": imported.models, "workers": imported.workers}
     if tenants:
-        found["organisations"] = [*moved.organisations.values()]
-        found["plans"] = [*moved.plans.values()]
+        found["organisations"] = [*imported.organisations.values()]
+        found["plans"] = [*imported.plans.values()]
         found["tenants"] = [
             msgspec.structs.replace(
-                tenant, keys=tuple(stored.key for stored in moved.keys if stored.tenant == tenant.id)
+                tenant, keys=tuple(stored.key for stored in imported.keys if stored.tenant == tenant.id)
             )
-            for tenant in moved.tenants.values()
+            for tenant in imported.tenants.values()
         ]
     plain: dict[str, Any] = msgspec.to_builtins(found, enc_hook=str)
-    return {name: [_short(each) for each in entries] for name, entries in plain.items() if entries}
+    return {name: [_without_defaults(each) for each in entries] for name, entries in plain.items() if entries}
 
 
-def _short(value: Any) -> Any:
-    """Without what is empty, and so is by default."""
+def _without_defaults(value: Any) -> Any:
+    """Return the value without the fields that are empty, which is their default."""
     if isinstance(value, dict):
-        # `allow: []` is not the default: it allows nothing.
+        # `allow: []` is not the default: it allows no model.
         return {
-            name: _short(inner)
+            name: _without_defaults(inner)
             for name, inner in value.items()
             if name == "allow" or inner not in (None, [], {}, False, EVERY_MODEL)
         }
-    return [_short(each) for each in value] if isinstance(value, list) else value
+    return [_without_defaults(each) for each in value] if isinstance(value, list) else value

@@ -17,7 +17,7 @@ from gateway.telemetry import logs
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.audit import Violation, find_violations
-from radix_cache.shared.census import UNKNOWN_NAMESPACE, namespaces_of, unpack_namespace
+from radix_cache.shared.index_counts import UNKNOWN_NAMESPACE, namespaces_of, unpack_namespace
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.repair import repair as repaired
 from radix_cache.shared.tree_drawing import DrawingOptions, draw_tree
@@ -153,10 +153,10 @@ async def _show(
     settings: Settings, selection: NamespaceSelection, worker: str | None, depth: int | None, nodes: int
 ) -> list[str]:
     async with open_index(settings) as access:
-        copy = await copy_index(access, settings)
-    if worker is not None and worker not in copy.tenures:
-        raise _unknown_worker(worker, copy.tenures)
-    spaces = namespaces_of(copy)
+        replica = await copy_index(access, settings)
+    if worker is not None and worker not in replica.tenures:
+        raise _unknown_worker(worker, replica.tenures)
+    spaces = namespaces_of(replica)
     view = DrawingOptions(
         namespaces=None
         if selection.everything
@@ -170,7 +170,7 @@ async def _show(
         space = spaces.get(namespace, UNKNOWN_NAMESPACE)
         return f"{_title(space)}  blocks of {space.block_size} tokens"
 
-    return list(draw_tree(copy, view, title))
+    return list(draw_tree(replica, view, title))
 
 
 async def _verify(settings: Settings, repair: bool) -> int:
@@ -186,7 +186,7 @@ async def _verify(settings: Settings, repair: bool) -> int:
             nodes += len(tree.nodes)
             blocks += sum(len(node.run or ()) for node in tree.nodes.values())
             wrong += len(found)
-            title = f"{_title(unpacked(tree.name or b''))}  {namespace.hex()}"
+            title = f"{_title(unpack_namespace(tree.name or b''))}  {namespace.hex()}"
             for violation in found:
                 print(f"{title}: {_violation_text(violation)}")
             if found and repair:
@@ -210,23 +210,23 @@ def _count_text(number: int) -> str:
 async def _clear_namespaces(settings: Settings, selection: NamespaceSelection, yes: bool) -> None:
     async with open_index(settings) as access:
         names = await access.reading.names()
-        going = {
+        selected = {
             identity: space
             for identity in names
             if selection.includes(space := unpack_namespace(names[identity])) or selection.everything
         }
         if selection.everything:
             # Trees that have lost their names are cleared too.
-            going.update(dict.fromkeys(await access.reading.trees() - names.keys(), UNKNOWN_NAMESPACE))
-        if not going:
+            selected.update(dict.fromkeys(await access.reading.trees() - names.keys(), UNKNOWN_NAMESPACE))
+        if not selected:
             print("The index has nothing that matches: nothing was cleared.")
             return
-        for title in sorted({_title(space) for space in going.values()}):
+        for title in sorted({_title(space) for space in selected.values()}):
             print(f"  {title}")
-        _confirm(f"Clear {len(going)} namespace{'s' if len(going) > 1 else ''}?", yes)
-        for identity in going:
+        _confirm(f"Clear {len(selected)} namespace{'s' if len(selected) > 1 else ''}?", yes)
+        for identity in selected:
             await access.store.clear(identity)
-        print(f"Cleared {len(going)} namespace{'s' if len(going) > 1 else ''}.")
+        print(f"Cleared {len(selected)} namespace{'s' if len(selected) > 1 else ''}.")
 
 
 async def _clear_worker(settings: Settings, worker: WorkerId, yes: bool) -> None:

@@ -1,4 +1,4 @@
-"""`radixgate keys`: API keys for the settings file (`new`, `hash`), and those in the database (all else)."""
+"""`radixgate keys`: API keys for the settings file (`new`, `hash`), and API keys in the database (the rest)."""
 
 import re
 import sys
@@ -29,16 +29,16 @@ from gateway.cli.support.database_access import (
     validated,
 )
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.database.rows import StoredKey
+from gateway.database.row_conversion import StoredKey
 from gateway.process.secrets import deployment_secret, secret_file
 from gateway.settings.sources import load_settings
 from gateway.settings.tenants import ApiKeySettings, ModelAccessSettings
-from gateway.tenants.key_life import UNMADE, Chosen, KeyLife
+from gateway.tenants.key_lifecycle import KEY_PLACEHOLDER, KeyLifecycle, KeySelection
 from gateway.tenants.keys import HASH_PREFIX, NewKey, key_digest, key_id, new_key, pepper
 
 Result = TypeVar("Result")
 
-app = typer.Typer(help="Make, show, replace and end API keys.", rich_markup_mode=None)
+app = typer.Typer(help="Create, list, replace and revoke API keys.", rich_markup_mode=None)
 
 
 @app.command()
@@ -46,11 +46,11 @@ def new(
     config: ConfigFile = None,
     set_: Assignments = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the key alone, then id and hash.")
+        bool, typer.Option("--quiet", "-q", help="Print only the key, its id and its hash, in one line.")
     ] = False,
 ) -> None:
-    """Make a key. It is shown once; the settings keep its hash."""
-    key = new_key(_pepper(config, set_))
+    """Create a key for the settings file. The key is shown once; the settings keep its hash."""
+    key = new_key(_key_pepper(config, set_))
     if quiet:
         print(key.text, key.id, key.hash)
         return
@@ -65,10 +65,12 @@ def hash_(
     set_: Assignments = None,
     identity: Annotated[
         str | None,
-        typer.Option("--id", help="Its public name, for a key that is not of our form.", show_default=False),
+        typer.Option(
+            "--id", help="Public id, needed for a key that radixgate did not create.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Read a key from standard input and print its entry for the settings. It may have any form."""
+    """Read a key of any form from standard input and print its entry for the settings file."""
     text = sys.stdin.readline().strip()
     identity = identity or key_id(text)
     if identity is None:
@@ -79,19 +81,22 @@ def hash_(
         )
     if not text or not text.isascii() or not text.isprintable():
         raise CommandError("a key has printable ASCII characters only, and at least one", 2)
-    print(f'- {{id: {identity}, hash: "{HASH_PREFIX}{key_digest(text, _pepper(config, set_)).hex()}"}}')
+    print(f'- {{id: {identity}, hash: "{HASH_PREFIX}{key_digest(text, _key_pepper(config, set_)).hex()}"}}')
 
 
 @app.command()
 def create(
-    tenant: Annotated[str, typer.Argument(help="Whose key it is.", metavar="TENANT")],
-    name: Annotated[str | None, typer.Option(help="What it is for.", show_default=False)] = None,
+    tenant: Annotated[str, typer.Argument(help="Tenant that the key belongs to.", metavar="TENANT")],
+    name: Annotated[str | None, typer.Option(help="Description of the key.", show_default=False)] = None,
     expires: Annotated[
-        str | None, typer.Option(help="Last day, or a moment with its zone.", show_default=False)
+        str | None,
+        typer.Option(
+            help="End of validity: the last day in UTC, or a moment with its time zone.", show_default=False
+        ),
     ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="inference, usage, admin; may be repeated.", show_default=False),
+        typer.Option(help="Allowed use: inference, usage or admin. May be repeated.", show_default=False),
     ] = None,
     allow: AllowOption = None,
     deny: DenyOption = None,
@@ -103,20 +108,20 @@ def create(
         typer.Option(
             "--class",
             metavar="CLASS",
-            help="Service class of its requests that name none: voice, code, chat or batch.",
+            help="Service class of requests that name none: voice, code, chat or batch.",
             show_default=False,
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the key alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the key.")] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Make a key of a tenant in the database. It is shown once."""
+    """Create a key of a tenant in the database. The key is shown once."""
     more: Any = {"scopes": tuple(scope)} if scope is not None else {}
     if class_ is not None:
         more["service_class"] = class_
     rules = ApiKeySettings(
-        **UNMADE,
+        **KEY_PLACEHOLDER,
         name=name,
         expires=parse_moment(expires) if expires is not None else None,
         models=merge_model_access(ModelAccessSettings(), allow, deny),
@@ -125,20 +130,20 @@ def create(
         concurrency=concurrency,
         **more,
     )
-    made = _living(config, set_, lambda life: life.create(tenant, validated(rules)))
+    made = _with_keys(config, set_, lambda life: life.create(tenant, validated(rules)))
     _show(made, quiet)
 
 
 @app.command("list")
 def list_(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.", show_default=False)] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.", show_default=False)] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also expired and revoked keys.")] = False,
     json: JsonOption = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show keys of the database; never what they are."""
-    found = _living(config, set_, lambda life: life.of(tenant, active=not all_))
+    """List the keys of the database, without the keys' secrets."""
+    found = _with_keys(config, set_, lambda life: life.list_keys(tenant, active=not all_))
     if json:
         print(
             "\n".join(to_json(msgspec.structs.replace(each, key=_without_hash(each.key))) for each in found)
@@ -153,27 +158,32 @@ def list_(
 def rotate(
     identity: Annotated[str, typer.Argument(help="Public id of the key.", metavar="ID")],
     grace: Annotated[
-        str, typer.Option(help="How long the old one stays good, as 90s, 30m, 24h, 7d.")
+        str, typer.Option(help="How long the old key stays valid, as 90s, 30m, 24h, 7d.")
     ] = "24h",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the key alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the key.")] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Make a key in place of another, which stays good for a grace period. Limits go on."""
+    """Create a key that replaces another, which stays valid for a grace period. Both count for the same limits."""
     seconds = _seconds(grace)
-    _show(_living(config, set_, lambda life: life.rotate(identity, seconds)), quiet)
+    _show(_with_keys(config, set_, lambda life: life.rotate(identity, seconds)), quiet)
 
 
 @app.command()
 def expire(
     identity: Annotated[str, typer.Argument(help="Public id of the key.", metavar="ID")],
-    when: Annotated[str, typer.Argument(help="Last day, or a moment with its zone.", metavar="WHEN")],
+    when: Annotated[
+        str,
+        typer.Argument(
+            help="End of validity: the last day in UTC, or a moment with its time zone.", metavar="WHEN"
+        ),
+    ],
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Let a key end at a moment."""
+    """Set the end of validity of a key."""
     at = parse_moment(when)
-    _living(config, set_, lambda life: life.expire(identity, at))
+    _with_keys(config, set_, lambda life: life.expire(identity, at))
 
 
 @app.command()
@@ -181,37 +191,41 @@ def revoke(
     identities: Annotated[
         list[str] | None, typer.Argument(help="Public ids of keys.", metavar="ID...", show_default=False)
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="All keys of this tenant.", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+    tenant: Annotated[
+        str | None, typer.Option(help="Revoke all keys of this tenant.", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the keys that would be revoked.")
+    ] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """End keys at once, and for ever. All that are named, or none."""
+    """Revoke keys at once and for ever. Either all given keys are revoked or none."""
     if (identities is None) == (tenant is None):
-        raise CommandError("name keys, or all keys of one tenant with --tenant", 2)
+        raise CommandError("give ids of keys, or --tenant for all keys of a tenant", 2)
 
-    async def work(life: KeyLife) -> Chosen:
-        chosen = await life.chosen(identities, tenant)
+    async def work(life: KeyLifecycle) -> KeySelection:
+        chosen = await life.select(identities, tenant)
         if not dry_run:
             await life.revoke(chosen.ids)
         return chosen
 
-    chosen = _living(config, set_, work)
+    chosen = _with_keys(config, set_, work)
     for key in chosen.ids:
-        print(f"{key}{' (is of no use already)' if key in chosen.already else ''}")
-    many = "" if len(chosen.ids) == 1 else "s"
-    print(f"{'Would revoke' if dry_run else 'Revoked'} {len(chosen.ids)} key{many}.")
+        print(f"{key}{' (is already invalid)' if key in chosen.already else ''}")
+    plural = "" if len(chosen.ids) == 1 else "s"
+    print(f"{'Would revoke' if dry_run else 'Revoked'} {len(chosen.ids)} key{plural}.")
 
 
-def _living(
-    config: ConfigFile, assignments: Assignments, work: Callable[[KeyLife], Awaitable[Result]]
+def _with_keys(
+    config: ConfigFile, assignments: Assignments, work: Callable[[KeyLifecycle], Awaitable[Result]]
 ) -> Result:
-    """Work on the keys of the database. Raises CommandError."""
+    """Run work on the keys of the database and return its result. Raises CommandError."""
 
     async def inside() -> Result:
         settings = load_database_settings(config, assignments)
         async with open_tenant_store(settings) as store:
-            return await work(KeyLife(store, pepper(deployment_secret(settings))))
+            return await work(KeyLifecycle(store, pepper(deployment_secret(settings))))
 
     return run_async(inside())
 
@@ -231,19 +245,20 @@ def _without_hash(key: ApiKeySettings) -> ApiKeySettings:
 
 
 def _seconds(text: str) -> float:
+    """Parse a duration as 90s, 30m, 24h or 7d into seconds. Raises CommandError."""
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None:
         raise CommandError(f"--grace {text}: expected a duration, as 90s, 30m, 24h or 7d", 2)
     return int(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[found[2]]
 
 
-def _pepper(config: ConfigFile, assignments: Assignments) -> bytes:
-    """Of the deployment that the settings describe; they need not be complete yet."""
+def _key_pepper(config: ConfigFile, assignments: Assignments) -> bytes:
+    """Return the pepper of key hashes of the deployment; the settings need not be complete yet."""
     settings = load_settings(config, assignments=assignments or (), complete=False).settings
     file = secret_file(settings)
     is_new = file is not None and not file.exists()
     secret = deployment_secret(settings)
     if file is not None:
-        said = f"The deployment secret {'was generated' if is_new else 'is'} in {file.absolute()}"
-        print(f"{said}; this key is worth nothing without it.", file=sys.stderr)
+        where = f"The deployment secret {'was generated' if is_new else 'is'} in {file.absolute()}"
+        print(f"{where}; this key is only valid with that secret.", file=sys.stderr)
     return pepper(secret)

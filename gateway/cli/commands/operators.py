@@ -1,4 +1,4 @@
-"""`radixgate operators`: who may use the admin API, and as what."""
+"""`radixgate operators`: creates, lists and revokes the tokens of operators of the admin API."""
 
 import time
 from typing import Annotated, Any
@@ -20,30 +20,34 @@ from gateway.database.operators import ROLES, Operator
 from gateway.process.secrets import deployment_secret
 from gateway.settings.token_issuers import Role
 from gateway.tenants.keys import NewKey, pepper
-from gateway.tenants.operator_life import OperatorLife
+from gateway.tenants.operator_lifecycle import OperatorLifecycle
 
-app = typer.Typer(help="Who may use the admin API.", rich_markup_mode=None)
+app = typer.Typer(help="Tokens of operators, who may use the admin API.", rich_markup_mode=None)
 
 _ROLES: dict[str, Role] = {role: role for role in ROLES}
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Who it is.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the operator.", metavar="NAME")],
     role: Annotated[
         str,
         typer.Option(
-            help="viewer (looks), operator (changes tenants, plans, keys) or owner (also operators)."
+            help="viewer (may read), operator (may change tenants, plans and keys) or owner (may change operators "
+            "too)."
         ),
     ] = "viewer",
     expires: Annotated[
-        str | None, typer.Option(help="Last day, or a moment with its zone.", show_default=False)
+        str | None,
+        typer.Option(
+            help="End of validity: the last day in UTC, or a moment with its time zone.", show_default=False
+        ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the token alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the token.")] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Make a token. It is shown once."""
+    """Create an operator with a token. The token is shown once."""
     if role not in _ROLES:
         raise CommandError(f"--role {role}: there are {', '.join(ROLES)}", 2)
     if not 1 <= len(name) <= 200:
@@ -53,7 +57,7 @@ def create(
     async def work() -> NewKey:
         settings = load_database_settings(config, set_)
         async with open_tenant_store(settings) as store:
-            life = OperatorLife(store, pepper(deployment_secret(settings)))
+            life = OperatorLifecycle(store, pepper(deployment_secret(settings)))
             return await life.create(name, _ROLES[role], ends)
 
     made = run_async(work())
@@ -64,7 +68,7 @@ def create(
 
 @app.command("list")
 def list_(json: JsonOption = False, config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Show operators; never their tokens."""
+    """List the operators, without their tokens."""
 
     async def work() -> list[Operator]:
         async with open_tenant_store(load_database_settings(config, set_)) as store:
@@ -85,12 +89,12 @@ def revoke(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """End a token at once, and for ever."""
+    """Revoke a token at once and for ever."""
 
     async def work() -> None:
         settings = load_database_settings(config, set_)
         async with open_tenant_store(settings) as store:
-            await OperatorLife(store, pepper(deployment_secret(settings))).revoke(identity)
+            await OperatorLifecycle(store, pepper(deployment_secret(settings))).revoke(identity)
 
     run_async(work())
 

@@ -1,4 +1,4 @@
-"""`radixgate plan`: how many users a model and some GPUs can serve. Nothing is run and no weights are read."""
+"""`radixgate plan`: calculates how many users a model on some GPUs can serve, without running the model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,78 +27,106 @@ from workers.planning.pool_sizes import CannotMeet, Traffic, pool_sizes
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
 FIGURE_MAX = 1e15
-"""Beyond every machine. Infinity is a number, and no plan can be made of it."""
-COMPARED = ("bf16", "int8", "int4")
+"""Beyond the figures of any machine; keeps infinity out of the calculation."""
+COMPARED_KV_DTYPES = ("bf16", "int8", "int4")
 
 
 def plan(
     config_json: Annotated[
-        Path | None, typer.Option(help="A checkpoint's config.json, or its directory.", show_default=False)
+        Path | None, typer.Option(help="config.json of a model, or its directory.", show_default=False)
     ] = None,
     gpu: Annotated[
-        str, typer.Option(help="One of --list-gpus; the three options below replace its figures.")
+        str, typer.Option(help="GPU, one of --list-gpus; the three options below replace its figures.")
     ] = "h100",
     gpu_memory_gb: Annotated[
         float | None, typer.Option(help="Memory of one GPU, 10^9 bytes.", min=0.001, max=FIGURE_MAX)
     ] = None,
     gpu_bandwidth_gb_s: Annotated[
-        float | None, typer.Option(help="Its bandwidth, 10^9 bytes/s.", min=0.001, max=FIGURE_MAX)
+        float | None,
+        typer.Option(help="Memory bandwidth of one GPU, 10^9 bytes/s.", min=0.001, max=FIGURE_MAX),
     ] = None,
     gpu_tflops: Annotated[
-        float | None, typer.Option(help="Its dense 16-bit rate, 10^12 FLOP/s.", min=0.001, max=FIGURE_MAX)
+        float | None,
+        typer.Option(help="Dense 16-bit rate of one GPU, 10^12 FLOP/s.", min=0.001, max=FIGURE_MAX),
     ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs in all.", min=1, max=1_000_000)] = 1,
+    gpus: Annotated[int, typer.Option(help="Number of GPUs in all.", min=1, max=1_000_000)] = 1,
     tensor_parallel: Annotated[
-        int | None, typer.Option(help="GPUs of one replica; by default all.", min=1, show_default=False)
+        int | None,
+        typer.Option(help="Number of GPUs of one replica; by default all.", min=1, show_default=False),
     ] = None,
-    users: Annotated[int, typer.Option(help="Sequences at the same time.", min=1, max=10_000_000)] = 1,
-    context: Annotated[int, typer.Option(help="Tokens of each.", min=1, max=100_000_000)] = 8192,
-    kv_dtype: Annotated[str, typer.Option(help=f"Keys and values: {', '.join(KV_DTYPES)}.")] = "bf16",
+    users: Annotated[
+        int, typer.Option(help="Number of sequences at the same time.", min=1, max=10_000_000)
+    ] = 1,
+    context: Annotated[int, typer.Option(help="Tokens of each sequence.", min=1, max=100_000_000)] = 8192,
+    kv_dtype: Annotated[str, typer.Option(help=f"Type of keys and values: {', '.join(KV_DTYPES)}.")] = "bf16",
     weight_dtype: Annotated[
-        str, typer.Option(help=f"Linear weights: auto (as stored), {', '.join(WEIGHT_BYTES)}.")
+        str, typer.Option(help=f"Type of linear weights: auto (as stored), {', '.join(WEIGHT_BYTES)}.")
     ] = "auto",
     parameters: Annotated[
-        float | None, typer.Option(help="Of a model whose architecture is not known.", min=1, max=FIGURE_MAX)
+        float | None,
+        typer.Option(
+            help="Number of parameters, for a model of unknown architecture.", min=1, max=FIGURE_MAX
+        ),
     ] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per KV block.", min=1, max=4096)] = 16,
     utilisation: Annotated[
-        float, typer.Option(help="Share of memory the engine may take.", min=0.01, max=1)
+        float, typer.Option(help="Share of GPU memory that the engine may take.", min=0.01, max=1)
     ] = 0.9,
     reserve_gb: Annotated[
-        float, typer.Option(help="Activations and graphs, per GPU.", min=0, max=FIGURE_MAX)
+        float,
+        typer.Option(
+            help="Memory for activations and CUDA graphs on each GPU, 10^9 bytes.", min=0, max=FIGURE_MAX
+        ),
     ] = 2.0,
     prefill_share: Annotated[
-        float, typer.Option(help="What prefill reaches of the dense rate, in estimates.", min=0.01, max=1)
+        float,
+        typer.Option(help="Share of the dense FLOP/s that prefill reaches, for estimates.", min=0.01, max=1),
     ] = 0.5,
     decode_share: Annotated[
-        float, typer.Option(help="What decode reaches of the bandwidth, in estimates.", min=0.01, max=1)
+        float,
+        typer.Option(
+            help="Share of the memory bandwidth that decode reaches, for estimates.", min=0.01, max=1
+        ),
     ] = 0.7,
     cached: Annotated[
-        int, typer.Option(help="Prompt tokens that a prefix hit spares.", min=0, max=100_000_000)
+        int, typer.Option(help="Prompt tokens that are cached and not computed.", min=0, max=100_000_000)
     ] = 0,
     link_gb_s: Annotated[
-        float, typer.Option(help="Link between pools, 10^9 bytes/s.", min=0.001, max=FIGURE_MAX)
+        float,
+        typer.Option(
+            help="Bandwidth between prefill and decode pools, 10^9 bytes/s.", min=0.001, max=FIGURE_MAX
+        ),
     ] = 25.0,
     requests_per_second: Annotated[
         float | None,
-        typer.Option(help="Size prefill and decode pools for this traffic.", min=0.000001, max=FIGURE_MAX),
+        typer.Option(help="Also size prefill and decode pools, for this rate.", min=0.000001, max=FIGURE_MAX),
     ] = None,
-    prompt: Annotated[int, typer.Option(help="Mean prompt of that traffic.", min=1, max=100_000_000)] = 2048,
-    output: Annotated[int, typer.Option(help="Mean answer of that traffic.", min=1, max=100_000_000)] = 256,
-    ttft_ms: Annotated[float, typer.Option(help="Its TTFT target.", min=0.001, max=FIGURE_MAX)] = 2000.0,
-    tpot_ms: Annotated[float, typer.Option(help="Its TPOT target.", min=0.001, max=FIGURE_MAX)] = 60.0,
+    prompt: Annotated[
+        int, typer.Option(help="Mean prompt tokens, for --requests-per-second.", min=1, max=100_000_000)
+    ] = 2048,
+    output: Annotated[
+        int, typer.Option(help="Mean answer tokens, for --requests-per-second.", min=1, max=100_000_000)
+    ] = 256,
+    ttft_ms: Annotated[
+        float, typer.Option(help="TTFT target, for --requests-per-second.", min=0.001, max=FIGURE_MAX)
+    ] = 2000.0,
+    tpot_ms: Annotated[
+        float, typer.Option(help="TPOT target, for --requests-per-second.", min=0.001, max=FIGURE_MAX)
+    ] = 60.0,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", help="Draw it: png, svg or pdf.", show_default=False)
+        Path | None,
+        typer.Option("--plot", help="Draw a plot into this file: png, svg or pdf.", show_default=False),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures to this file.", show_default=False)
+        Path | None,
+        typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the arithmetic, and two published errors.")
     ] = False,
-    list_gpus: Annotated[bool, typer.Option("--list-gpus", help="Show the GPUs that are known.")] = False,
+    list_gpus: Annotated[bool, typer.Option("--list-gpus", help="Show the known GPUs.")] = False,
 ) -> None:
-    """Plan memory and speed: KV bytes per token, users, contexts, ceilings, pools. From config.json alone."""
+    """Calculate memory and speed from config.json: KV bytes per token, users, contexts, speeds, pool sizes."""
     console = Console()
     if list_gpus:
         console.print(gpu_table())
@@ -125,7 +153,9 @@ def plan(
         reserve_bytes=reserve_gb * 1e9,
     )
     if cached >= context:
-        raise CommandError("--cached: at least the last token of the context is computed", 2)
+        raise CommandError(
+            "--cached: must be less than --context, since the last token is always computed", 2
+        )
     demand = Demand(
         users=users,
         context=context,
@@ -134,8 +164,8 @@ def plan(
         decode_share=decode_share,
         link_bandwidth=link_gb_s * 1e9,
     )
-    known = {kv_dtype, "bf16"} if kv_dtype == "fp16" else {kv_dtype}
-    compared = [kv_dtype, *(other for other in COMPARED if other not in known)]
+    equal_sized = {kv_dtype, "bf16"} if kv_dtype == "fp16" else {kv_dtype}
+    compared = [kv_dtype, *(other for other in COMPARED_KV_DTYPES if other not in equal_sized)]
     runs = {name: plan_figures(replace(deployment, kv_dtype=name), demand) for name in compared}
     console.print(report_table(deployment, demand, runs))
     for line in plan_notes(deployment, demand, runs[kv_dtype]):
@@ -196,7 +226,7 @@ def _shape(path: Path, parameters: float | None) -> ModelShape:
     except orjson.JSONDecodeError as err:
         raise CommandError(f"--config-json: {file} is not JSON: {err}", 2) from err
     if not isinstance(config, dict):
-        raise CommandError(f"--config-json: {file} must hold a JSON object", 2)
+        raise CommandError(f"--config-json: {file} must contain a JSON object", 2)
     try:
         return read_shape(config, parameters=None if parameters is None else int(parameters))
     except ShapeUnknown as err:
@@ -236,7 +266,7 @@ def _deployment(**settings: Any) -> Deployment:
 
 
 def _write(file: Path, deployment: Deployment, demand: Demand, runs: dict[str, Any]) -> None:
-    """The result file, in the one shape that all of them have."""
+    """Write the result file, in the shape that all result files have. Raises CommandError."""
     settings = {
         "model": deployment.shape.name,
         "gpu": deployment.gpu.name,

@@ -1,4 +1,4 @@
-"""`radixgate queue`: who waits in the gateways that run, how long, why, and what each tenant gets."""
+"""`radixgate queue`: shows the requests that wait in all running gateways, and the share of each tenant."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -12,22 +12,24 @@ from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.settings.sources import load_settings
 
 LINES = 20
-TENANTS = ("tenant", "weight", "waiting", "units of late", "share", "due")
+TENANTS = ("tenant", "weight", "waiting", "recent units", "share", "due")
 REQUESTS = ("tenant", "class", "waited", "target", "uncached", "cached", "cost", "why")
 
 
 def queue(
-    lines: Annotated[int, typer.Option(help="Waiting requests to show of each queue.", min=0)] = LINES,
+    lines: Annotated[
+        int, typer.Option(help="Number of waiting requests to show for each queue.", min=0)
+    ] = LINES,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     url: AdminUrl = None,
     token: AdminToken = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show who waits in all gateways, since when and why, and what each tenant has received against its share.
+    """Show the requests that wait in all gateways, for how long and why, and the share that each tenant received.
 
-    Work counts in cost units and fades, half of it in 30 seconds. A share is due to who has waited in the last
-    minute; evenness is Jain's index of what those have received over their weights.
+    Work is measured in cost units and decays by half in 30 seconds. A share is due to tenants that had requests
+    waiting in the last minute; evenness is Jain's index of the work that those tenants received over their weights.
     """
     found = call_admin_api(
         load_settings(config, assignments=set_ or (), complete=False).settings, url, token, "queue"
@@ -35,13 +37,14 @@ def queue(
     if as_json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
-        print("\n".join(_told(found, lines)))
+        print("\n".join(_report(found, lines)))
 
 
-def _told(found: dict[str, Any], lines: int) -> Iterator[str]:
-    kept = "all gateways together" if found["shared"] else "each gateway alone"
-    told = f"{len(found['told'])} of {found['gateways']} gateways say what follows"
-    yield f"turns are given by {kept}; {told}; {found['preemptions']} batch requests gave way"
+def _report(found: dict[str, Any], lines: int) -> Iterator[str]:
+    """Yield the lines of the report."""
+    queue = "all gateways share one queue" if found["shared"] else "each gateway has its own queue"
+    answered = f"{len(found['told'])} of {found['gateways']} gateways answered"
+    yield f"{queue}; {answered}; {found['preemptions']} batch requests were preempted"
     for one in found["queues"]:
         yield ""
         yield (

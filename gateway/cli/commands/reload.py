@@ -1,4 +1,4 @@
-"""`radixgate reload`: a gateway on this machine reads its settings again."""
+"""`radixgate reload`: makes the gateways on this machine read their settings again."""
 
 from pathlib import Path
 
@@ -9,16 +9,14 @@ from gateway.settings.sources import load_settings
 
 
 def reload(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Have the gateways that serve from this file's state directory read their settings again.
+    """Make the gateways with this file's state directory read their settings again.
 
-    Workers, tenants and keys, models, routing, queueing and certificates are swapped without losing a stream;
-    what needs a restart stands in their logs.
-    A file that is wrong is refused here, and changes nothing.
+    Workers, tenants and keys, models, routing, queueing and certificates change without losing a stream; the
+    gateways log which settings need a restart. A file with errors is refused and changes nothing.
     """
     settings = load_settings(config, assignments=set_ or ()).settings
     notified = notify_gateways(Path(settings.state_directory))
     if not notified:
         raise CommandError(f"no gateway serves from the state directory {settings.state_directory}")
-    print(
-        f"told {', '.join(f'process {pid}' for pid in notified)}: {', '.join(RELOADABLE_SETTINGS)} and certificates are swapped"
-    )
+    processes = ", ".join(f"process {pid}" for pid in notified)
+    print(f"notified {processes} to reload {', '.join(RELOADABLE_SETTINGS)} and certificates")

@@ -1,4 +1,4 @@
-"""`radixgate route`: where a running gateway would send a request now, and why. It sends nothing."""
+"""`radixgate route`: shows to which worker a running gateway would send a request now, without sending it."""
 
 import sys
 from pathlib import Path
@@ -19,14 +19,16 @@ PROMPT_BYTES_MAX = 200 * 1024
 def route(
     prompt: Annotated[
         Path,
-        typer.Argument(help="A file with a request's JSON, or with a prompt's text; - for standard input."),
+        typer.Argument(
+            help="File with the JSON of a request or the text of a prompt; - reads standard input."
+        ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="Name of the model, where the file has none.", show_default=False)
+        str | None, typer.Option(help="Name of the model, if the file has none.", show_default=False)
     ] = None,
-    tenant: Annotated[str, typer.Option(help="Whose request it is.")] = "default",
+    tenant: Annotated[str, typer.Option(help="Tenant of the request.")] = "default",
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show every worker, and what its cost is made of.")
+        bool, typer.Option("--explain", help="Show every worker with the terms of its cost.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     url: AdminUrl = None,
@@ -34,9 +36,9 @@ def route(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show where a request would go now: which worker, how much of the prompt it holds, and why it is best.
+    """Show to which worker a request would go now, how much of the prompt is cached there, and why it is the best.
 
-    Asks a running gateway's admin API; the request is not sent to any worker.
+    The command calls the admin API of a running gateway; the request is not sent to any worker.
     """
     settings = load_settings(config, assignments=set_ or (), complete=False).settings
     body = _body(prompt, model)
@@ -46,12 +48,13 @@ def route(
     if as_json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
-        print("\n".join(_told(found, explain=explain)))
+        print("\n".join(_report(found, explain=explain)))
     if not any(worker["rank"] for worker in found["workers"]):
         raise CommandError(f"no worker can take a request for {found['model']}")
 
 
 def _body(path: Path, model: str | None) -> dict[str, Any]:
+    """Return the body of the request from a file or standard input. Raises CommandError."""
     try:
         with sys.stdin.buffer if str(path) == "-" else path.open("rb") as opened:
             text = opened.read(PROMPT_BYTES_MAX + 1)
@@ -72,7 +75,8 @@ def _body(path: Path, model: str | None) -> dict[str, Any]:
     return body
 
 
-def _told(found: dict[str, Any], *, explain: bool) -> list[str]:
+def _report(found: dict[str, Any], *, explain: bool) -> list[str]:
+    """Return the lines of the report."""
     exact = "" if found["exact"] else " (estimated)"
     asked = (
         f"{found['asked']}, answered by {found['model']}"
@@ -81,10 +85,11 @@ def _told(found: dict[str, Any], *, explain: bool) -> list[str]:
     )
     lines = [
         f"{asked} for {found['tenant']}: {found['prompt_tokens']} prompt tokens{exact} in {found['blocks']} full "
-        f"blocks, about {found['output_tokens']} to come; {found['waiting']} waiting; policy {found['policy']}"
+        f"blocks, about {found['output_tokens']} output tokens expected; {found['waiting']} waiting; policy "
+        f"{found['policy']}"
     ]
     workers = found["workers"] if explain else found["workers"][:1]
-    head = ("", "worker", "state", "cost ms", "TTFT ms", "held", "ahead", "streams", "why")
+    head = ("", "worker", "state", "cost ms", "TTFT ms", "cached", "ahead", "streams", "why")
     rows = [
         (
             str(worker["rank"] or "-"),
@@ -96,7 +101,7 @@ def _told(found: dict[str, Any], *, explain: bool) -> list[str]:
             str(worker["tokens_queued"] - worker["tokens_computed"]),
             str(worker["streams"]),
             worker["reason"]
-            + ("" if worker["has_window"] or not worker["rank"] else "; full, it would wait"),
+            + ("" if worker["has_window"] or not worker["rank"] else "; full, the request would wait"),
         )
         for worker in workers
     ]

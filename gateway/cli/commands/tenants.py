@@ -1,4 +1,4 @@
-"""`radixgate organisations`, `plans` and `tenants`: who uses the gateway, in the database."""
+"""`radixgate organisations`, `plans` and `tenants`: change and list what the database has of each."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -54,9 +54,11 @@ MODES: dict[str, Literal["isolated", "group", "shared"]] = {
     "shared": "shared",
 }
 
-organisations = typer.Typer(help="Organisations: who pays for tenants.", rich_markup_mode=None)
-plans = typer.Typer(help="Plans: what tenants may use.", rich_markup_mode=None)
-tenants = typer.Typer(help="Tenants: projects of organisations.", rich_markup_mode=None)
+organisations = typer.Typer(
+    help="Organisations, which pay for one or several tenants.", rich_markup_mode=None
+)
+plans = typer.Typer(help="Plans, which say what tenants may use.", rich_markup_mode=None)
+tenants = typer.Typer(help="Tenants, which are the projects of organisations.", rich_markup_mode=None)
 
 
 @organisations.command("set")
@@ -69,13 +71,13 @@ def set_organisation(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Make an organisation, or change what is given."""
+    """Create an organisation, or change the given fields of one."""
 
     async def work() -> None:
         async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
-            now = await change.organisation(identity) or OrganisationSettings(id=identity)
-            now = clear_fields(now, clear, kept=("id",))
-            changed = _changed(now, limits=limit, concurrency=concurrency, disabled=disabled)
+            present = await change.organisation(identity) or OrganisationSettings(id=identity)
+            present = clear_fields(present, clear, kept=("id",))
+            changed = _changed(present, limits=limit, concurrency=concurrency, disabled=disabled)
             await change.put_organisation(changed)
 
     run_async(work())
@@ -83,8 +85,7 @@ def set_organisation(
 
 @organisations.command("list")
 def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
-    """Show organisations."""
-
+    """List the organisations."""
     found = _read(config, set_, TenantStore.all_organisations)
     rows = [(o.id, _limits(o.limits), o.concurrency or "-", _state(o.disabled)) for o in found]
     _print(found, ("organisation", "limits", "concurrency", "state"), rows, json)
@@ -108,18 +109,18 @@ def set_plan(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Make a plan, or change what is given."""
+    """Create a plan, or change the given fields of one."""
 
     async def work() -> None:
         async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
-            now = clear_fields(await change.plan(name) or PlanSettings(name=name), clear, kept=("name",))
+            present = clear_fields(await change.plan(name) or PlanSettings(name=name), clear, kept=("name",))
             changed = _changed(
-                now,
+                present,
                 limits=limit,
                 concurrency=concurrency,
                 weight=weight,
                 classes=class_,
-                models=merge_model_access(now.models, allow, deny),
+                models=merge_model_access(present.models, allow, deny),
                 context_length_max=context_length_max,
                 context_lengths=context_length,
                 cache_blocks_max=cache_blocks_max,
@@ -133,8 +134,7 @@ def set_plan(
 
 @plans.command("list")
 def list_plans(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
-    """Show plans."""
-
+    """List the plans."""
     found = _read(config, set_, TenantStore.all_plans)
     rows = [
         (
@@ -154,14 +154,18 @@ def list_plans(config: ConfigFile = None, set_: Assignments = None, json: JsonOp
 def set_tenant(
     identity: Annotated[str, typer.Argument(metavar="ID")],
     organisation: Annotated[
-        str | None, typer.Option(help="Who pays; by default itself.", show_default=False)
+        str | None,
+        typer.Option(help="Organisation that pays; by default the tenant itself.", show_default=False),
     ] = None,
     plan: Annotated[
-        str | None, typer.Option(help="Name of a plan, here or in the settings file.", show_default=False)
+        str | None,
+        typer.Option(help="Name of a plan, in the database or in the settings file.", show_default=False),
     ] = None,
     isolation: Annotated[
         str | None,
-        typer.Option(help="isolated, shared, or group:NAME.", show_default=False),
+        typer.Option(
+            help="Isolation of the prefix cache: isolated, shared, or group:NAME.", show_default=False
+        ),
     ] = None,
     allow: AllowOption = None,
     deny: DenyOption = None,
@@ -178,20 +182,20 @@ def set_tenant(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Make a tenant, or change what is given."""
+    """Create a tenant, or change the given fields of one."""
 
     async def work() -> None:
         settings = load_database_settings(config, set_)
-        of_file = {plan.name for plan in settings.plans}
+        file_plans = {plan.name for plan in settings.plans}
         async with open_tenant_store(settings) as store, store.change() as change:
-            now = await change.tenant(identity) or TenantSettings(id=identity)
-            now = clear_fields(now, clear, kept=("id", "keys"))
+            present = await change.tenant(identity) or TenantSettings(id=identity)
+            present = clear_fields(present, clear, kept=("id", "keys"))
             changed = _changed(
-                now,
+                present,
                 organisation=organisation,
                 plan=plan,
                 isolation=isolation,
-                models=merge_model_access(now.models, allow, deny),
+                models=merge_model_access(present.models, allow, deny),
                 addresses=address,
                 disabled=disabled,
                 limits=limit,
@@ -202,7 +206,7 @@ def set_tenant(
                 without_redis=without_redis,
                 overflow=overflow,
             )
-            if changed.plan is not None and not await change.has_plan(changed.plan, of_file):
+            if changed.plan is not None and not await change.has_plan(changed.plan, file_plans):
                 raise CommandError(
                     f"there is no plan {changed.plan!r}, neither in the database nor in the settings file"
                 )
@@ -213,7 +217,7 @@ def set_tenant(
 
 @tenants.command("list")
 def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
-    """Show tenants."""
+    """List the tenants."""
 
     async def every(store: TenantStore) -> list[TenantSettings]:
         return [tenant async for tenant in store.all_tenants()]
@@ -244,27 +248,27 @@ def _read(
 
 
 def _changed(value: Value, **given: Any) -> Value:
-    """With what was given on the command line, read where it is text. Raises CommandError."""
-    read = {
-        name: READERS[name](new) if name in READERS else new for name, new in given.items() if new is not None
+    """Return the value with the given options, parsed where an option is text. Raises CommandError."""
+    parsed = {
+        name: PARSERS[name](new) if name in PARSERS else new for name, new in given.items() if new is not None
     }
-    changed: Value = msgspec.structs.replace(value, **read)  # type: ignore[type-var]
+    changed: Value = msgspec.structs.replace(value, **parsed)  # type: ignore[type-var]
     return validated(changed)
 
 
-def _isolation(text: str) -> IsolationSettings:
+def _parse_isolation(text: str) -> IsolationSettings:
     mode, _, group = text.partition(":")
     if mode not in MODES or (mode == "group") != bool(group):
         raise CommandError(f"--isolation {text}: expected isolated, shared or group:NAME", 2)
     return IsolationSettings(mode=MODES[mode], group=group or None)
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {
+PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "limits": parse_limits,
     "context_lengths": parse_context_lengths,
     "addresses": parse_networks,
     "classes": tuple,
-    "isolation": _isolation,
+    "isolation": _parse_isolation,
 }
 
 

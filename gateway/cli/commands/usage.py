@@ -1,4 +1,4 @@
-"""`radixgate usage`: what was used, by whom, and what it cost; as a table, or exported."""
+"""`radixgate usage`: shows sums of usage and costs as a table, or exports single requests."""
 
 import sys
 from contextlib import ExitStack
@@ -12,9 +12,9 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.database_access import load_database_settings, open_tenant_store, run_async, to_json
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
-from gateway.ledger import usage_query_text
+from gateway.ledger import usage_query_parsing
 from gateway.ledger.export import FORMATS, ParquetMissing
-from gateway.ledger.usage_query_text import QueryProblem, query_of
+from gateway.ledger.usage_query_parsing import QueryProblem, parse_query
 
 HEADS = {
     "requests": "requests",
@@ -27,22 +27,23 @@ HEADS = {
 }
 MILLION = 1_000_000
 
-Only = Annotated[str | None, typer.Option(show_default=False, help="Only this one's.")]
+Only = Annotated[str | None, typer.Option(show_default=False, help="Only requests with this value.")]
 
 
 def usage(
     by: Annotated[
         str,
         typer.Option(
-            help="What sums are apart by, with commas: hour, day, organisation, tenant, key, model, user, worker, "
-            "code, tag:NAME."
+            help="Fields to group sums by, separated by commas: hour, day, organisation, tenant, key, model, user, "
+            "worker, code, tag:NAME."
         ),
     ] = "tenant,model",
     since: Annotated[
-        str | None, typer.Option(help="A day (its beginning) or a moment.", show_default=False)
+        str | None,
+        typer.Option(help="First day, or the moment at which the time begins.", show_default=False),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="A day (its end) or a moment.", show_default=False)
+        str | None, typer.Option(help="Last day, or the moment at which the time ends.", show_default=False)
     ] = None,
     tenant: Only = None,
     organisation: Only = None,
@@ -53,23 +54,28 @@ def usage(
     code: Only = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=VALUE of metadata; may be repeated.", show_default=False),
+        typer.Option(
+            help="Only requests with this metadata, as NAME=VALUE. May be repeated.", show_default=False
+        ),
     ] = None,
     export: Annotated[
         str | None,
         typer.Option(
-            help="Single requests instead of sums: csv, json (lines) or parquet.", show_default=False
+            help="Export single requests instead of sums: csv, json (lines) or parquet.", show_default=False
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A file for --export.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File for --export; by default standard output.", show_default=False
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show sums of what was used, or export single requests (--export). Costs are in your currency."""
-    single = {
+    """Show sums of usage, or export single requests (--export). Costs are in the currency of your prices."""
+    filters = {
         "since": since,
         "until": until,
         "tenant": tenant,
@@ -82,28 +88,28 @@ def usage(
         "by": by,
         "limit": str(GROUPS_MAX),
     }
-    given = [(name, text) for name, text in single.items() if text is not None]
+    given = [(name, text) for name, text in filters.items() if text is not None]
     try:
-        asked = query_of([*given, *(("tag", text) for text in tag or ())])
+        query = parse_query([*given, *(("tag", text) for text in tag or ())])
     except QueryProblem as err:
         raise CommandError(f"--{err}", 2) from None
     if export is not None:
-        _export(asked, export, output, config, set_)
+        _export(query, export, output, config, set_)
         return
 
     async def work() -> list[dict[str, Any]]:
         async with open_tenant_store(load_database_settings(config, set_)) as store:
-            return await UsageReader(store.database).sums(asked)
+            return await UsageReader(store.database).sums(query)
 
-    found = [usage_query_text.shown(group) for group in run_async(work())]
-    print("\n".join(to_json(group) for group in found) if json else _table(found, asked))
+    found = [usage_query_parsing.shown(group) for group in run_async(work())]
+    print("\n".join(to_json(group) for group in found) if json else _table(found, query))
 
 
-def _table(found: list[dict[str, Any]], asked: UsageQuery) -> str:
-    head = [*asked.by, *HEADS.values()]
+def _table(found: list[dict[str, Any]], query: UsageQuery) -> str:
+    head = [*query.by, *HEADS.values()]
     rows = [
         [
-            *(group[name] if group[name] not in (None, "") else "-" for name in asked.by),
+            *(group[name] if group[name] not in (None, "") else "-" for name in query.by),
             *map(_cell, _measures(group)),
         ]
         for group in found
@@ -125,7 +131,7 @@ def _cell(measure: tuple[str, Any]) -> str | int:
 
 
 def _export(
-    asked: UsageQuery, form: str, output: Path | None, config: ConfigFile, assignments: Assignments
+    query: UsageQuery, form: str, output: Path | None, config: ConfigFile, assignments: Assignments
 ) -> None:
     if form not in FORMATS:
         raise CommandError(f"--export {form}: there are {', '.join(FORMATS)}", 2)
@@ -141,7 +147,7 @@ def _export(
                     export = FORMATS[form](file)
                 except ParquetMissing as err:
                     raise CommandError(str(err)) from err
-                async for page in UsageReader(store.database).rows(asked):
+                async for page in UsageReader(store.database).rows(query):
                     export.write(page)
                     count += len(page)
                 export.close()

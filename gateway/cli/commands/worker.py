@@ -30,7 +30,7 @@ def worker(
     model: Annotated[
         str,
         typer.Option(
-            help="Directory with config.json, safetensors and tokenizer.json; a launched engine may take other names."
+            help="Directory with config.json, safetensors and tokenizer.json, or what a launched engine takes."
         ),
     ],
     engine: Annotated[
@@ -136,8 +136,8 @@ def worker(
     tool_call_parser: Annotated[
         str,
         typer.Option(
-            help="Format in which the model writes tool calls: hermes, llama3_json or mistral; auto reads it from the "
-            "chat template."
+            help="Format of the model's tool calls: hermes, llama3_json or mistral; auto reads it from the chat "
+            "template."
         ),
     ] = "auto",
     register: Annotated[
@@ -200,8 +200,8 @@ def worker(
 ) -> int:
     """Run one worker: the embedded engine, or SGLang or vLLM.
 
-    The embedded engine runs on CPU or CUDA and has a paged KV cache and a prefix cache. SGLang and vLLM are launched
-    with the flags that a gateway makes use of, and restarted when they die.
+    The embedded engine runs on CPU or CUDA and has a paged KV cache and a prefix cache. SGLang and vLLM are
+    launched with the flags that a gateway makes use of, and restarted when they die.
     """
     registration = None
     if register is not None:

@@ -1,4 +1,4 @@
-"""`radixgate workers`: who serves; who joins, leaves, and gets no new requests, in all gateways at once."""
+"""`radixgate workers`: lists, adds, removes, drains and puts to sleep workers, in all gateways at once."""
 
 import asyncio
 import sys
@@ -22,28 +22,28 @@ from gateway.settings.tree import Settings
 from gateway.settings.urls import url_problem
 from gateway.settings.workers import WorkerSettings
 from gateway.wiring.dispatch import worker_of
-from workers.adapter import Sleeps, WorkerUnreachable
+from workers.adapter import SupportsSleep, WorkerUnreachable
 from workers.adapters.registry import adapters
 
 app = typer.Typer(
-    help="Workers of all gateways: those of the settings, and those that are registered in Redis. What is said "
-    "here takes effect in every gateway within a second or two; with `redis.url: embedded` a gateway has to run.",
+    help="Workers of the settings and workers that are registered in Redis. Changes take effect in all gateways "
+    "within two seconds; with `redis.url: embedded` a gateway has to run.",
     rich_markup_mode=None,
 )
 
-T = TypeVar("T")
-Workers = Annotated[list[str], typer.Argument(help="Ids of workers.")]
+Result = TypeVar("Result")
+Workers = Annotated[list[str], typer.Argument(help="Ids of the workers.")]
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Show the workers of the settings and those that are registered, and who is drained, wherever it is found."""
+    """List the workers of the settings, the registered workers, and all drained workers."""
     settings = _settings(config, set_)
 
     async def look(registry: WorkerRegistry) -> tuple[list[WorkerSettings], dict[str, str], frozenset[str]]:
         return *await registry.workers(), await registry.draining()
 
-    registered, refused, draining = _with(settings, look)
+    registered, refused, draining = _with_registry(settings, look)
     head = ("worker", "kind", "url", "from", "state")
     rows = [
         (worker.id, worker.kind, worker.url, source, "draining" if worker.id in draining else "")
@@ -54,26 +54,31 @@ def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
     rows += [
         (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
     ]
-    rows += [(worker, "", "", "registered", f"not understood: {why}") for worker, why in refused.items()]
+    rows += [(worker, "", "", "registered", f"invalid: {why}") for worker, why in refused.items()]
     print("\n".join(format_columns([head, *rows])))
 
 
 @app.command()
 def add(
-    worker: Annotated[str, typer.Argument(help="Its id.")],
-    url: Annotated[str, typer.Argument(help="Its address.")],
-    kind: Annotated[str, typer.Option(help="What it speaks.")],
+    worker: Annotated[str, typer.Argument(help="Id of the worker.")],
+    url: Annotated[str, typer.Argument(help="http:// or https:// address of the worker.")],
+    kind: Annotated[
+        str,
+        typer.Option(help="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in."),
+    ],
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Models it serves; may be repeated.", show_default="what it reports"),
+        typer.Option(
+            help="Model that the worker serves. May be repeated.", show_default="what the worker reports"
+        ),
     ] = None,
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Register a worker. Gateways with `discovery: [{kind: redis}]` take it up within a second or two."""
+    """Register a worker. Gateways with `discovery: [{kind: redis}]` use it within two seconds."""
     settings = _settings(config, set_)
     if worker in {one.id for one in settings.workers}:
-        raise CommandError(f"worker {worker} stands in the settings", 2)
+        raise CommandError(f"worker {worker} is in the settings already", 2)
     if kind not in adapters():
         raise CommandError(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
     given: dict[str, Any] = {"id": worker, "kind": kind, "url": url, "models": model or []}
@@ -83,27 +88,27 @@ def add(
         raise CommandError(str(err), 2) from err
     if problem := url_problem(url):
         raise CommandError(f"{url}: {problem}", 2)
-    _with(settings, lambda registry: registry.put(given, lease_seconds=None))
+    _with_registry(settings, lambda registry: registry.put(given, lease_seconds=None))
     if not any(source.kind == "redis" for source in settings.discovery):
         raise CommandError(
-            f"worker {worker} is registered, but nobody asks: discovery has no {{kind: redis}}"
+            f"worker {worker} is registered, but will not be used: discovery has no {{kind: redis}}"
         )
 
 
 @app.command()
 def remove(
-    worker: Annotated[str, typer.Argument(help="Its id.")],
+    worker: Annotated[str, typer.Argument(help="Id of the worker.")],
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Take a registered worker out: its streams run to their end, and it gets no new ones."""
-    if not _with(_settings(config, set_), lambda registry: registry.remove(worker)):
+    """Remove a registered worker: its streams run to their end, and it gets no new requests."""
+    if not _with_registry(_settings(config, set_), lambda registry: registry.remove(worker)):
         raise CommandError(f"worker {worker} is not registered")
 
 
 @app.command()
 def drain(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Send no new requests to these workers, from any gateway, until they are resumed."""
+    """Send no new requests to these workers, from any gateway, until `radixgate workers resume`."""
     settings = _settings(config, set_)
 
     async def do(registry: WorkerRegistry) -> set[str]:
@@ -111,58 +116,60 @@ def drain(workers: Workers, config: ConfigFile = None, set_: Assignments = None)
         registered = {str(one.get("id")) for one in await registry.registered()}
         return set(workers) - registered - {one.id for one in settings.workers}
 
-    for worker in sorted(_with(settings, do)):
-        # It may be one that gateways find elsewhere, or have in settings of their own; or a slip of the pen.
-        print(f"radixgate: {worker} stands neither in these settings nor in the registry", file=sys.stderr)
+    for worker in sorted(_with_registry(settings, do)):
+        # Gateways may find the worker elsewhere or have it in other settings; or the id is misspelt.
+        print(f"radixgate: worker {worker} is neither in these settings nor in the registry", file=sys.stderr)
 
 
 @app.command()
 def resume(workers: Workers, config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Take draining back."""
-    _with(_settings(config, set_), lambda registry: registry.resume(workers))
+    """Send requests to these workers again."""
+    _with_registry(_settings(config, set_), lambda registry: registry.resume(workers))
 
 
 @app.command()
 def sleep(
-    worker: Annotated[str, typer.Argument(help="Its id.")],
+    worker: Annotated[str, typer.Argument(help="Id of the worker.")],
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Drain a worker and have its engine give its memory away (vLLM, SGLang), until it is woken."""
+    """Drain a worker and make its engine free its GPU memory (vLLM, SGLang), until `radixgate workers wake`."""
     settings = _settings(config, set_)
 
     async def do(registry: WorkerRegistry) -> None:
-        async with _sleeper(settings, registry, worker) as engine:
+        async with _sleeping_engine(settings, registry, worker) as engine:
             await worker_sleep.put_to_sleep(registry, worker, engine)
 
-    _with(settings, do)
+    _with_registry(settings, do)
 
 
 @app.command()
 def wake(
-    worker: Annotated[str, typer.Argument(help="Its id.")],
+    worker: Annotated[str, typer.Argument(help="Id of the worker.")],
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Have a sleeping worker's engine take its memory back, and send requests there again."""
+    """Make the engine of a sleeping worker allocate its GPU memory again, and send requests to the worker again."""
     settings = _settings(config, set_)
 
     async def do(registry: WorkerRegistry) -> None:
-        async with _sleeper(settings, registry, worker) as engine:
+        async with _sleeping_engine(settings, registry, worker) as engine:
             await worker_sleep.wake_up(registry, worker, engine)
 
-    _with(settings, do)
+    _with_registry(settings, do)
 
 
 @asynccontextmanager
-async def _sleeper(settings: Settings, registry: WorkerRegistry, worker: str) -> AsyncIterator[Sleeps]:
-    """The engine of a worker. Raises CommandError where there is none, or it does not do as it is told."""
+async def _sleeping_engine(
+    settings: Settings, registry: WorkerRegistry, worker: str
+) -> AsyncIterator[SupportsSleep]:
+    """Connect to the engine of a worker. Raises CommandError if the engine cannot sleep or a call to it fails."""
     known = {one.id: one for one in (*(await registry.workers())[0], *settings.workers)}
     if worker not in known:
         raise CommandError(f"there is no worker {worker} in the settings or in Redis")
     adapter = worker_of(known[worker]).adapter
     try:
-        if not isinstance(adapter, Sleeps):
+        if not isinstance(adapter, SupportsSleep):
             raise CommandError(f"worker {worker} is of a kind that does not sleep: {known[worker].kind}")
         yield adapter
     except WorkerUnreachable as err:
@@ -175,11 +182,11 @@ def _settings(config: Path | None, set_: list[str] | None) -> Settings:
     return load_settings(config, assignments=set_ or (), complete=False).settings
 
 
-def _with(settings: Settings, do: Callable[[WorkerRegistry], Awaitable[T]]) -> T:
-    """Raises CommandError when Redis does not answer."""
+def _with_registry(settings: Settings, do: Callable[[WorkerRegistry], Awaitable[Result]]) -> Result:
+    """Run work on the registry of workers and return its result. Raises CommandError if Redis does not answer."""
 
-    async def done() -> T:
+    async def work() -> Result:
         async with open_index(settings) as access:
             return await do(WorkerRegistry(access.redis, settings.redis.prefix))
 
-    return asyncio.run(done())
+    return asyncio.run(work())

@@ -25,7 +25,7 @@ from gateway.settings.sources import load_settings
 from gateway.settings.tenants import LIMIT_UNITS, ContextLengthSettings, LimitSettings, ModelAccessSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import Moment, Network
-from gateway.tenants.key_life import KeyProblem
+from gateway.tenants.key_lifecycle import KeyProblem
 
 Result = TypeVar("Result")
 Value = TypeVar("Value")
@@ -36,8 +36,8 @@ LimitOption = Annotated[
         "--limit",
         metavar="UNIT=AMOUNT[/PERIOD][,OPTION=VALUE...]",
         help="A limit, as requests=60/minute, spend=20/month,reset=calendar,alert_at=0.8, "
-        "concurrency=4,models=llama-*, or total_tokens=200000/hour,until=2027-01-31. Options: reset, models (several "
-        "separated by spaces), mode, alert_at, until. May be repeated; the given limits replace all present ones.",
+        "concurrency=4,models=llama-*, or total_tokens=200000/hour,until=2027-01-31. Options: reset, models "
+        "(several separated by spaces), mode, alert_at, until. May be repeated; replaces all present limits.",
         show_default=False,
     ),
 ]
@@ -183,7 +183,7 @@ async def open_tenant_store(settings: Settings) -> AsyncIterator[TenantStore]:
         upgrade = settings.database.upgrade
         if upgrade == "always" or (upgrade == "auto" and database.file is not None):
             await schema.upgrade(database)
-        elif (found := await schema.revision(database)) != REVISION:
+        elif (found := await schema.current_revision(database)) != REVISION:
             raise CommandError(
                 f"the database's tables are of version {found or 'none'}, not {REVISION}: "
                 "run `radixgate database upgrade`"
@@ -247,7 +247,11 @@ def parse_context_lengths(texts: Sequence[str]) -> tuple[ContextLengthSettings, 
 
 
 def clear_fields(value: Value, names: Sequence[str] | None, *, kept: Sequence[str]) -> Value:
-    """Return the value with these fields reset to their defaults; fields of `kept` cannot be. Raises CommandError."""
+    """Return the value with these fields reset to their defaults.
+
+    Raises:
+        CommandError: a name is not a field, or a field of `kept`.
+    """
     kind: Any = type(value)
     fields = {field.name: field for field in msgspec.structs.fields(kind) if field.name not in kept}
     changes = {}

@@ -10,15 +10,15 @@ from pathlib import Path
 from gateway.cli.support.command_error import CommandError
 from gateway.process.embedded_valkey import ValkeyFailed, running_valkey_url
 from gateway.settings.tree import Settings
-from gateway.tenants.register import isolation_group
+from gateway.tenants.tenant_register import isolation_group
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import Reader
-from radix_cache.shared.replica import TreeCopy
-from radix_cache.shared.store import TreeStore
-from radix_cache.shared.tree_dump import TreeReading
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.replica_reader import ReplicaReader
+from radix_cache.shared.tree_dump import TreeDumper
+from radix_cache.shared.tree_store import TreeStore
 
 COPY_SECONDS_MAX = 120.0
 UNREADABLE = "the index cannot be read: it is damaged, or of another version; see `radixgate index verify`"
@@ -34,7 +34,7 @@ class IndexAccess:
     store: TreeStore
     """Changes the index."""
 
-    reading: TreeReading
+    reading: TreeDumper
     """Reads the index."""
 
 
@@ -50,7 +50,7 @@ async def open_index(settings: Settings) -> AsyncIterator[IndexAccess]:
     try:
         await redis.ping()
         yield IndexAccess(
-            url=url, keys=keys, redis=redis, store=TreeStore(redis, keys), reading=TreeReading(redis, keys)
+            url=url, keys=keys, redis=redis, store=TreeStore(redis, keys), reading=TreeDumper(redis, keys)
         )
     except RedisDown as err:
         raise CommandError(f"Redis (redis.url): {err}") from err
@@ -58,10 +58,10 @@ async def open_index(settings: Settings) -> AsyncIterator[IndexAccess]:
         await redis.close()
 
 
-async def copy_index(access: IndexAccess, settings: Settings) -> TreeCopy:
+async def copy_index(access: IndexAccess, settings: Settings) -> TreeReplica:
     """Return a copy of the whole index as it is now. Raises CommandError if it cannot be read."""
-    copy = TreeCopy(time.monotonic, settings.index.predicted_seconds)
-    reader = Reader(access.redis, access.keys, copy)
+    copy = TreeReplica(time.monotonic, settings.index.predicted_seconds)
+    reader = ReplicaReader(access.redis, access.keys, copy)
     following = asyncio.create_task(reader.follow())
     ready = asyncio.create_task(reader.ready.wait())
     try:

@@ -6,24 +6,24 @@ from gateway.cli.support.columns import Row, format_columns
 from gateway.cli.support.index_access import IndexAccess, copy_index, open_index
 from gateway.settings.tree import Settings
 from radix_cache.redis.call import RedisDown
-from radix_cache.shared.census import Census, Tally, census, spaces_of
+from radix_cache.shared.index_counts import BlockCounts, IndexCounts, count_index, namespaces_of
 from radix_cache.shared.keys import NamespaceId
 
 
 async def index_stats(settings: Settings, json: bool) -> list[str]:
     """Return the lines to print. Raises CommandError if the index cannot be read."""
     async with open_index(settings) as access:
-        copy = await copy_index(access, settings)
-        foretold: dict[bytes, NamespaceId] = {}
-        for shard in {shard for shard, _, _ in copy.foretold()}:
-            foretold.update(await access.reading.foretold(shard))
+        replica = await copy_index(access, settings)
+        namespaces: dict[bytes, NamespaceId] = {}
+        for shard in {shard for shard, _, _ in replica.predictions_under_way()}:
+            namespaces.update(await access.reading.prediction_namespaces(shard))
         memory = await _memory(access)
-    found = census(copy, spaces_of(copy), foretold)
+    found = count_index(replica, namespaces_of(replica), namespaces)
     return [_as_json(found, memory)] if json else _as_tables(found, memory)
 
 
 async def _memory(access: IndexAccess) -> int | None:
-    """Return the memory in bytes that all Redis servers together use, for all keys; None if a server does not say."""
+    """Return the memory in bytes that all Redis servers use for all keys; None if a server does not say."""
     used = 0
     try:
         async with access.redis.each() as lines:
@@ -39,7 +39,7 @@ async def _memory(access: IndexAccess) -> int | None:
     return used
 
 
-def _as_tables(found: Census, memory: int | None) -> list[str]:
+def _as_tables(found: IndexCounts, memory: int | None) -> list[str]:
     head = ("namespaces", "nodes", "blocks", "tokens", "predictions")
     groups: list[Row] = [
         (model, group or "(shared)", *_figures(tally).values())
@@ -58,7 +58,7 @@ def _as_tables(found: Census, memory: int | None) -> list[str]:
     ]
 
 
-def _as_json(found: Census, memory: int | None) -> str:
+def _as_json(found: IndexCounts, memory: int | None) -> str:
     tree = {
         "models": [
             {"model": model, "group": group, **_figures(tally)}
@@ -72,9 +72,9 @@ def _as_json(found: Census, memory: int | None) -> str:
     return json_.dumps(tree, indent=2)
 
 
-def _figures(tally: Tally) -> dict[str, int]:
+def _figures(tally: BlockCounts) -> dict[str, int]:
     return {
-        "namespaces": len(tally.spaces),
+        "namespaces": len(tally.namespaces),
         "nodes": tally.nodes,
         "blocks": tally.blocks,
         "tokens": tally.tokens,
@@ -82,7 +82,7 @@ def _figures(tally: Tally) -> dict[str, int]:
     }
 
 
-def _of_worker(tally: Tally) -> dict[str, int]:
+def _of_worker(tally: BlockCounts) -> dict[str, int]:
     """Return the figures of one worker.
 
     `gpu_blocks` are its blocks on the GPU, `host_blocks` its blocks on the GPU or in host memory.

@@ -102,12 +102,12 @@ def plan_figures(deployment: Deployment, demand: Demand) -> dict[str, Any]:
 
 def report_table(deployment: Deployment, demand: Demand, runs: Mapping[str, Figures]) -> Table:
     """Return the table: figures are rows, KV cache types are columns, of which the first was requested."""
-    shape, load = deployment.shape, f"{demand.users:,} users of {demand.context:,} tokens"
+    model, load = deployment.shape, f"{demand.users:,} users of {demand.context:,} tokens"
     hardware = (
         f"{deployment.gpus} x {deployment.gpu.name} ({deployment.replicas} x {deployment.tensor_parallel})"
     )
     drawn = Table(
-        title=f"{shape.name}, {shape.parameters / 1e9:,.2f} B parameters in {deployment.weight_dtype}, on"
+        title=f"{model.name}, {model.parameters / 1e9:,.2f} B parameters in {deployment.weight_dtype}, on"
         f" {hardware}: {load}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -168,8 +168,8 @@ def pool_notes(replica: Deployment, traffic: Traffic, pools: Pools) -> Iterator[
     stall, target = pools.stall_seconds * 1e3, traffic.tpot_seconds * 1e3
     if pools.stall_seconds > traffic.tpot_seconds:
         yield (
-            f"Two pools are better: in one pool, a prompt would stall running streams for {stall:,.0f} ms, and the TPOT"
-            f" target is {target:,.0f} ms; chunks spread that stall and do not remove it."
+            f"Two pools are better: in one pool, a prompt would stall running streams for {stall:,.0f} ms, and the"
+            f" TPOT target is {target:,.0f} ms; chunks spread that stall and do not remove it."
         )
     else:
         yield (

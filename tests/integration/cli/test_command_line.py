@@ -106,7 +106,7 @@ def test_what_is_odd_is_a_warning_and_no_refusal(settings_file):
     assert (code, output) == (0, "The settings are valid: 1 worker, 1 tenant, policy cost.\n")
     assert errors.splitlines() == [
         "radixgate: warning: environment RADIXGATE_LISTEN_PORT: not a setting; write RADIXGATE__LISTEN__PORT",
-        "radixgate: warning: $.tenants[0].keys[0].expires: 2020-01-31 has passed; this key is refused",
+        "radixgate: warning: $.tenants[0].keys[0].expires: 2020-01-31 has passed; the key is refused",
     ]
 
 

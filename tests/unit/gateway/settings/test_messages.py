@@ -165,7 +165,7 @@ def test_yaml_that_unfolds_without_end_is_one_line(file):
         ),
         ("1: x\n", "$: the name 1 is not text; put it in quotes (gateway.yaml, line 1)"),
         ("[a]: x\n", "$: a name is not text (gateway.yaml, line 1)"),
-        ("listen: !!binary aGk=\n", "$.listen: !!binary has no place in settings (gateway.yaml, line 1)"),
+        ("listen: !!binary aGk=\n", "$.listen: !!binary cannot be used in settings (gateway.yaml, line 1)"),
         ("listen: !!python/name:os.system x\n", "$.listen: "),
         ("listen: {port: " + "1" * 5000 + "}\n", "gateway.yaml: not valid YAML"),
         ('listen: "\x00"\n', "gateway.yaml: not valid YAML"),
@@ -200,7 +200,7 @@ def test_a_key_that_has_expired_is_a_warning(file):
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
     path = file(keyed(f"{{id: k, hash: '{HASH}', expires: {yesterday}}}"))
     assert load_settings(path, {}).warnings == (
-        f"$.tenants[0].keys[0].expires: {yesterday} has passed; this key is refused",
+        f"$.tenants[0].keys[0].expires: {yesterday} has passed; the key is refused",
     )
     path = file(keyed(f"{{id: k, hash: '{HASH}', expires: {datetime.now(UTC).date()}}}"))
     assert load_settings(path, {}).warnings == ()
@@ -218,7 +218,7 @@ def test_a_key_that_has_expired_is_a_warning(file):
 )
 def test_two_listeners_at_one_address_are_refused(file, listen, admin):
     path = file(keyed(f"{{id: k, hash: '{HASH}'}}") + f"listen: {{{listen}}}\nadmin: {{{admin}}}\n")
-    assert refusal(path) == "$.admin.port: 7 is the port of listen, at the same address"
+    assert refusal(path) == "$.admin.port: 7 is already the port of listen, at the same address"
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_options_of_a_policy_can_be_set_as_text(file):
 )
 def test_a_name_of_the_environment_that_is_nearly_right_is_a_warning(file, name, right):
     (said,) = load_settings(file(SMALLEST), {name: "1"}).warnings
-    hint = f"write {right}" if right else "settings begin with RADIXGATE__"
+    hint = f"write {right}" if right else "names of settings begin with RADIXGATE__"
     assert said == f"environment {name}: not a setting; {hint}"
 
 
@@ -454,18 +454,18 @@ def test_digits_of_other_scripts_are_no_traceback(file):
             ".endpoint: expected an address of ZMQ, as tcp://host:5557 or ipc:///path",
         ),
         ("{endpoint: 'tcp://h:1', ranks: 0}", ".ranks: expected a whole number, at least 1"),
-        ("{endpoint: 'tcp://h:0'}", ".endpoint: its ports, one for each rank, have to be from 1 to 65535"),
+        ("{endpoint: 'tcp://h:0'}", ".endpoint: the ports, one for each rank, must be from 1 to 65535"),
         (
             "{endpoint: 'tcp://h:65535', ranks: 2}",
-            ".endpoint: its ports, one for each rank, have to be from 1 to 65535",
+            ".endpoint: the ports, one for each rank, must be from 1 to 65535",
         ),
         (
             "{endpoint: 'tcp://h:10', replay_endpoint: 'tcp://h:11', ranks: 2}",
-            ".replay_endpoint: has ports of endpoint as well; each rank has one port of each",
+            ".replay_endpoint: overlaps the ports of endpoint; each rank needs a port for each",
         ),
         (
             "{endpoint: 'ipc:///x', ranks: 2}",
-            ".endpoint: several ranks need tcp://, where each has a port of its own",
+            ".endpoint: several ranks need tcp://, with a port for each rank",
         ),
     ],
 )
@@ -522,8 +522,8 @@ def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good)
 @pytest.mark.parametrize(
     ("kind", "more", "expected"),
     [
-        ("vllm", "provider: {models: {m: {}}}", "$.workers[0].provider: a provider is of kind openai"),
-        ("openai", "provider: {models: {m: {}}}, models: [m]", "$.workers[0].models: those of a provider"),
+        ("vllm", "provider: {models: {m: {}}}", "$.workers[0].provider: a provider must be of kind openai"),
+        ("openai", "provider: {models: {m: {}}}, models: [m]", "$.workers[0].models: the models of a provider"),
         ("openai", "provider: {models: {}}", "$.workers[0].provider.models: "),
         ("openai", "provider: {models: {m: {prices: {input: 1}}}}", "$.workers[0].provider.models"),
         ("openai", "provider: {models: {m: {}}, after_ms: 1}", "$.workers[0].provider.after_ms: "),
@@ -536,7 +536,7 @@ def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good)
         (
             "openai",
             "provider: {models: {m: {}}, limits: [{requests: 1, until: 2030-01-01}]}",
-            "$.workers[0].provider.limits[0].until: limits of a provider have no end",
+            "$.workers[0].provider.limits[0].until: limits of a provider cannot have an end",
         ),
     ],
     ids=["kind", "models", "none", "price", "at once", "nobody at one time", "two limits", "an end"],
@@ -556,7 +556,7 @@ def test_what_is_behind_a_name_is_no_provider(file, kind):
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ("headers: {'x y': v}", "$.workers[0].headers: 'x y' is no name of a header"),
+        ("headers: {'x y': v}", "$.workers[0].headers: 'x y' is not a name of a header"),
         ("headers: {Host: v}", "$.workers[0].headers: Host is set by the gateway itself"),
         ("tls: {}", "$.workers[0].tls: the address of the worker is not https://"),
         ("tls: {certificate: a}", "$.workers[0].tls: certificate and key belong together"),
@@ -583,7 +583,7 @@ def test_a_header_quotes_no_value_and_may_be_a_reference(file):
         ("splits: {a: 0, b: 0}", "$.models[0].splits: at least one weight has to be above 0"),
         ("splits: {a: -1}", "$.models[0].splits[...]: expected a number, at least 0"),
         ("splits: {a: few}", "$.models[0].splits[...]: expected a number, got text"),
-        ("fallbacks: [m]", "$.models[0].fallbacks: a model cannot stand in for itself"),
+        ("fallbacks: [m]", "$.models[0].fallbacks: a model cannot be its own fallback"),
     ],
     ids=["nothing", "negative", "no number", "itself"],
 )

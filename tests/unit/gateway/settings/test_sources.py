@@ -203,8 +203,8 @@ def test_a_missing_file_is_one_line(tmp_path):
     ("assignment", "expected"),
     [
         ("listen.port", "--set listen.port: expected PATH=VALUE, as in listen.port=9000"),
-        ("workers.7.url=http://x", "$.workers[7]: there is no such element (--set workers.7.url)"),
-        ("tenants.0.id=x", "$.tenants[0]: there is no such element (--set tenants.0.id)"),
+        ("workers.7.url=http://x", "$.workers[7]: there is no such list element (--set workers.7.url)"),
+        ("tenants.0.id=x", "$.tenants[0]: there is no such list element (--set tenants.0.id)"),
         ("deployment_secret=", "$.deployment_secret: expected printable ASCII characters, at least one"),
         ("workers.0.api_key=a\nb", "$.workers[0].api_key: expected printable ASCII characters, at least one"),
     ],
