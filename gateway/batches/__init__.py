@@ -1,6 +1,8 @@
-"""Batches, worked off in the background through the pipeline that clients' requests take.
+"""The rows of batches, run through the same pipeline as other requests.
 
-Read rows.py (a line of the input to a request), exchange.py (it, for the pipeline), patience.py (what is tried
-again), lines.py (what came of it, one line a row), results.py (such lines on their way into the database), run.py
-(one batch to its end), keeper.py (which batches are this gateway's).
+`batch_claimer` claims batches and `batch_run` runs one from its input file to its output files. `input_file` parses
+and validates the input, `row_exchange` shows a row to the pipeline as a request, and `retry_schedule` says when a
+refused row is tried again. `output_lines` writes the results in the format of OpenAI or Anthropic, and
+`result_writer` stores them in the database. `batch_services` holds what all of these need, and `claimer_setup` puts
+them together.
 """

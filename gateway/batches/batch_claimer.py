@@ -1,14 +1,14 @@
-"""BatchClaimer: which batches this gateway works on. It claims what nobody has, as many as it may at a time."""
+"""BatchClaimer: claims batches that no gateway works on, and runs as many at a time as it may."""
 
 import asyncio
 import logging
 from contextlib import suppress
 
 from gateway.batches.batch_run import BatchRun
-from gateway.batches.services import BatchParts
+from gateway.batches.batch_services import BatchServices
 from gateway.database.batch_store import LeaseLost
 from gateway.database.database import DatabaseDown
-from gateway.files.content import ContentDown
+from gateway.files.content_store import ContentDown
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +18,17 @@ LEAVE_SECONDS_MAX = 2.0
 
 
 class BatchClaimer:
-    """`run` for as long as the gateway lives; `drain` when it stops, then `close`.
+    """The batches of this gateway: `run` while the gateway lives, `drain` when it stops, then `close`."""
 
-    `running_max`: batches at a time. `kept_seconds`: how long those that have ended are kept.
-    """
+    def __init__(self, services: BatchServices, *, running_max: int, kept_seconds: float) -> None:
+        """Prepare to claim batches.
 
-    def __init__(self, at: BatchParts, *, running_max: int, kept_seconds: float) -> None:
-        self._at = at
+        Args:
+            services: What it takes to run batches.
+            running_max: How many batches are run at a time.
+            kept_seconds: How long batches that have ended are kept.
+        """
+        self._services = services
         self._running_max = running_max
         self._kept_seconds = kept_seconds
         self._runs: dict[asyncio.Task[None], BatchRun] = {}
@@ -33,12 +37,13 @@ class BatchClaimer:
         self._swept_at: float | None = None
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Look at once for batches to claim, and for claimed batches that were cancelled."""
         self._due.set()
         for run in self._runs.values():
-            run.look()
+            run.check_cancelled()
 
     async def run(self) -> None:
+        """Claim and run batches, until this coroutine is cancelled."""
         while True:
             self._due.clear()
             try:
@@ -51,15 +56,15 @@ class BatchClaimer:
                     await self._due.wait()
 
     async def drain(self, seconds: float) -> None:
-        """Begins nothing more; rows that are being asked may end in this time."""
+        """Begin no more rows, and let running rows end in this time."""
         self._closed = True
         for run in self._runs.values():
-            run.leave()
+            run.hand_over()
         if self._runs:
             await asyncio.wait(self._runs, timeout=seconds)
 
     async def close(self) -> None:
-        """Other gateways go on at once with what is left."""
+        """Cancel all running rows and release all batches, so that other gateways go on with them at once."""
         self._closed = True
         runs = dict(self._runs)
         for task in runs:
@@ -68,39 +73,41 @@ class BatchClaimer:
         with suppress(DatabaseDown, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS_MAX):
                 for run in runs.values():
-                    await self._at.store.let_go(run.batch)
+                    await self._services.store.release(run.batch)
 
     async def _claim(self) -> None:
         while not self._closed and len(self._runs) < self._running_max:
-            batch = await self._at.store.claim(self._at.lease_seconds)
+            batch = await self._services.store.claim(self._services.lease_seconds)
             if batch is None:
                 return
-            log.info("batch %s is worked on here (%s)", batch.id, batch.status)
-            run = BatchRun(batch, self._at)
+            log.info("batch %s is claimed by this gateway (%s)", batch.id, batch.status)
+            run = BatchRun(batch, self._services)
             task = asyncio.create_task(run.run(), name=batch.id)
             self._runs[task] = run
-            self._at.counts.batches += 1
+            self._services.counts.batches += 1
             task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._runs.pop(task)
-        self._at.counts.batches -= 1
+        self._services.counts.batches -= 1
         self._due.set()
         if task.cancelled():
             return
         match task.exception():
             case None:
-                log.info("batch %s is done with here", task.get_name())
+                log.info("batch %s has ended or is released by this gateway", task.get_name())
             case LeaseLost():
-                log.warning("batch %s is another gateway's now", task.get_name())
+                log.warning("batch %s was claimed by another gateway", task.get_name())
             case DatabaseDown() | ContentDown() as err:
-                log.warning("batch %s waits: %s", task.get_name(), err)
+                log.warning("batch %s waits until its store answers: %s", task.get_name(), err)
             case err:
-                # It is claimed again when its lease has run out, until its time is over.
-                log.error("batch %s has failed in the gateway", task.get_name(), exc_info=err)
+                # The batch is claimed again when its lease has run out, until it expires.
+                log.error(
+                    "batch %s stopped because of an error in the gateway", task.get_name(), exc_info=err
+                )
 
     async def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._swept_at is None or now - self._swept_at > SWEEP_SECONDS:
             self._swept_at = now
-            await self._at.store.sweep(self._kept_seconds)
+            await self._services.store.sweep(self._kept_seconds)

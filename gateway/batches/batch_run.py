@@ -1,9 +1,9 @@
-"""One batch, from where it is to its end.
+"""BatchRun: one batch, from its present status to its end.
 
-    file --lines--> not done yet --room--> row ... row --asked, again if it must--> result --together--> database
-                                            ^ cancelled when the batch is, when its time is over, when it is lost
+    input file --lines--> rows without a result --slots--> row ... row --served, retried--> result --> database
+                                                            ^ cancelled with the batch, at its expiry, or with its lease
 
-What ends it is known by a name: the status that it ends in, or LEFT where another gateway goes on.
+The end of a run is named by the status that the batch ends in, or by HANDED_OVER where another gateway goes on.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from gateway.batches import input_rows, retry_schedule
-from gateway.batches.input_rows import Row
-from gateway.batches.output_lines import FILE_LOST, KEY_ENDED, lines_of
-from gateway.batches.result_writer import Results
+from gateway.batches import input_file, retry_schedule
+from gateway.batches.batch_services import BatchServices
+from gateway.batches.input_file import InputRow
+from gateway.batches.output_lines import FILE_LOST, KEY_ENDED, output_lines_for
+from gateway.batches.result_writer import ResultWriter
 from gateway.batches.row_exchange import RowExchange
-from gateway.batches.services import BatchParts
 from gateway.database.batch_store import (
     CANCELLED,
     CANCELLING,
@@ -33,12 +33,12 @@ from gateway.database.batch_store import (
 from gateway.database.database import DatabaseDown
 from gateway.database.file_store import MESSAGE_BATCH, StoredFile
 from gateway.domain import errors
-from gateway.files.content import ContentLost
-from gateway.files.tenant_files import Label
+from gateway.files.content_store import ContentLost
+from gateway.files.tenant_files import FileLabel
 from gateway.web.request_identity import new_request_id
 from radix_cache.loop_yield import LoopYielder
 
-LEFT = "left"
+HANDED_OVER = "left"
 PIECE_BYTES = 256 * 1024
 
 _KEY_ENDED = (errors.Unauthenticated, errors.AccountDisabled, errors.ScopeNotAllowed)
@@ -47,28 +47,32 @@ Json = dict[str, Any]
 
 
 class BatchRun:
-    """`run` it once; `leave` lets what is being asked end, and begins no more."""
+    """One run of a claimed batch; `run` it once, and `hand_over` lets running rows end and begins no more."""
 
-    def __init__(self, batch: StoredBatch, at: BatchParts) -> None:
+    def __init__(self, batch: StoredBatch, services: BatchServices) -> None:
         self.batch = batch
-        self._at = at
+        self._services = services
+        # The status that the batch is to end in, as soon as that is known before all rows have a result.
         self._stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._lines_of = lines_of(batch.endpoint)
+        self._output_lines = output_lines_for(batch.endpoint)
         self._errors: list[Json] = []
-        self._room = asyncio.Semaphore(at.batch_rows_max)
-        self._results = Results(lambda results: at.store.add(batch, results))
+        self._room = asyncio.Semaphore(services.batch_rows_max)
+        self._results = ResultWriter(lambda results: services.store.add_results(batch, results))
         self._rows: set[asyncio.Task[None]] = set()
-        self._asking: set[asyncio.Task[None]] = set()
-        self._look = asyncio.Event()
-        self._leaving = False
-        self._careful = False
-        self._one_by_one = asyncio.Lock()
+        self._serving: set[asyncio.Task[None]] = set()  # those of the rows that are in the pipeline now
+        self._check_now = asyncio.Event()
+        self._handing_over = False
+        self._probing = False  # the last row met a refusal that other rows would meet too
+        self._probe_lock = asyncio.Lock()
         self._paused_until = 0.0
 
     async def run(self) -> None:
-        """To its end. Raises LeaseLost, DatabaseDown, ContentDown: whoever claims it next goes on."""
-        work, watch = asyncio.create_task(self._go()), asyncio.create_task(self._watch())
-        left = self.batch.expires - self._at.wall()
+        """Run the batch to its end.
+
+        Raises LeaseLost, DatabaseDown, ContentDown: the gateway that claims the batch next goes on with it.
+        """
+        work, watch = asyncio.create_task(self._run_and_end()), asyncio.create_task(self._watch())
+        left = self.batch.expires - self._services.wall()
         timer = asyncio.get_running_loop().call_later(max(0.0, left), self._end_as, EXPIRED)
         try:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -77,16 +81,19 @@ class BatchRun:
                     task.result()
         finally:
             timer.cancel()
-            await _cancelled(work, watch)
+            await _cancel(work, watch)
 
-    def look(self) -> None:
-        """It may have been cancelled."""
-        self._look.set()
+    def check_cancelled(self) -> None:
+        """Check at once whether the batch was cancelled."""
+        self._check_now.set()
 
-    def leave(self) -> None:
-        """This gateway stops: what is being asked may end, what waits is another gateway's."""
-        self._leaving = True
-        for task in self._rows - self._asking:
+    def hand_over(self) -> None:
+        """Begin no more rows, since this gateway stops.
+
+        Running rows may end, and the others are left to another gateway.
+        """
+        self._handing_over = True
+        for task in self._rows - self._serving:
             task.cancel()
 
     def _end_as(self, status: str) -> None:
@@ -94,43 +101,43 @@ class BatchRun:
             self._stop.set_result(status)
 
     async def _watch(self) -> None:
-        """Keeps the batch this gateway's, and sees when somebody cancels it. Raises LeaseLost."""
+        """Renew the lease of the batch, and end the run when the batch was cancelled. Raises LeaseLost."""
         while True:
             with suppress(DatabaseDown):
-                if await self._at.store.renew(self.batch, self._at.lease_seconds) == CANCELLING:
+                if await self._services.store.renew(self.batch, self._services.lease_seconds) == CANCELLING:
                     self._end_as(CANCELLED)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._at.renew_seconds):
-                    await self._look.wait()
-            self._look.clear()
+                async with asyncio.timeout(self._services.renew_seconds):
+                    await self._check_now.wait()
+            self._check_now.clear()
 
-    async def _go(self) -> None:
+    async def _run_and_end(self) -> None:
         try:
-            ended = await self._worked_off()
+            ended = await self._run_rows()
         except ContentLost:
             self._errors = [_error(*FILE_LOST)]
             ended = FAILED
-        if ended != LEFT:
+        if ended != HANDED_OVER:
             await self._end(ended)
         else:
-            await self._at.store.let_go(self.batch)
+            await self._services.store.release(self.batch)
 
-    async def _worked_off(self) -> str:
-        """How it ends. Raises ContentLost."""
+    async def _run_rows(self) -> str:
+        """Run all rows without a result and return the status that the batch ends in. Raises ContentLost."""
         status = self.batch.status
         if status == CANCELLING:
             return CANCELLED
         if status == FINALIZING:
             return COMPLETED
         if status == VALIDATING:
-            total = await self._validated()
+            total = await self._validate()
             if self._errors:
                 return FAILED
             if self._stop.done():
                 return self._stop.result()
-            if not await self._at.store.move(self.batch, IN_PROGRESS, total=total):
+            if not await self._services.store.set_status(self.batch, IN_PROGRESS, total=total):
                 return CANCELLED
-        done = await self._at.store.done(self.batch)
+        done = await self._services.store.finished_rows(self.batch)
         keeping = asyncio.create_task(self._results.run())
         feeding = asyncio.create_task(self._feed(done))
         try:
@@ -140,67 +147,71 @@ class BatchRun:
                     task.result()
             if self._stop.done():
                 return self._stop.result()
-            return LEFT if self._leaving else COMPLETED
+            return HANDED_OVER if self._handing_over else COMPLETED
         finally:
-            await _cancelled(feeding, *self._rows)
-            await _cancelled(keeping)
+            await _cancel(feeding, *self._rows)
+            await _cancel(keeping)
             await self._results.flush()
 
-    async def _validated(self) -> int:
-        """How many requests the file has; `errors` are what is wrong with it. Raises ContentLost."""
-        at, turns = self._at, LoopYielder()
-        check = input_rows.Check(self.batch.endpoint, rows_max=at.rows_max, line_bytes_max=at.line_bytes_max)
+    async def _validate(self) -> int:
+        """Validate the input file into `_errors` and return its number of rows. Raises ContentLost."""
+        at, yielder = self._services, LoopYielder()
+        check = input_file.InputCheck(
+            self.batch.endpoint, rows_max=at.rows_max, line_bytes_max=at.line_bytes_max
+        )
         async for number, line in self._lines():
-            check.see(number, line)
+            check.check_line(number, line)
             if check.over or self._stop.done():
                 break
-            await turns.give()
+            await yielder.yield_if_due()
         check.end()
         self._errors = check.errors
         return check.total
 
     async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
-        file = await self._at.tenant_files.get(self.batch.tenant, self.batch.input_file)
+        file = await self._services.tenant_files.get(self.batch.tenant, self.batch.input_file)
         if file is None:
             raise ContentLost(self.batch.input_file)
-        async for found in input_rows.lines(self._at.tenant_files.content(file), self._at.line_bytes_max):
+        async for found in input_file.split_lines(
+            self._services.tenant_files.content(file), self._services.line_bytes_max
+        ):
             yield found
 
-    async def _remaining(self, done: Any) -> AsyncIterator[Row]:
-        turns = LoopYielder()
+    async def _remaining(self, done: Any) -> AsyncIterator[InputRow]:
+        yielder = LoopYielder()
         async for number, line in self._lines():
-            await turns.give()
+            await yielder.yield_if_due()
             if number not in done:
-                yield input_rows.row(number, line, self.batch.endpoint, self._at.line_bytes_max)
+                yield input_file.parse_row(number, line, self.batch.endpoint, self._services.line_bytes_max)
 
     async def _feed(self, done: Any) -> None:
-        """Begins rows as there is room, and waits for the last of them."""
+        """Start a row whenever there is room for it, and wait for the last of them."""
         async for row in self._remaining(done):
             await self._room.acquire()
-            await self._at.memory.hold(len(row.body))
-            task = asyncio.create_task(self._answered(row))
+            await self._services.memory.hold(len(row.body))
+            task = asyncio.create_task(self._complete_row(row))
             self._rows.add(task)
             task.add_done_callback(partial(self._row_ended, len(row.body)))
-            if self._leaving:
+            if self._handing_over:
                 task.cancel()
                 break
         if self._rows:
             await asyncio.wait(self._rows)
 
     def _row_ended(self, size: int, task: "asyncio.Task[None]") -> None:
-        # Here and not in the task, which may be cancelled before it has begun.
-        self._at.memory.release(size)
+        # Not in the task itself, which may be cancelled before it has begun.
+        self._services.memory.release(size)
         self._rows.discard(task)
-        self._asking.discard(task)
+        self._serving.discard(task)
         self._room.release()
         if not task.cancelled() and (err := task.exception()) is not None and not self._stop.done():
             self._stop.set_exception(err)
 
-    async def _answered(self, row: Row) -> None:
-        """A row, until it has its result and that is kept."""
-        failures = {True: 0, False: 0}  # by whether others would be refused too
+    async def _complete_row(self, row: InputRow) -> None:
+        """Serve a row, again after refusals and failures, until its result is stored."""
+        failures = {True: 0, False: 0}  # by whether other rows would be refused too
         while True:
-            exchange = await self._asked(row)
+            exchange = await self._serve_or_probe(row)
             error = exchange.error
             if error is None:
                 break
@@ -208,95 +219,109 @@ class BatchRun:
                 self._errors = [_error(error.code, KEY_ENDED)]
                 self._end_as(FAILED)
                 return
-            for_all = retry_schedule.refused_for_all(error)
-            failures[for_all] += 1
-            seconds = retry_schedule.wait_seconds(error, failures[for_all])
+            whole_batch = retry_schedule.affects_whole_batch(error)
+            failures[whole_batch] += 1
+            seconds = retry_schedule.wait_seconds(error, failures[whole_batch])
             if seconds is None:
                 break
-            self._at.counts.retried += 1
-            if for_all:
-                self._careful = True
+            self._services.counts.retried += 1
+            if whole_batch:
+                self._probing = True
                 self._paused_until = asyncio.get_running_loop().time() + seconds
             else:
                 await asyncio.sleep(seconds)
-        good, line = self._lines_of.answered(row.custom_id, exchange)
+        good, line = self._output_lines.result_line(row.custom_id, exchange)
         await self._results.put(RowResult(row=row.number, good=good, line=line))
-        self._at.counts.done += 1
-        self._at.counts.failed += not good
+        self._services.counts.done += 1
+        self._services.counts.failed += not good
 
-    async def _asked(self, row: Row) -> RowExchange:
-        """Once. After a refusal that would meet all, one row tries alone until it is not refused."""
-        while self._careful:
-            async with self._one_by_one:
-                if not self._careful:
+    async def _serve_or_probe(self, row: InputRow) -> RowExchange:
+        """Serve a row once.
+
+        After a refusal that other rows would meet too, one row at a time until one is served.
+        """
+        while self._probing:
+            async with self._probe_lock:
+                if not self._probing:
                     break
                 await asyncio.sleep(max(0.0, self._paused_until - asyncio.get_running_loop().time()))
-                exchange = await self._through_the_pipeline(row)
-                self._careful = exchange.error is not None and retry_schedule.refused_for_all(exchange.error)
+                exchange = await self._serve(row)
+                self._probing = exchange.error is not None and retry_schedule.affects_whole_batch(
+                    exchange.error
+                )
                 return exchange
-        return await self._through_the_pipeline(row)
+        return await self._serve(row)
 
-    async def _through_the_pipeline(self, row: Row) -> RowExchange:
-        task, counts = asyncio.current_task(), self._at.counts
+    async def _serve(self, row: InputRow) -> RowExchange:
+        task, counts = asyncio.current_task(), self._services.counts
         assert task is not None
-        async with self._at.slots:
-            if self._leaving:
+        async with self._services.slots:
+            if self._handing_over:
                 raise asyncio.CancelledError
-            dialect, request_id = self._at.dialects(self.batch.endpoint), new_request_id()
+            dialect, request_id = self._services.dialects(self.batch.endpoint), new_request_id()
             caller = (self.batch.tenant, self.batch.key_id)
             exchange = RowExchange(request_id, dialect(request_id), row.body, caller)
             counts.rows += 1
-            self._asking.add(task)
+            self._serving.add(task)
             try:
-                await self._at.ask(exchange)
+                await self._services.serve_row(exchange)
             finally:
                 counts.rows -= 1
-                self._asking.discard(task)
+                self._serving.discard(task)
         return exchange
 
     async def _end(self, status: str) -> None:
-        """Its files, and its last status, at once."""
-        store, batch = self._at.store, self.batch
-        if status == COMPLETED and batch.status != FINALIZING and not await store.move(batch, FINALIZING):
+        """Write the output files and set the last status, in one transaction."""
+        store, batch = self._services.store, self.batch
+        if (
+            status == COMPLETED
+            and batch.status != FINALIZING
+            and not await store.set_status(batch, FINALIZING)
+        ):
             status = CANCELLED
-        now = await store.current(batch)
+        now = await store.reload(batch)
         missing = now.total - now.completed - now.failed
         failed_more = 0
         files: dict[str, StoredFile] = {}
-        if self._lines_of.together:
-            files["output_file"] = await self._file("results", self._said(None, status if missing else None))
+        if self._output_lines.single_file:
+            files["output_file"] = await self._file(
+                "results", self._result_lines(None, status if missing else None)
+            )
         else:
             failed_more = missing if status == EXPIRED else 0
             if now.completed:
-                files["output_file"] = await self._file("output", store.lines(batch, good=True))
+                files["output_file"] = await self._file("output", store.result_lines(batch, good=True))
             if now.failed or failed_more:
                 files["error_file"] = await self._file(
-                    "error", self._said(False, status if failed_more else None)
+                    "error", self._result_lines(False, status if failed_more else None)
                 )
         names = {kind: file.id for kind, file in files.items()}
-        async with store.ending(
+        async with store.finish(
             batch, status, errors=self._errors, failed_more=failed_more, **names
         ) as connection:
             for file in files.values():
-                await self._at.tenant_files.store.keep_in(connection, file)
+                await self._services.tenant_files.store.complete_in(connection, file)
 
     async def _file(self, kind: str, found: AsyncIterator[str]) -> StoredFile:
-        label = Label(
-            purpose=MESSAGE_BATCH if self._lines_of.together else "batch_output",
+        label = FileLabel(
+            purpose=MESSAGE_BATCH if self._output_lines.single_file else "batch_output",
             name=f"{self.batch.id}_{kind}.jsonl",
             kept_seconds=self.batch.output_kept_seconds,
         )
-        return await self._at.tenant_files.write(self.batch.tenant, _pieces(found), label)
+        return await self._services.tenant_files.write(self.batch.tenant, _pieces(found), label)
 
-    async def _said(self, good: bool | None, rest: str | None) -> AsyncIterator[str]:
-        """Of rows that have such a result; then of those that have none, if they are told `rest`: how it ended."""
-        async for line in self._at.store.lines(self.batch, good=good):
+    async def _result_lines(self, good: bool | None, missing_status: str | None) -> AsyncIterator[str]:
+        """Yield the lines of rows with such a result, then those of rows without one.
+
+        `missing_status` is the status that the batch ended in, for rows without a result; None leaves them out.
+        """
+        async for line in self._services.store.result_lines(self.batch, good=good):
             yield line
-        if rest is None:
+        if missing_status is None:
             return
         with suppress(ContentLost):
-            async for row in self._remaining(await self._at.store.done(self.batch)):
-                yield self._lines_of.unanswered(row.custom_id, rest, self._errors)
+            async for row in self._remaining(await self._services.store.finished_rows(self.batch)):
+                yield self._output_lines.missing_line(row.custom_id, missing_status, self._errors)
 
 
 async def _pieces(found: AsyncIterator[str]) -> AsyncIterator[bytes]:
@@ -311,7 +336,7 @@ async def _pieces(found: AsyncIterator[str]) -> AsyncIterator[bytes]:
         yield b"".join(held)
 
 
-async def _cancelled(*tasks: "asyncio.Task[Any]") -> None:
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""A line for each row of a batch, in the shape of the API that the batch came by.
+"""The result lines of a batch, in the format of the API that the batch was created with.
 
-          a result, good or not                  none, as the batch was ended before
-OpenAI    output_file, or error_file             expired: error_file; else nothing
-Anthropic output_file, all of them               output_file: canceled, expired, or why the batch failed
+          a row with a result                    a row without one, as the batch ended before
+OpenAI    output_file, or error_file if failed   expired: error_file; else no line
+Anthropic output_file                            output_file: canceled, expired, or why the batch failed
 """
 
 import secrets
@@ -24,34 +24,41 @@ KEY_ENDED = "The key that made this batch may not be used any more."
 Json = dict[str, Any]
 
 
-class Lines(Protocol):
-    """`together`: is there one file, of rows that went well and of those that did not?"""
+class OutputLines(Protocol):
+    """Formats the results of rows as lines of the output files."""
 
-    together: bool
+    single_file: bool
+    """Whether good and failed results are in one file."""
 
-    def answered(self, custom_id: str, exchange: RowExchange) -> tuple[bool, str]:
-        """Whether it went well, and the line for it."""
+    def result_line(self, custom_id: str, exchange: RowExchange) -> tuple[bool, str]:
+        """Return whether the row succeeded, and its line."""
         ...
 
-    def unanswered(self, custom_id: str, status: str, errors: Sequence[Json]) -> str:
-        """The line of a row that has no result. `status`, `errors`: how its batch ended."""
+    def missing_line(self, custom_id: str, status: str, errors: Sequence[Json]) -> str:
+        """Return the line of a row without a result; `status` and `errors` are those that its batch ended with."""
         ...
 
 
-class OpenAILines:
-    """See Lines."""
+class OpenAIOutputLines:
+    """Result lines in the format of OpenAI's Batch API."""
 
-    together = False
+    single_file = False
 
-    def answered(self, custom_id: str, exchange: RowExchange) -> tuple[bool, str]:
+    def result_line(self, custom_id: str, exchange: RowExchange) -> tuple[bool, str]:
+        """Return whether the row succeeded, and its line."""
         error = exchange.error
         if error is None and len(exchange.body) > BODY_BYTES_MAX:
             return False, self._line(custom_id, None, TOO_LARGE)
         status = error.status if error is not None else exchange.status
-        response = {"status_code": status, "request_id": exchange.id, "body": _on_one_line(exchange.said)}
+        response = {
+            "status_code": status,
+            "request_id": exchange.id,
+            "body": _on_one_line(exchange.response_body),
+        }
         return error is None, self._line(custom_id, response, None)
 
-    def unanswered(self, custom_id: str, status: str, errors: Sequence[Json]) -> str:
+    def missing_line(self, custom_id: str, status: str, errors: Sequence[Json]) -> str:
+        """Return the line of a row that had no time left."""
         return self._line(custom_id, None, NO_TIME)
 
     def _line(self, custom_id: str, response: Json | None, error: tuple[str, str] | None) -> str:
@@ -65,19 +72,24 @@ class OpenAILines:
         )
 
 
-class MessageLines:
-    """See Lines. Shapes: https://platform.claude.com/docs/en/api/messages/batches/results"""
+class MessageOutputLines:
+    """Result lines in the format of Anthropic's Message Batches API.
 
-    together = True
+    See https://platform.claude.com/docs/en/api/messages/batches/results
+    """
 
-    def answered(self, custom_id: str, exchange: RowExchange) -> tuple[bool, str]:
+    single_file = True
+
+    def result_line(self, custom_id: str, exchange: RowExchange) -> tuple[bool, str]:
+        """Return whether the row succeeded, and its line."""
         if exchange.error is not None:
-            return False, self._line(custom_id, type="errored", error=_on_one_line(exchange.said))
+            return False, self._line(custom_id, type="errored", error=_on_one_line(exchange.response_body))
         if len(exchange.body) > BODY_BYTES_MAX:
             return False, self._line(custom_id, type="errored", error=_error("api_error", TOO_LARGE[1]))
-        return True, self._line(custom_id, type="succeeded", message=_on_one_line(exchange.said))
+        return True, self._line(custom_id, type="succeeded", message=_on_one_line(exchange.response_body))
 
-    def unanswered(self, custom_id: str, status: str, errors: Sequence[Json]) -> str:
+    def missing_line(self, custom_id: str, status: str, errors: Sequence[Json]) -> str:
+        """Return the line of a row without a result."""
         ended = {CANCELLED: "canceled", EXPIRED: "expired"}.get(status)
         if ended is not None:
             return self._line(custom_id, type=ended)
@@ -89,9 +101,9 @@ class MessageLines:
         return _encoded({"custom_id": custom_id, "result": result})
 
 
-def lines_of(endpoint: str) -> Lines:
-    """Of the batches that ask this."""
-    return MessageLines() if endpoint == MESSAGES else OpenAILines()
+def output_lines_for(endpoint: str) -> OutputLines:
+    """Return the format for batches with this endpoint."""
+    return MessageOutputLines() if endpoint == MESSAGES else OpenAIOutputLines()
 
 
 def _error(kind: str, message: str) -> Json:
@@ -99,7 +111,7 @@ def _error(kind: str, message: str) -> Json:
 
 
 def _on_one_line(body: bytes) -> msgspec.Raw:
-    """In JSON line breaks stand between values only: a worker may have laid them out for readers."""
+    """Replace line breaks by spaces: in JSON they stand only between values, where a worker may have put some."""
     return msgspec.Raw(body.replace(b"\n", b" ").replace(b"\r", b" "))
 
 

@@ -1,6 +1,6 @@
-"""Results of rows on their way into the database: those that come together are one transaction.
+"""Results of rows on their way into the database, several in one transaction.
 
-A row has its result when `put` has returned, and not before; while the database is away it waits.
+A result is stored when `put` has returned, and not before; while the database does not answer, `put` waits.
 """
 
 import asyncio
@@ -18,8 +18,11 @@ AGAIN_SECONDS = 1.0
 Put = tuple[RowResult, "asyncio.Future[None]"]
 
 
-class Results:
-    """`add` keeps some. `run` for as long as rows run; what it raises, all who wait get."""
+class ResultWriter:
+    """Stores results with `add`, several at once.
+
+    `run` it for as long as rows run, and each `put` gets the error that it raises.
+    """
 
     def __init__(self, add: Callable[[Sequence[RowResult]], Awaitable[None]]) -> None:
         self._add = add
@@ -27,14 +30,14 @@ class Results:
         self._some = asyncio.Event()
 
     async def put(self, result: RowResult) -> None:
-        """Returns when it is kept."""
+        """Store a result, and return when it is stored."""
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((result, kept))
         self._some.set()
         await kept
 
     async def run(self) -> None:
-        """Raises LeaseLost."""
+        """Store results as they come, until this coroutine is cancelled. Raises LeaseLost."""
         while True:
             await self._some.wait()
             await asyncio.sleep(TOGETHER_SECONDS)
@@ -46,7 +49,7 @@ class Results:
                     kept.set_result(None)
 
     async def flush(self) -> None:
-        """What still waits, when rows have been cancelled: it has been computed. Raises LeaseLost, DatabaseDown."""
+        """Store the results that still wait after their rows were cancelled. Raises LeaseLost, DatabaseDown."""
         together, self._waiting = self._waiting, []
         if together:
             await self._add([result for result, _ in together])

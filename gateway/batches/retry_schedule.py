@@ -1,16 +1,16 @@
-"""What a row is tried again after, and how long until then.
+"""When a refused or failed row of a batch is tried again, and after how long.
 
-A client would be told to come back; a row comes back by itself, for as long as its batch has time. What will be the
-same next time is the row's result.
+A client would be told to come back; a row is tried again for as long as its batch has time. An error that would be
+the same at the next try is the row's result.
 """
 
 from gateway.domain import errors
 
 WAIT_SECONDS = (0.2, 30.0)
-"""After a refusal: the least, and the most until somebody looks again whether quota has come back meanwhile."""
+"""The shortest wait after a refusal, and the longest wait before it is checked whether quota is back."""
 
 FAILURES_MAX = 4
-"""Failures of workers, of one row, before that is its result."""
+"""How many failures of workers a row may meet before the last one is its result."""
 
 _REFUSED = (errors.QuotaExceeded, errors.BudgetExhausted)
 _FULL = (
@@ -27,13 +27,16 @@ _FULL = (
 _FAILED = (errors.WorkerError, errors.WorkerTimeout, errors.StreamInterrupted)
 
 
-def refused_for_all(error: errors.GatewayError) -> bool:
-    """Would the batch's other rows be refused as well?"""
+def affects_whole_batch(error: errors.GatewayError) -> bool:
+    """Return whether the batch's other rows would be refused as well."""
     return isinstance(error, (*_REFUSED, *_FULL))
 
 
 def wait_seconds(error: errors.GatewayError, failures: int) -> float | None:
-    """How long until it is tried again; None: this is its result. `failures`: how often that was so, now too."""
+    """Return the seconds until the row is tried again; None if the error is its result.
+
+    `failures` counts the errors of this kind that the row has met, this one included.
+    """
     least, most = WAIT_SECONDS
     if isinstance(error, _REFUSED):
         return min(most, max(least, error.retry_after_seconds or 0.0))

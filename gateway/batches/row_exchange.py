@@ -1,16 +1,16 @@
-"""A row of a batch as the pipeline sees it: nobody waits at a socket, and its tenant has been let in before."""
+"""RowExchange: a row of a batch as the pipeline sees it, without a client connection and authenticated earlier."""
 
 from collections.abc import Mapping
 
 from gateway.domain.errors import BadRequest, GatewayError, WorkerError
-from gateway.domain.request import InferenceRequest, Surface, QueueHeaders
+from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.dialect import Dialect
 from policies.service_class import BATCH
 
 
 class RowExchange:
-    """See Exchange. Afterwards there is a `body` with its `status`, or an `error`."""
+    """An Exchange for one row of a batch; afterwards it has a `body` with its `status`, or an `error`."""
 
     traceparent = None
     api_key = None
@@ -30,39 +30,47 @@ class RowExchange:
 
     @property
     def surface(self) -> Surface:
+        """The API that the row asks."""
         return self._dialect.surface
 
     @property
-    def said(self) -> bytes:
-        """The answer, or the error in the API's own shape."""
+    def response_body(self) -> bytes:
+        """The answer, or the error in the API's own format."""
         return self.body if self.error is None else self._dialect.error_body(self.error)
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
+        """Return the decoded request of the row. Raises BadRequest, also for a request that wants a stream."""
         request = await self._dialect.decode_request(self._request, tenant)
         if request.stream:
             raise BadRequest("A request of a batch cannot be streamed.", param="stream")
         return request
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
+        """Pass the number of prompt tokens on to the dialect."""
         self._dialect.set_prompt_tokens(prompt_tokens, output_tokens_max)
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        """Nobody has asked for a stream."""
+        """Raise WorkerError: a row is never streamed."""
         raise WorkerError
 
     async def comment(self) -> None:
+        """Raise WorkerError: a row is never streamed."""
         raise WorkerError
 
     async def write(self, data: bytes) -> None:
+        """Raise WorkerError: a row is never streamed."""
         raise WorkerError
 
     async def end(self) -> None:
+        """Raise WorkerError: a row is never streamed."""
         raise WorkerError
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Keep the answer. Raises WorkerError if it is not JSON."""
         if content_type != "application/json":
             raise WorkerError
         self.status, self.body = status, await self._dialect.answer_body(body)
 
     async def fail(self, error: GatewayError) -> None:
+        """Keep the error."""
         self.error = error

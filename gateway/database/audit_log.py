@@ -52,7 +52,7 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class AuditVerification:
     """`broken`: the number of the first row that does not follow from those before it; None if all do.
 
     `number`, `hash`: of the last one.
@@ -91,7 +91,7 @@ class AuditLog:
         async with self._database.begin() as connection:
             return [AuditEntry(**row) for row in (await connection.execute(asked)).mappings()]
 
-    async def verify(self) -> Verified:
+    async def verify(self) -> AuditVerification:
         """The whole chain, page by page."""
         number, last = 0, FIRST_HASH
         while self._database.exists:
@@ -99,15 +99,15 @@ class AuditLog:
             async with self._database.begin() as connection:
                 rows = [dict(row) for row in (await connection.execute(asked)).mappings()]
             for row in rows:
-                if row["number"] != number + 1 or row["hash"] != sealed(self._key, last, row):
-                    return Verified(broken=number + 1, number=number, hash=last)
+                if row["number"] != number + 1 or row["hash"] != seal_hash(self._key, last, row):
+                    return AuditVerification(broken=number + 1, number=number, hash=last)
                 number, last = row["number"], row["hash"]
             if len(rows) < PAGE:
                 break
-        return Verified(broken=None, number=number, hash=last)
+        return AuditVerification(broken=None, number=number, hash=last)
 
 
-async def write_down(
+async def append_entry(
     connection: AsyncConnection,
     key: bytes,
     *,
@@ -131,10 +131,10 @@ async def write_down(
         "before": _shown(before),
         "after": _shown(after),
     }
-    await connection.execute(insert(audit).values(**row, hash=sealed(key, last, row)))
+    await connection.execute(insert(audit).values(**row, hash=seal_hash(key, last, row)))
 
 
-def sealed(key: bytes, last: str, row: Mapping[str, Any]) -> str:
+def seal_hash(key: bytes, last: str, row: Mapping[str, Any]) -> str:
     """The hash of a row that follows one with hash `last`."""
     text = _encode([last, *(row[name] for name in SEALED)])
     return hmac.digest(key, text, hashlib.sha256).hex()

@@ -28,7 +28,7 @@ MISSED = {"code": "server_error", "message": "The service that worked on this re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class StoredEvents:
     """So many events from that number on. `text`: as they are sent."""
 
     number: int
@@ -43,14 +43,14 @@ class BackgroundStore:
         self._database = database
         self._wall = wall
 
-    async def add(self, identity: str, events: Events, response: bytes | None = None) -> bool:
+    async def add(self, identity: str, events: StoredEvents, response: bytes | None = None) -> bool:
         """More events (or none), and how it looks now if that has changed. False if it is not to go on."""
         values: dict[str, Any] = {"running_ms": int((self._wall() + LEASE_SECONDS) * 1000)}
         if response is not None:
             values["response"] = response.decode()
         return await self._change(identity, values, events)
 
-    async def finish(self, stored: StoredResponse, events: Events) -> bool:
+    async def finish(self, stored: StoredResponse, events: StoredEvents) -> bool:
         """It has ended so. False if it was not to go on."""
         values = {"running_ms": None, "response": stored.response.decode(), "bytes": stored.size}
         return await self._change(stored.id, values, events)
@@ -59,22 +59,22 @@ class BackgroundStore:
         """As it is then; None if it has ended meanwhile."""
         return await self._end(stored, {"status": "cancelled"})
 
-    async def looked_after(self, stored: StoredResponse) -> StoredResponse:
+    async def fail_if_abandoned(self, stored: StoredResponse) -> StoredResponse:
         """The same, or how it ended where the gateway that had it is missed."""
         late = select(responses.c.id).where(
             responses.c.id == stored.id, responses.c.running_ms < int(self._wall() * 1000)
         )
         async with self._database.begin() as connection:
             missed = (await connection.execute(late)).first() is not None
-        return (await self.missed(stored) if missed else None) or stored
+        return (await self.fail_abandoned(stored) if missed else None) or stored
 
-    async def missed(self, stored: StoredResponse) -> StoredResponse | None:
+    async def fail_abandoned(self, stored: StoredResponse) -> StoredResponse | None:
         """Nobody works on it any more. As it is then; None if it has ended meanwhile."""
         return await self._end(stored, {"status": "failed", "error": MISSED})
 
-    async def events(self, identity: str, after: int) -> list[Events]:
+    async def events(self, identity: str, after: int) -> list[StoredEvents]:
         """Some of those that come after that number, in their order."""
-        if not await schema.there(self._database):
+        if not await schema.has_tables(self._database):
             return []
         table = response_events
         asked = select(table).where(table.c.response == identity, table.c.number + table.c.count > after + 1)
@@ -84,15 +84,15 @@ class BackgroundStore:
                 .mappings()
                 .all()
             )
-        return [Events(number=r["number"], count=r["count"], text=r["text"].encode()) for r in rows]
+        return [StoredEvents(number=r["number"], count=r["count"], text=r["text"].encode()) for r in rows]
 
     async def _end(self, stored: StoredResponse, change: dict[str, Any]) -> StoredResponse | None:
         response = msgspec.json.encode(msgspec.json.decode(stored.response) | change)
         values = {"running_ms": None, "response": response.decode()}
-        done = await self._change(stored.id, values, Events(number=0, count=0, text=b""))
+        done = await self._change(stored.id, values, StoredEvents(number=0, count=0, text=b""))
         return replace(stored, response=response, running=False) if done else None
 
-    async def _change(self, identity: str, values: dict[str, Any], events: Events) -> bool:
+    async def _change(self, identity: str, values: dict[str, Any], events: StoredEvents) -> bool:
         running = and_(responses.c.id == identity, responses.c.running_ms.is_not(None))
         async with self._database.begin() as connection:
             if not (await connection.execute(update(responses).where(running).values(values))).rowcount:
@@ -101,7 +101,7 @@ class BackgroundStore:
         return True
 
 
-async def _write(connection: AsyncConnection, identity: str, events: Events) -> None:
+async def _write(connection: AsyncConnection, identity: str, events: StoredEvents) -> None:
     if events.count:
         row = {"response": identity, "number": events.number, "count": events.count}
         await connection.execute(insert(response_events).values(**row, text=events.text.decode()))

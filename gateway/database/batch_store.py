@@ -20,14 +20,15 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.database import pages, schema
-from gateway.database.batch_lines import lines_of
+from gateway.database import pagination
+from gateway.database import schema
+from gateway.database.batch_result_lines import read_result_lines
 from gateway.database.database import Database
 from gateway.database.file_store import GONE, MESSAGE_BATCH
-from gateway.database.kept_tables import batch_rows, batches, files
-from gateway.database.pages import Page
-from gateway.database.texts import can_be_there
-from gateway.database.usage_store import insert_of
+from gateway.database.file_batch_tables import (batch_rows, batches, files)
+from gateway.database.pagination import PageRequest
+from gateway.database.storable_text import is_storable
+from gateway.database.usage_store import dialect_insert
 
 Json = dict[str, Any]
 
@@ -36,7 +37,7 @@ COMPLETED, FAILED, EXPIRED = "completed", "failed", "expired"
 CANCELLING, CANCELLED = "cancelling", "cancelled"
 ENDED = (COMPLETED, FAILED, EXPIRED, CANCELLED)
 
-LOOKED_AT = 500
+CANDIDATES_MAX = 500
 """The oldest of the batches that nobody has: more are not looked at before one of these is taken."""
 
 _FILES = (batches.c.input_file, batches.c.output_file)
@@ -47,7 +48,7 @@ class LeaseLost(Exception):
     """Another gateway has the batch now."""
 
 
-class TooManyBatches(Exception):
+class TenantBatchLimitReached(Exception):
     """The tenant has as many as it may have that have not ended."""
 
 
@@ -96,7 +97,7 @@ class BatchStore:
     # What tenants do.
 
     async def create(self, batch: StoredBatch, *, unfinished_max: int) -> None:
-        """Raises TooManyBatches."""
+        """Raises TenantBatchLimitReached."""
         row = {
             "id": batch.id,
             "tenant": batch.tenant,
@@ -117,16 +118,16 @@ class BatchStore:
             "lease_ms": 0,
         }
         mine = and_(batches.c.tenant == batch.tenant, batches.c.ended_ms.is_(None))
-        await schema.made(self._database)
+        await schema.ensure_tables(self._database)
         async with self._database.begin() as connection:
             await connection.execute(insert(batches).values(row))
             count = (await connection.execute(select(func.count()).where(mine))).scalar()
             if int(count or 0) > unfinished_max:
-                raise TooManyBatches
+                raise TenantBatchLimitReached
 
     async def get(self, tenant: str, identity: str) -> StoredBatch | None:
         """None for what is not there, or is somebody else's."""
-        if not can_be_there(identity) or not await schema.there(self._database):
+        if not is_storable(identity) or not await schema.has_tables(self._database):
             return None
         asked = select(batches).where(batches.c.id == identity, batches.c.tenant == tenant)
         async with self._database.begin() as connection:
@@ -134,14 +135,14 @@ class BatchStore:
         return _batch(dict(row)) if row is not None else None
 
     async def page(
-        self, tenant: str, page: Page, endpoints: Collection[str]
+        self, tenant: str, page: PageRequest, endpoints: Collection[str]
     ) -> tuple[Sequence[StoredBatch], bool]:
-        """Some of a tenant's that ask one of these, and whether there are more. Raises NoSuchPlace."""
-        if not await schema.there(self._database):
+        """Some of a tenant's that ask one of these, and whether there are more. Raises CursorNotFound."""
+        if not await schema.has_tables(self._database):
             return [], False
         where = and_(batches.c.tenant == tenant, batches.c.endpoint.in_(endpoints))
         async with self._database.begin() as connection:
-            rows, more = await pages.read(connection, batches, where, page)
+            rows, more = await pagination.read_page(connection, batches, where, page)
         return [_batch(row) for row in rows], more
 
     async def cancel(self, batch: StoredBatch) -> bool:
@@ -169,12 +170,12 @@ class BatchStore:
 
     async def claim(self, lease_seconds: float) -> StoredBatch | None:
         """The oldest that no gateway has, of a tenant that has fewest under way; None if there is none."""
-        if not await schema.there(self._database):
+        if not await schema.has_tables(self._database):
             return None
         now = self._now_ms()
         free = and_(batches.c.ended_ms.is_(None), or_(batches.c.owner.is_(None), batches.c.lease_ms <= now))
         oldest = select(batches.c.id, batches.c.tenant, batches.c.generation).where(free)
-        oldest = oldest.order_by(batches.c.created_ms, batches.c.id).limit(LOOKED_AT)
+        oldest = oldest.order_by(batches.c.created_ms, batches.c.id).limit(CANDIDATES_MAX)
         async with self._database.begin() as connection:
             found = (await connection.execute(oldest)).all()
             if not found:
@@ -207,12 +208,12 @@ class BatchStore:
             raise LeaseLost
         return str(status)
 
-    async def let_go(self, batch: StoredBatch) -> None:
+    async def release(self, batch: StoredBatch) -> None:
         """Another gateway may have it at once."""
         async with self._database.begin() as connection:
             await connection.execute(update(batches).where(self._own(batch)).values(owner=None, lease_ms=0))
 
-    async def move(self, batch: StoredBatch, status: str, *, total: int | None = None) -> bool:
+    async def set_status(self, batch: StoredBatch, status: str, *, total: int | None = None) -> bool:
         """To another status. False if it was cancelled meanwhile. Raises LeaseLost."""
         values: Json = {"status": status} | ({"total": total} if total is not None else {})
         async with self._owned(batch) as (connection, now):
@@ -222,30 +223,30 @@ class BatchStore:
             await connection.execute(update(batches).where(self._own(batch)).values(values))
         return True
 
-    async def done(self, batch: StoredBatch) -> Mapping[int, bool]:
+    async def finished_rows(self, batch: StoredBatch) -> Mapping[int, bool]:
         """The rows that have a result, and whether it is good."""
         asked = select(batch_rows.c.row, batch_rows.c.good).where(batch_rows.c.batch == batch.id)
         async with self._database.begin() as connection:
             found = await connection.execute(asked)
             return {row[0]: row[1] for row in found}
 
-    async def add(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
+    async def add_results(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
         """Results of rows; a row that has one keeps that. Raises LeaseLost, and nothing is added then."""
         rows = [{"batch": batch.id, "row": r.row, "good": r.good, "line": r.line} for r in results]
         async with self._owned(batch) as (connection, _):
-            adding = insert_of(connection, batch_rows).on_conflict_do_nothing()
+            adding = dialect_insert(connection, batch_rows).on_conflict_do_nothing()
             # What is added again was added before, by a transaction whose end nobody heard of.
             new = (await connection.execute(adding.returning(batch_rows.c.good), rows)).scalars().all()
             good = sum(new)
             counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
             await connection.execute(update(batches).where(self._own(batch)).values(counts))
 
-    def lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
+    def result_lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
         """The lines of all results of one kind (None: of both), in the order of rows."""
-        return lines_of(self._database, batch.id, good=good)
+        return read_result_lines(self._database, batch.id, good=good)
 
     @asynccontextmanager
-    async def ending(
+    async def finish(
         self,
         batch: StoredBatch,
         status: str,
@@ -272,14 +273,14 @@ class BatchStore:
             await connection.execute(update(batches).where(batches.c.id == batch.id).values(values))
             await connection.execute(delete(batch_rows).where(batch_rows.c.batch == batch.id))
 
-    async def current(self, batch: StoredBatch) -> StoredBatch:
+    async def reload(self, batch: StoredBatch) -> StoredBatch:
         """As it is now. Raises LeaseLost."""
         async with self._owned(batch) as (_, now):
             return now
 
     async def sweep(self, kept_seconds: float) -> int:
         """Forgets those that ended so long ago, with the files that nobody sees but through them; says how many."""
-        if not await schema.there(self._database):
+        if not await schema.has_tables(self._database):
             return 0
         old = batches.c.ended_ms <= self._now_ms() - int(kept_seconds * 1000)
         theirs = or_(*(files.c.id.in_(select(name).where(old)) for name in _FILES))
@@ -290,7 +291,7 @@ class BatchStore:
 
     async def unfinished(self) -> int:
         """How many have not ended, of all tenants."""
-        if not await schema.there(self._database):
+        if not await schema.has_tables(self._database):
             return 0
         async with self._database.begin() as connection:
             asked = select(func.count()).select_from(batches).where(batches.c.ended_ms.is_(None))

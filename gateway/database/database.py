@@ -76,7 +76,7 @@ class Database:
             async with (self._writing if writes else self._engine).begin() as connection:
                 yield connection
         except (SQLAlchemyError, OSError, TimeoutError) as err:
-            raise translated(err) from err
+            raise translate_error(err) from err
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -98,7 +98,7 @@ class Database:
         return options
 
 
-def translated(err: Exception) -> Exception:
+def translate_error(err: Exception) -> Exception:
     """In one line, without the statement and its values: those are nobody's business in a log."""
     cause = err.orig if isinstance(err, DBAPIError) else err
     text = " ".join(str(cause).split()) or type(err).__name__

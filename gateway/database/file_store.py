@@ -15,11 +15,12 @@ from typing import Any, Literal
 from sqlalchemy import and_, delete, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.database import pages, schema
+from gateway.database import pagination
+from gateway.database import schema
 from gateway.database.database import Database
-from gateway.database.kept_tables import batches, files
-from gateway.database.pages import Page
-from gateway.database.texts import can_be_there
+from gateway.database.file_batch_tables import (batches, files)
+from gateway.database.pagination import PageRequest
+from gateway.database.storable_text import is_storable
 
 ARRIVING, READY, GONE = "arriving", "ready", "gone"
 ARRIVING_SECONDS_MAX = 6 * 3600.0
@@ -32,7 +33,7 @@ TENANT_FILES_MAX = 100_000
 SWEPT_AT_ONCE = 500
 
 
-class NoRoom(Exception):
+class TenantStorageFull(Exception):
     """The tenant has as much as it may have."""
 
 
@@ -66,21 +67,21 @@ class FileStore:
         now = self._now_ms()
         row: dict[str, Any] = {"id": identity, "tenant": tenant, "purpose": "", "name": "", "bytes": 0}
         row |= {"created_ms": now, "expires_ms": now + int(ARRIVING_SECONDS_MAX * 1000)}
-        await schema.made(self._database)
+        await schema.ensure_tables(self._database)
         async with self._database.begin() as connection:
             await connection.execute(insert(files).values(**row, state=ARRIVING))
         return _file(row)
 
-    async def keep(self, file: StoredFile, *, tenant_bytes_max: int) -> None:
-        """Its content is whole. Raises NoRoom, and changes nothing then; KeyError if it came too late."""
+    async def complete(self, file: StoredFile, *, tenant_bytes_max: int) -> None:
+        """Its content is whole. Raises TenantStorageFull, and changes nothing then; KeyError if it came too late."""
         async with self._database.begin() as connection:
-            await _one_at_a_time(connection, file.tenant)
-            await self.keep_in(connection, file)
+            await _lock_tenant(connection, file.tenant)
+            await self.complete_in(connection, file)
             files_held, bytes_held = await self._held(connection, file.tenant)
             if bytes_held > tenant_bytes_max or files_held > TENANT_FILES_MAX:
-                raise NoRoom
+                raise TenantStorageFull
 
-    async def keep_in(self, connection: AsyncConnection, file: StoredFile) -> None:
+    async def complete_in(self, connection: AsyncConnection, file: StoredFile) -> None:
         """The same within a transaction of somebody else, whatever the tenant has. Raises KeyError."""
         values = {
             "purpose": file.purpose,
@@ -93,34 +94,34 @@ class FileStore:
         if not (await connection.execute(arriving.values(values))).rowcount:
             raise KeyError(file.id)
 
-    async def held(self, tenant: str) -> int:
+    async def bytes_held(self, tenant: str) -> int:
         """Bytes of all that it has."""
-        if not await schema.there(self._database):
+        if not await schema.has_tables(self._database):
             return 0
         async with self._database.begin() as connection:
             return (await self._held(connection, tenant))[1]
 
     async def get(self, tenant: str, identity: str) -> StoredFile | None:
         """None for what is not there, is too old, or is somebody else's."""
-        if not can_be_there(identity) or not await schema.there(self._database):
+        if not is_storable(identity) or not await schema.has_tables(self._database):
             return None
         asked = select(files).where(files.c.id == identity, self._visible(tenant))
         async with self._database.begin() as connection:
             row = (await connection.execute(asked)).mappings().first()
         return _file(dict(row)) if row is not None else None
 
-    async def page(self, tenant: str, page: Page, purpose: str | None) -> tuple[Sequence[StoredFile], bool]:
-        """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
-        if not can_be_there(purpose or "") or not await schema.there(self._database):
+    async def page(self, tenant: str, page: PageRequest, purpose: str | None) -> tuple[Sequence[StoredFile], bool]:
+        """Some of a tenant's, and whether there are more. Raises CursorNotFound."""
+        if not is_storable(purpose or "") or not await schema.has_tables(self._database):
             return [], False
         where = and_(self._visible(tenant), files.c.purpose != MESSAGE_BATCH)
         if purpose is not None:
             where = and_(where, files.c.purpose == purpose)
         async with self._database.begin() as connection:
-            rows, more = await pages.read(connection, files, where, page)
+            rows, more = await pagination.read_page(connection, files, where, page)
         return [_file(row) for row in rows], more
 
-    async def drop(self, file: StoredFile) -> Literal["dropped", "in use", "not there"]:
+    async def delete(self, file: StoredFile) -> Literal["dropped", "in use", "not there"]:
         """Nobody sees it any more; its content may go. One that a batch still reads stays."""
         dropping = update(files).where(files.c.id == file.id, files.c.state == READY, ~_read_by_a_batch())
         async with self._database.begin() as connection:
@@ -137,7 +138,7 @@ class FileStore:
 
     async def leftovers(self) -> Sequence[StoredFile]:
         """Some of those whose content is to be deleted: dropped, too old, or never finished."""
-        if not await schema.there(self._database):
+        if not await schema.has_tables(self._database):
             return []
         late = and_(files.c.expires_ms <= self._now_ms(), ~_read_by_a_batch())
         async with self._database.begin() as connection:
@@ -174,7 +175,7 @@ def _read_by_a_batch() -> Any:
     )
 
 
-async def _one_at_a_time(connection: AsyncConnection, tenant: str) -> None:
+async def _lock_tenant(connection: AsyncConnection, tenant: str) -> None:
     """Two that come together must not both find the last room. SQLite writes one at a time anyway."""
     if connection.dialect.name == "postgresql":
         await connection.execute(

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from gateway.settings.tokens import Role
+from gateway.settings.token_issuers import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -26,7 +26,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
         return self.revoked is None and (self.expires is None or self.expires > now)
 
 
-def operator_of(row: Mapping[str, Any]) -> Operator:
+def operator_from_row(row: Mapping[str, Any]) -> Operator:
     """Raises msgspec.ValidationError for a row that nobody here has written."""
     times = {name: _seconds(row[f"{name}_ms"]) for name in ("created", "expires", "revoked")}
     return msgspec.convert(
@@ -34,7 +34,7 @@ def operator_of(row: Mapping[str, Any]) -> Operator:
     )
 
 
-def operator_row_of(operator: Operator) -> dict[str, Any]:
+def operator_row(operator: Operator) -> dict[str, Any]:
     return {
         "id": operator.id,
         "name": operator.name,

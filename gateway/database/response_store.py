@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tables import response_events, responses
-from gateway.database.texts import can_be_there
+from gateway.database.storable_text import is_storable
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +65,12 @@ class ResponseStore:
         self._wall = wall
 
     @property
-    def keeps(self) -> bool:
+    def enabled(self) -> bool:
         return self._kept_seconds > 0
 
     async def get(self, tenant: str, identity: str) -> StoredResponse | None:
         """None for what is not there, is too old, or is somebody else's."""
-        if not can_be_there(identity) or not await schema.there(self._database):
+        if not is_storable(identity) or not await schema.has_tables(self._database):
             return None
         query = select(responses).where(
             responses.c.id == identity,
@@ -110,7 +110,7 @@ class ResponseStore:
             .where(responses.c.tenant == stored.tenant)
             .order_by(responses.c.created_ms.desc(), responses.c.id)
         )
-        await schema.made(self._database)
+        await schema.ensure_tables(self._database)
         async with self._database.begin() as connection:
             await connection.execute(insert(responses).values(row))
             held = (await connection.execute(sizes)).all()
@@ -132,7 +132,7 @@ class ResponseStore:
 
     async def sweep(self) -> int:
         """Removes what is too old; says how many."""
-        if not await schema.there(self._database):
+        if not await schema.has_tables(self._database):
             return 0
         async with self._database.begin() as connection:
             return await _forget(connection, responses.c.expires_ms <= self._now_ms())

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect, text
 
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.tables import REVISION
-from gateway.process.file_locks import locked
+from gateway.process.file_locks import lock_file
 
 LOCK_SECONDS_MAX = 60.0
 LOCK_NUMBER = 7_264_197_001
@@ -20,7 +20,7 @@ LOCK_NUMBER = 7_264_197_001
 VERSIONS = "alembic_version"
 
 
-async def revision(database: Database) -> str | None:
+async def current_revision(database: Database) -> str | None:
     """The schema's version; None where there are no tables. Raises DatabaseDown."""
     if not database.exists:
         return None
@@ -38,25 +38,25 @@ async def upgrade(database: Database) -> None:
         await connection.run_sync(_upgrade)
 
 
-async def there(database: Database) -> bool:
+async def has_tables(database: Database) -> bool:
     """Has it tables? A SQLite file has none before somebody has something to keep. Raises DatabaseDown."""
     if not database.has_tables:
-        database.has_tables = await revision(database) is not None
+        database.has_tables = await current_revision(database) is not None
     return database.has_tables
 
 
-async def made(database: Database) -> None:
+async def ensure_tables(database: Database) -> None:
     """A SQLite file is made by the first who has something to keep. Raises DatabaseDown."""
-    if not await there(database) and database.file is not None:
+    if not await has_tables(database) and database.file is not None:
         # Loading what makes tables takes long enough to be felt by everybody else's streams.
         await asyncio.to_thread(importlib.import_module, "alembic.command")
         # Somebody who leaves meanwhile must not leave half of it to those who wait.
         await asyncio.shield(upgrade(database))
 
 
-async def ready(database: Database, *, upgrades: bool) -> None:
+async def ensure_current(database: Database, *, upgrades: bool) -> None:
     """The tables are of this version, brought up to date where they may be. Raises DatabaseDown."""
-    found = await revision(database)
+    found = await current_revision(database)
     if found != REVISION and upgrades:
         await upgrade(database)
     elif found != REVISION:
@@ -101,7 +101,7 @@ async def _alone(database: Database) -> AsyncIterator[None]:
     lock, until = database.file.with_name(f"{database.file.name}.lock"), time.monotonic() + LOCK_SECONDS_MAX
     while True:
         try:
-            held = locked(lock)
+            held = lock_file(lock)
             break
         except BlockingIOError:
             if time.monotonic() > until:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from gateway.database.database import Database
-from gateway.database.usage_store import DAY_MS, HOUR_MS, LEFT
+from gateway.database.usage_store import DAY_MS, HOUR_MS, CLIENT_LEFT_STATUS
 from gateway.database.usage_tables import MEASURES, usage, usage_days, usage_hours
 
 PAGE = 1000
@@ -131,7 +131,7 @@ def _measure(name: str, table: Table) -> ColumnElement[int]:
     if name == "requests":
         return literal(1)
     if name == "failed":
-        failed = (usage.c.status >= 400) & (usage.c.status != LEFT)
+        failed = (usage.c.status >= 400) & (usage.c.status != CLIENT_LEFT_STATUS)
         return case((failed, 1), else_=0)
     if name == "ttft_count":
         return case((usage.c.ttft_ms.is_not(None), 1), else_=0)

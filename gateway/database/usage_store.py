@@ -13,7 +13,7 @@ from sqlalchemy import Table, delete, func, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.database import outbox
+from gateway.database import webhook_outbox
 from gateway.database.database import Database
 from gateway.database.usage_tables import (
     DIMENSIONS,
@@ -27,15 +27,15 @@ from gateway.database.usage_tables import outbox as events_out
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-LEFT = 499
+CLIENT_LEFT_STATUS = 499
 """The status of a request whose client has left: neither a success nor a failure."""
 
 PRUNED_AT_ONCE = 2000
 
-Row = Mapping[str, Any]
+UsageRow = Mapping[str, Any]
 
 
-class Moved(Exception):
+class JournalMoved(Exception):
     """The journal is further in the database than its reader thought: `position`."""
 
     def __init__(self, position: int) -> None:
@@ -57,21 +57,21 @@ class UsageStore:
 
     async def take(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[UsageRow],
         *,
         journal: str,
         position: int,
         end: int,
         now_ms: int,
-        events: Sequence[Row] = (),
+        events: Sequence[UsageRow] = (),
     ) -> int:
-        """What a journal has from `position` to `end`. How many of the rows are new. Raises Moved.
+        """What a journal has from `position` to `end`. How many of the rows are new. Raises JournalMoved.
 
         `events`: for the outbox of webhooks; those that are there already are passed over too.
         """
         async with self.database.begin() as connection:
             await self._move_on(connection, journal, position, end, now_ms)
-            await outbox.put(connection, events)
+            await webhook_outbox.put(connection, events)
             return await self._add(connection, rows)
 
     async def prune(self, *, rows_before_ms: int, hours_before_ms: int, journals_before_ms: int) -> int:
@@ -107,22 +107,22 @@ class UsageStore:
         asked = select(usage_journals.c.position).where(usage_journals.c.name == journal)
         found = (await connection.execute(asked)).scalar()
         if found is not None or position != 0:
-            raise Moved(int(found or 0))
+            raise JournalMoved(int(found or 0))
         await connection.execute(insert(usage_journals).values(name=journal, **values))
 
-    async def _add(self, connection: AsyncConnection, rows: Sequence[Row]) -> int:
+    async def _add(self, connection: AsyncConnection, rows: Sequence[UsageRow]) -> int:
         if not rows:
             return 0
         # In one order for everybody: two gateways that add the same things wait for each other, never both.
         ordered = sorted(rows, key=lambda row: (row["request_id"], row["attempt"]))
         identity = (usage.c.request_id, usage.c.attempt)
         adding = (
-            insert_of(connection, usage).on_conflict_do_nothing(index_elements=identity).returning(*identity)
+            dialect_insert(connection, usage).on_conflict_do_nothing(index_elements=identity).returning(*identity)
         )
         new: set[tuple[Any, ...]] = set()
-        for part in in_few_lengths(ordered):
+        for part in split_powers_of_two(ordered):
             new.update(tuple(found) for found in await connection.execute(adding, part))
-        first: dict[tuple[str, int], Row] = {}
+        first: dict[tuple[str, int], UsageRow] = {}
         for row in ordered:
             first.setdefault((row["request_id"], row["attempt"]), row)
         fresh = [row for identity, row in first.items() if identity in new]
@@ -131,7 +131,7 @@ class UsageStore:
         return len(fresh)
 
     async def _sum_up(
-        self, connection: AsyncConnection, table: Table, length: int, rows: Sequence[Row]
+        self, connection: AsyncConnection, table: Table, length: int, rows: Sequence[UsageRow]
     ) -> None:
         sums: dict[tuple[Any, ...], Counter[str]] = {}
         for row in rows:
@@ -147,17 +147,17 @@ class UsageStore:
             }
             for key, by in sorted(sums.items())
         ]
-        adding = insert_of(connection, table)
+        adding = dialect_insert(connection, table)
         raised = {name: table.c[name] + adding.excluded[name] for name in MEASURES}
         identity = ("start_ms", *DIMENSIONS)
         await connection.execute(adding.on_conflict_do_update(index_elements=identity, set_=raised), values)
 
 
-def _measured(row: Row) -> dict[str, int]:
+def _measured(row: UsageRow) -> dict[str, int]:
     """What one row adds to its sums."""
     return {
         "requests": 1,
-        "failed": int(row["status"] >= 400 and row["status"] != LEFT),
+        "failed": int(row["status"] >= 400 and row["status"] != CLIENT_LEFT_STATUS),
         "prompt_tokens": row["prompt_tokens"],
         "cached_tokens": row["cached_tokens"] or 0,
         "output_tokens": row["output_tokens"],
@@ -168,7 +168,7 @@ def _measured(row: Row) -> dict[str, int]:
     }
 
 
-def in_few_lengths(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def split_powers_of_two(rows: Sequence[UsageRow]) -> Iterator[Sequence[UsageRow]]:
     """The rows in parts whose lengths are powers of two, the longest first.
 
     Rows that come back make a statement of their number, and drivers keep the last hundred statements of every
@@ -181,6 +181,6 @@ def in_few_lengths(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         at += length
 
 
-def insert_of(connection: AsyncConnection, table: Table) -> Any:
+def dialect_insert(connection: AsyncConnection, table: Table) -> Any:
     """The one statement that each database has words of its own for."""
     return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)

@@ -1,4 +1,5 @@
-"""Files that tenants keep here: their contents in a directory or an S3-compatible store, the rest in the database.
+"""Files that tenants upload: their contents in a directory or an S3 bucket, everything else in the database.
 
-Read content.py (the promise), directory.py and object_store.py (who keep it), shelf.py (what the API does with it).
+`tenant_files` is what the API does with files. `content_store` is the Protocol that keeps their contents;
+`directory_store` and `s3_store` implement it.
 """

@@ -1,4 +1,4 @@
-"""TenantFiles: the files of all tenants, each seen by its own alone. What the API does with files, without HTTP."""
+"""TenantFiles: the files of all tenants, each visible to its own tenant alone; what the API does, without HTTP."""
 
 import asyncio
 import logging
@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.database.database import DatabaseDown
-from gateway.database.file_store import FileStore, NoRoom, StoredFile
-from gateway.database.pages import Page
-from gateway.files.content import ContentDown, ContentStore
+from gateway.database.file_store import FileStore, StoredFile, TenantStorageFull
+from gateway.database.pagination import PageRequest
+from gateway.files.content_store import ContentDown, ContentStore
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 60.0
 
 
-class TooLarge(Exception):
-    """The file is larger than one may be: `bytes_max`."""
+class FileTooLarge(Exception):
+    """The file has more than `bytes_max` bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
@@ -28,24 +28,27 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBounds:
-    """`kept_seconds_max`: no file is kept longer."""
+    """Limits on the size and the age of files."""
 
-    file_bytes_max: int
-    tenant_bytes_max: int
-    kept_seconds_max: float
+    file_bytes_max: int  # of one file
+    tenant_bytes_max: int  # of all files of one tenant
+    kept_seconds_max: float  # after which a file is deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    """What is known of a file when its content has come. `kept_seconds`: None for as long as may be."""
+class FileLabel:
+    """The properties of a file that are known once its content has arrived."""
 
     purpose: str
     name: str
-    kept_seconds: float | None = None
+    kept_seconds: float | None = None  # None: as long as is allowed
 
 
 class TenantFiles:
-    """Every method raises DatabaseDown and ContentDown."""
+    """The files of all tenants: their rows in `store`, their contents in `contents`.
+
+    Every method raises DatabaseDown and ContentDown.
+    """
 
     def __init__(self, store: FileStore, contents: ContentStore, bounds: FileBounds) -> None:
         self.store = store
@@ -53,23 +56,25 @@ class TenantFiles:
         self._contents = contents
         self._arriving: dict[str, int] = {}
 
-    async def put(self, tenant: str, pieces: AsyncIterator[bytes], label: Callable[[], Label]) -> StoredFile:
-        """A new file. `label` is asked when the content has come; what it and `pieces` raise is raised.
+    async def put(
+        self, tenant: str, pieces: AsyncIterator[bytes], label: Callable[[], FileLabel]
+    ) -> StoredFile:
+        """Store a new file and return it; `label` is called once its content has arrived.
 
-        Raises TooLarge, NoRoom.
+        What `label` and `pieces` raise is passed on. Raises FileTooLarge, TenantStorageFull.
         """
         async with _Arrival(self, tenant) as arrival:
             await self._contents.write(arrival.file.content, arrival.counted(pieces))
             file = self._labelled(arrival.file, label(), arrival.bytes)
             try:
-                await self.store.keep(file, tenant_bytes_max=self.bounds.tenant_bytes_max)
+                await self.store.complete(file, tenant_bytes_max=self.bounds.tenant_bytes_max)
             except KeyError as err:
                 raise ContentDown("the upload took too long") from err
             arrival.kept = True
         return file
 
-    async def write(self, tenant: str, pieces: AsyncIterator[bytes], label: Label) -> StoredFile:
-        """A content of the gateway's own, which nobody sees before FileStore.keep_in."""
+    async def write(self, tenant: str, pieces: AsyncIterator[bytes], label: FileLabel) -> StoredFile:
+        """Write a file that the gateway itself makes; it stays invisible until FileStore.complete_in."""
         file = await self.store.begin(new_id(), tenant)
         size = 0
 
@@ -83,35 +88,37 @@ class TenantFiles:
         return self._labelled(file, label, size)
 
     async def get(self, tenant: str, identity: str) -> StoredFile | None:
-        """None for what is not there, is too old, or is somebody else's."""
+        """Return a file; None if it does not exist, has expired, or belongs to another tenant."""
         return await self.store.get(tenant, identity)
 
-    async def page(self, tenant: str, page: Page, purpose: str | None) -> tuple[Sequence[StoredFile], bool]:
-        """Some of a tenant's, and whether there are more. Raises NoSuchPlace."""
+    async def page(
+        self, tenant: str, page: PageRequest, purpose: str | None
+    ) -> tuple[Sequence[StoredFile], bool]:
+        """Return some of a tenant's files, and whether there are more. Raises CursorNotFound."""
         return await self.store.page(tenant, page, purpose)
 
     def content(self, file: StoredFile) -> AsyncIterator[bytes]:
-        """Its pieces. Raises ContentLost."""
+        """Yield the pieces of a file's content. Raises ContentLost."""
         return self._contents.read(file.content)
 
     async def delete(self, file: StoredFile) -> Literal["dropped", "in use", "not there"]:
-        """One that a batch still reads stays."""
-        outcome = await self.store.drop(file)
+        """Delete a file, unless a batch still reads it."""
+        outcome = await self.store.delete(file)
         if outcome == "dropped":
-            # It is gone for everybody; if its content cannot be deleted now, a sweep does it.
+            # The file is invisible now; if its content cannot be deleted yet, a sweep does it.
             with suppress(ContentDown):
                 await self._erase(file)
         return outcome
 
     async def sweep(self) -> int:
-        """Deletes the contents of files that are gone; says how many."""
+        """Delete the contents of deleted and expired files, and return how many they were."""
         leftovers = await self.store.leftovers()
         for file in leftovers:
             await self._erase(file)
         return len(leftovers)
 
     async def run(self) -> None:
-        """Sweeps for as long as it is not cancelled."""
+        """Sweep again and again, until this coroutine is cancelled."""
         while True:
             try:
                 while await self.sweep():
@@ -120,8 +127,8 @@ class TenantFiles:
                 log.warning("old files cannot be removed: %s", err)
             await asyncio.sleep(SWEEP_SECONDS)
 
-    def arriving(self, tenant: str, size: int) -> int:
-        """So many bytes more are on their way (fewer, if below 0): how many are now."""
+    def count_arriving(self, tenant: str, size: int) -> int:
+        """Add to the bytes that are arriving for a tenant (or subtract, below 0), and return their sum."""
         total = self._arriving.get(tenant, 0) + size
         self._arriving[tenant] = total
         if not total:
@@ -132,45 +139,49 @@ class TenantFiles:
         await self._contents.delete(file.content)
         await self.store.forget(file)
 
-    def _labelled(self, file: StoredFile, label: Label, size: int) -> StoredFile:
+    def _labelled(self, file: StoredFile, label: FileLabel, size: int) -> StoredFile:
         kept = min(label.kept_seconds or self.bounds.kept_seconds_max, self.bounds.kept_seconds_max)
         return replace(file, purpose=label.purpose, name=label.name, bytes=size, expires=file.created + kept)
 
 
 class _Arrival:
-    """A file that comes; what did not come whole is removed."""
+    """A file that is being uploaded; it is discarded if it does not arrive completely."""
 
-    def __init__(self, shelf: TenantFiles, tenant: str) -> None:
+    def __init__(self, files: TenantFiles, tenant: str) -> None:
         self.bytes = 0
         self.kept = False
         self.file: StoredFile
-        self._shelf = shelf
+        self._files = files
         self._tenant = tenant
-        self._held = 0
+        self._bytes_held = 0
 
     async def __aenter__(self) -> "_Arrival":
-        self._held = await self._shelf.store.held(self._tenant)
-        self.file = await self._shelf.store.begin(new_id(), self._tenant)
+        self._bytes_held = await self._files.store.bytes_held(self._tenant)
+        self.file = await self._files.store.begin(new_id(), self._tenant)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._shelf.arriving(self._tenant, -self.bytes)
+        self._files.count_arriving(self._tenant, -self.bytes)
         if not self.kept:
             with suppress(DatabaseDown):
-                await asyncio.shield(self._shelf.store.discard(self.file))
+                await asyncio.shield(self._files.store.discard(self.file))
 
     async def counted(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same pieces. Raises TooLarge, NoRoom: long before a disk is full of what will not be kept."""
-        bounds = self._shelf.bounds
+        """Yield the same pieces, and raise FileTooLarge or TenantStorageFull as soon as there are too many bytes.
+
+        That is long before a disk is full of a file that will not be kept.
+        """
+        bounds = self._files.bounds
         async for piece in pieces:
             self.bytes += len(piece)
-            on_their_way = self._shelf.arriving(self._tenant, len(piece))
+            arriving_bytes = self._files.count_arriving(self._tenant, len(piece))
             if self.bytes > bounds.file_bytes_max:
-                raise TooLarge(bounds.file_bytes_max)
-            if self._held + on_their_way > bounds.tenant_bytes_max:
-                raise NoRoom
+                raise FileTooLarge(bounds.file_bytes_max)
+            if self._bytes_held + arriving_bytes > bounds.tenant_bytes_max:
+                raise TenantStorageFull
             yield piece
 
 
 def new_id() -> str:
+    """Return a new random id of a file."""
     return f"file-{secrets.token_hex(16)}"

@@ -4,24 +4,24 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.usage_spent import Spent, SpentHours
+from gateway.database.account_hours import (HourlyUsage, AccountHours)
 from gateway.ledger.shipper import Shipper
 from gateway.quotas.counter_recovery import INLINE_HOURS_MAX, SpentHour, SpentUnknown
 
 AWAY = (DatabaseDown, DatabaseConflict, OSError, TimeoutError)
 
 
-class LedgerSpent:
+class LedgerAccountUsage:
     """SpentReader. `families`: ids of keys of the settings file, by the one that they count as."""
 
     def __init__(
-        self, shipper: Shipper, hours: SpentHours, families: Mapping[str, Sequence[str]] | None = None
+        self, shipper: Shipper, hours: AccountHours, families: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self._shipper = shipper
         self._hours = hours
         self._families = families or {}
 
-    def restate(self, families: Mapping[str, Sequence[str]]) -> None:
+    def reconfigure(self, families: Mapping[str, Sequence[str]]) -> None:
         """The settings file says this now."""
         self._families = families
 
@@ -30,11 +30,11 @@ class LedgerSpent:
         try:
             # What this gateway has settled a moment ago is to be counted too.
             await self._shipper.ship()
-            found = await self._hours.of(kind, name, round(since * 1000), self._families.get(name, ()))
+            found = await self._hours.usage_since(kind, name, round(since * 1000), self._families.get(name, ()))
         except AWAY as err:
             raise SpentUnknown(str(err) or "the database does not answer in time") from err
         return _hours(found) if len(found) <= INLINE_HOURS_MAX else await asyncio.to_thread(_hours, found)
 
 
-def _hours(found: Sequence[Spent]) -> list[SpentHour]:
+def _hours(found: Sequence[HourlyUsage]) -> list[SpentHour]:
     return [SpentHour(start=start / 1000, model=model, units=units) for start, model, units in found]

@@ -53,7 +53,7 @@ class UsageEntry(
     tags: dict[str, str] | None = None
 
 
-class Alert(
+class AlertEntry(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True, tag_field="of", tag="alert"
 ):
     """What a webhook is told. `id`: the same event has the same one, whoever reports it, and is told once."""
@@ -64,13 +64,13 @@ class Alert(
     data: dict[str, Any]
 
 
-Entry = UsageEntry | Alert
+JournalEntry = UsageEntry | AlertEntry
 
 encode = msgspec.json.Encoder().encode
-decode: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
+decode: Callable[[bytes], JournalEntry] = msgspec.json.Decoder(JournalEntry).decode
 
 
-def entry_of(record: RequestRecord) -> UsageEntry:
+def usage_entry(record: RequestRecord) -> UsageEntry:
     """As a record tells it: what it costs is what quotas charge."""
     used = record.charged
     ttft = record.ttft_seconds

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Protocol
 
-from gateway.ledger.usage_query_text import moment_text
+from gateway.ledger.usage_query_parsing import moment_text
 
 COLUMNS: Mapping[str, str] = {
     "request_id": "string",

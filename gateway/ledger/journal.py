@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.ledger.entry import Entry
+from gateway.ledger.entry import JournalEntry
 from gateway.ledger.segment import SUFFIX, Segment, line_of
 from gateway.process.file_locks import create_locked, lock_file
 
@@ -50,7 +50,7 @@ class Journal:
         """That are not in the database, as far as is known."""
         return sum(s.size - (s.shipped or 0) for s in self.segments) + len(self._pending)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Never raises, and never waits for anything but the system's own buffers."""
         line = line_of(entry)
         full = self.bytes + len(line) > self._bytes_max

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 
 from gateway.database.database import Database
-from gateway.database.outbox import Outbox
+from gateway.database.webhook_outbox import Outbox
 from gateway.database.usage_query import UsageReader
-from gateway.database.usage_spent import SpentHours
+from gateway.database.account_hours import AccountHours
 from gateway.database.usage_store import UsageStore
-from gateway.ledger.account_usage import LedgerSpent
-from gateway.ledger.entry import Alert, entry_of
+from gateway.ledger.account_usage import LedgerAccountUsage
+from gateway.ledger.entry import AlertEntry, usage_entry
 from gateway.ledger.journal import DIRECTORY, Journal
 from gateway.ledger.shipper import Shipper
-from gateway.ledger.usage_maintenance import USAGE_HOUR, Keeper
+from gateway.ledger.usage_maintenance import USAGE_HOUR, UsageMaintenance
 from gateway.ledger.webhooks import Webhooks
 from gateway.quotas.events import Alert as QuotaAlert
 from gateway.settings.tree import Settings
@@ -40,20 +40,20 @@ class Ledger:
         store = UsageStore(database)
         self.webhooks = Webhooks(settings.webhooks, Outbox(database))
         self.shipper = Shipper(self.journal, store, hooks=self.webhooks.wanting, upgrades=upgrades)
-        self.spent = LedgerSpent(self.shipper, SpentHours(database), families(settings))
-        self._keeper = Keeper(settings.usage, store, self.webhooks.wanting(USAGE_HOUR))
+        self.account_usage = LedgerAccountUsage(self.shipper, AccountHours(database), families(settings))
+        self._maintenance = UsageMaintenance(settings.usage, store, self.webhooks.wanting(USAGE_HOUR))
 
     def observe(self, record: RequestRecord) -> None:
         """A request has ended. Nobody's are those that no key came with, or one that opens nothing."""
         if record.tenant:
-            self.journal.append(entry_of(record))
+            self.journal.append(usage_entry(record))
 
     def alert(self, alert: QuotaAlert) -> None:
         """So much of a limit is used: webhooks are told, whatever happens to this process."""
         data = msgspec.to_builtins(alert)
         at_ms = round(time.time() * 1000)
         self.journal.append(
-            Alert(id=f"budget-{secrets.token_hex(16)}", type=BUDGET_ALERT, at_ms=at_ms, data=data)
+            AlertEntry(id=f"budget-{secrets.token_hex(16)}", type=BUDGET_ALERT, at_ms=at_ms, data=data)
         )
 
     def loops(self) -> Sequence[tuple[str, Loop]]:
@@ -61,7 +61,7 @@ class Ledger:
         return (
             ("usage journal", self.journal.run),
             ("usage", self.shipper.run),
-            ("usage keeper", self._keeper.run),
+            ("usage keeper", self._maintenance.run),
             ("webhooks", self.webhooks.run),
         )
 

@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from gateway.ledger.entry import Entry, decode, encode
+from gateway.ledger.entry import JournalEntry, decode, encode
 
 SUFFIX = ".journal"
 READ_BYTES = 256 * 1024
@@ -24,12 +24,12 @@ READ_BYTES = 256 * 1024
 class Portion:
     """Entries that were read. `end`: the position behind them. `spoilt`: lines that are none."""
 
-    entries: list[Entry]
+    entries: list[JournalEntry]
     end: int
     spoilt: int
 
 
-def line_of(entry: Entry) -> bytes:
+def line_of(entry: JournalEntry) -> bytes:
     text = encode(entry)
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
@@ -63,7 +63,7 @@ class Segment:
         with self.path.open("rb") as file:
             file.seek(position)
             data = file.read(min(READ_BYTES, self.size - position))
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         spoilt = at = 0
         while len(entries) < entries_max:
             end = data.find(b"\n", at)
@@ -87,7 +87,7 @@ class Segment:
         self._held.close()
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> JournalEntry | None:
     checksum, _, text = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None

@@ -18,8 +18,8 @@ import msgspec
 
 from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.usage_store import Moved, UsageStore
-from gateway.ledger.entry import Alert, Entry, UsageEntry
+from gateway.database.usage_store import JournalMoved, UsageStore
+from gateway.ledger.entry import AlertEntry, JournalEntry, UsageEntry
 from gateway.ledger.journal import Journal
 from gateway.ledger.segment import Segment
 
@@ -103,7 +103,7 @@ class Shipper:
             return False
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             if not self._right_schema:
-                await schema.ready(self._store.database, upgrades=self._upgrades)
+                await schema.ensure_current(self._store.database, upgrades=self._upgrades)
                 self._right_schema = True
             if segment.shipped is None:
                 segment.shipped = await self._store.position(segment.name)
@@ -128,10 +128,10 @@ class Shipper:
             log.warning("the database is back: the usage journal is shipped")
         return True
 
-    async def _take(self, segment: Segment, position: int, entries: Sequence[Entry], end: int) -> bool:
+    async def _take(self, segment: Segment, position: int, entries: Sequence[JournalEntry], end: int) -> bool:
         """False: the database was further already."""
         rows = [msgspec.structs.asdict(entry) for entry in entries if isinstance(entry, UsageEntry)]
-        alerts = [entry for entry in entries if isinstance(entry, Alert)]
+        alerts = [entry for entry in entries if isinstance(entry, AlertEntry)]
         try:
             await self._store.take(
                 rows,
@@ -141,12 +141,12 @@ class Shipper:
                 now_ms=round(self._wall() * 1000),
                 events=[row for alert in alerts for row in self._addressed(alert)],
             )
-        except Moved as moved:
+        except JournalMoved as moved:
             segment.shipped = moved.position
             return False
         return True
 
-    def _addressed(self, alert: Alert) -> list[dict[str, Any]]:
+    def _addressed(self, alert: AlertEntry) -> list[dict[str, Any]]:
         """One row for every webhook that wants it."""
         row = {**msgspec.structs.asdict(alert), "attempts": 0, "due_ms": alert.at_ms}
         return [{**row, "hook": name} for name in self._hooks(alert.type)]

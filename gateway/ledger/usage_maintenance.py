@@ -1,4 +1,4 @@
-"""Keeper: what is done to the ledger now and then. Any gateway does it; all of them at once do no harm.
+"""UsageMaintenance: what is done to the ledger now and then. Any gateway does it; all of them at once do no harm.
 
 Old rows and hours go. Every tenant's hour that is over is told to webhooks, as totals: should more of it come later
 (a gateway that was away ships its journal), it is told again, with the new totals and another id.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.outbox import Outbox
+from gateway.database.webhook_outbox import Outbox
 from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
 from gateway.database.usage_store import DAY_MS, HOUR_MS, UsageStore
-from gateway.ledger.usage_query_text import moment_text
+from gateway.ledger.usage_query_parsing import moment_text
 from gateway.settings.usage import UsageSettings
 
 log = logging.getLogger(__name__)
@@ -27,14 +27,14 @@ PAUSE_SECONDS = 0.1
 SETTLED_MS = 5 * 60_000
 """After an hour's end, until it is told: journals are shipped by then."""
 
-TOLD_MS = 48 * HOUR_MS
+NOTIFIED_MS = 48 * HOUR_MS
 """How far back hours are looked at."""
 
-TOLD = ("requests", "failed", "prompt_tokens", "cached_tokens", "output_tokens", "cost")
+NOTIFIED_MEASURES = ("requests", "failed", "prompt_tokens", "cached_tokens", "output_tokens", "cost")
 USAGE_HOUR = "usage.hour"
 
 
-class Keeper:
+class UsageMaintenance:
     """`hooks`: names of webhooks that want usage. `wall`: Unix time in seconds."""
 
     def __init__(
@@ -57,16 +57,16 @@ class Keeper:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                await self.look()
+                await self.run_due()
             except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
                 log.debug("the ledger is not kept now: %s", err)
 
-    async def look(self) -> None:
+    async def run_due(self) -> None:
         """Does what is due. Raises DatabaseDown."""
         if not self._store.database.exists:
             return
         if self._hooks:
-            await self.tell()
+            await self.notify_hours()
         if self._wall() - self._pruned_at >= PRUNE_SECONDS:
             self._pruned_at = self._wall()
             # A bounded number: what is left is left for the next time.
@@ -85,7 +85,7 @@ class Keeper:
             journals_before_ms=hours_before_ms,
         )
 
-    async def tell(self) -> None:
+    async def notify_hours(self) -> None:
         """Hours that are over, to webhooks; those that were told already are passed over."""
         now_ms = round(self._wall() * 1000)
         over_ms = (now_ms - SETTLED_MS) // HOUR_MS * HOUR_MS
@@ -93,7 +93,7 @@ class Keeper:
         while True:
             found = await self._reader.sums(
                 UsageQuery(
-                    since_ms=over_ms - TOLD_MS,
+                    since_ms=over_ms - NOTIFIED_MS,
                     until_ms=over_ms,
                     by=("hour", "organisation", "tenant"),
                     limit=GROUPS_MAX,
@@ -112,7 +112,7 @@ class Keeper:
             "tenant": group["tenant"],
             "since": moment_text(start),
             "until": moment_text(start + HOUR_MS),
-            **{name: group[name] for name in TOLD},
+            **{name: group[name] for name in NOTIFIED_MEASURES},
         }
         identity = f"usage-{start // HOUR_MS}-{group['tenant']}-{group['requests']}"
         row = {"id": identity, "type": USAGE_HOUR, "at_ms": now_ms, "data": data}

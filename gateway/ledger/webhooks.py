@@ -20,8 +20,8 @@ import aiohttp
 import orjson
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.outbox import Outbox
-from gateway.ledger.usage_query_text import moment_text
+from gateway.database.webhook_outbox import Outbox
+from gateway.ledger.usage_query_parsing import moment_text
 from gateway.settings.usage import WebhookSettings, webhook_secret
 
 log = logging.getLogger(__name__)

@@ -34,8 +34,8 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.telemetry import logs
 from gateway.tenants.keys import pepper
-from gateway.tenants.register import Register
-from gateway.tenants.yaml_directory import yaml_directory
+from gateway.tenants.tenant_register import TenantRegister
+from gateway.tenants.yaml_directory import register_from_settings
 from gateway.wiring.dispatch import queue_rules, shadow_of, warn_of_shared_caches
 from policies.registry import routing_policy
 from policies.routing.protocol import RoutingPolicy
@@ -63,7 +63,7 @@ class _Prepared:
     new: Settings  # as they were read
     taken: Settings  # as they will be in force: without what needs a restart
     models: CatalogueContents
-    tenants: Register
+    tenants: TenantRegister
     routing: RoutingPolicy
     shadow: Shadow | None
     queueing: QueueRules
@@ -125,7 +125,7 @@ class Reloader:
             new=new,
             taken=taken,
             models=self._gateway.services.catalogue.prepare(new.models),
-            tenants=yaml_directory(new, pepper(deployment_secret(before))),
+            tenants=register_from_settings(new, pepper(deployment_secret(before))),
             routing=routing_policy(taken.routing.policy, taken.routing.options),
             shadow=shadow_of(taken.routing.shadow),
             queueing=queue_rules(taken, before, self._gateway.services.reservations),
@@ -148,18 +148,18 @@ class Reloader:
                 services.catalogue.add_reported(worker.models)
         if differ(before, taken, "organisations", "plans", "tenants"):
             warn_of_shared_caches(gateway.fleet, taken)
-            gateway.records.tenants.restate(prepared.tenants)
+            gateway.records.tenants.reconfigure(prepared.tenants)
             if gateway.records.ledger is not None:
-                gateway.records.ledger.spent.restate(families(taken))
+                gateway.records.ledger.account_usage.reconfigure(families(taken))
         if taken.routing != before.routing:
             services.reservations.router.decide_by(
                 prepared.routing, prepared.shadow, taken.routing.prefill_tokens_min
             )
         if differ(before, taken, "queueing", "classes"):
             services.classes.reconfigure(taken.classes)
-            services.reservations.restate(prepared.queueing)
+            services.reservations.reconfigure(prepared.queueing)
         if taken.workers != before.workers:
-            gateway.discovery.restate(taken.workers)
+            gateway.discovery.reconfigure(taken.workers)
         self.settings = taken
 
 

@@ -20,18 +20,18 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
 from gateway.batches.batch_claimer import BatchClaimer
-from gateway.batches.setup import batch_claimer_of, row_bytes_max
+from gateway.batches.claimer_setup import (batch_claimer_of, row_bytes_max)
 from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.certificates import ServerTls
 from gateway.runtime.reload import Reloader, registered_for_reload
 from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.tree import Settings
-from gateway.web.admin_app import admin_app, admin_failure
-from gateway.web.client_address import finder
+from gateway.web.admin_app import admin_app, admin_error
+from gateway.web.client_address import address_finder
 from gateway.web.error_response import error_response
 from gateway.web.middleware.connection_limits import ConnectionLimiter
 from gateway.web.middleware.cors import CrossOriginPolicy
-from gateway.web.middleware.protocol_errors import Failure, speaking
+from gateway.web.middleware.protocol_errors import ErrorAnswer, with_error_answers
 from gateway.web.stored.background_responses import BackgroundResponses
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.tenant_app import tenant_app
@@ -140,7 +140,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
                     CrossOriginPolicy(listen.origins, lambda: directory.requires_keys) if listen.origins else None
                 ),
                 access_log=gateway.access_log,
-                find_address=finder(listen.trusted_proxies),
+                find_address=address_finder(listen.trusted_proxies),
                 stores=ObjectStores(
                     responses=records.responses,
                     background_responses=background_responses,
@@ -155,7 +155,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
             error_response,
             seconds_max=settings.drain.seconds,
         )
-        admin = _runner(admin_app(gateway, process), admin_failure, seconds_max=ADMIN_SECONDS_MAX)
+        admin = _runner(admin_app(gateway, process), admin_error, seconds_max=ADMIN_SECONDS_MAX)
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
@@ -237,9 +237,9 @@ class _Runner(web.AppRunner):
     bound: ConnectionLimiter | None = None
     """Limits connections per address; None: not limited."""
 
-    def __init__(self, app: web.Application, failure: Failure, **options: Any) -> None:
+    def __init__(self, app: web.Application, error_answer: ErrorAnswer, **options: Any) -> None:
         super().__init__(app, **options)
-        self._taught = speaking(failure)
+        self._with_error_answers = with_error_answers(error_answer)
 
     @property
     def server(self) -> Any:
@@ -249,12 +249,12 @@ class _Runner(web.AppRunner):
             return None
 
         def new() -> web.RequestHandler:
-            return self._taught(made())
+            return self._with_error_answers(made())
 
         return self.bound.counted(new) if self.bound is not None else new
 
 
-def _runner(app: web.Application, failure: Failure, *, seconds_max: float) -> _Runner:
+def _runner(app: web.Application, error_answer: ErrorAnswer, *, seconds_max: float) -> _Runner:
     """Return the aiohttp runner of a listener.
 
     `handler_cancellation` is on: a client that leaves cancels its handler, and so frees its quota and its GPU.
@@ -262,7 +262,7 @@ def _runner(app: web.Application, failure: Failure, *, seconds_max: float) -> _R
     """
     return _Runner(
         app,
-        failure,
+        error_answer,
         handler_cancellation=True,
         auto_decompress=False,
         shutdown_timeout=seconds_max,

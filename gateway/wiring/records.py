@@ -12,8 +12,8 @@ from gateway.database.database import Database, DatabaseDown
 from gateway.database.file_store import FileStore
 from gateway.database.response_store import ResponseStore
 from gateway.database.tenant_store import TenantStore
-from gateway.files.content import ContentStore
-from gateway.files.directory import Directory
+from gateway.files.content_store import ContentStore
+from gateway.files.directory_store import DirectoryStore
 from gateway.files.tenant_files import FileBounds, TenantFiles
 from gateway.ledger.ledger import Ledger, Loop
 from gateway.settings.database_address import NONE
@@ -23,7 +23,7 @@ from gateway.settings.types import SettingsProblem
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.tenants.keys import pepper
 from gateway.tenants.sql_directory import SqlDirectory
-from gateway.tenants.yaml_directory import FileDirectory, OpenUntilTenants, yaml_directory
+from gateway.tenants.yaml_directory import FileDirectory, OpenUntilTenants, register_from_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Records:
 
 
 def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> FileDirectory:
-    directory = database if database is not None else yaml_directory(settings, pepper(secret))
+    directory = database if database is not None else register_from_settings(settings, pepper(secret))
     alone = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
     return OpenUntilTenants(directory) if alone else directory
 
@@ -77,7 +77,7 @@ def _directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlD
     if database is None:
         return None
     return SqlDirectory(
-        yaml_directory(settings, pepper(secret)),
+        register_from_settings(settings, pepper(secret)),
         TenantStore(database),
         known_seconds_max=settings.database.known_keys_seconds_max,
         upgrades=_upgrades(settings, database),
@@ -108,15 +108,15 @@ def _responses(settings: Settings, database: Database) -> ResponseStore:
 def _tenant_files(settings: Settings, database: Database) -> TenantFiles:
     """Raises SettingsProblem."""
     files = settings.files
-    contents: ContentStore = Directory(Path(settings.state_directory) / files.directory)
+    contents: ContentStore = DirectoryStore(Path(settings.state_directory) / files.directory)
     if files.s3 is not None:
         try:
-            from gateway.files.object_store import ObjectStore
+            from gateway.files.s3_store import S3ContentStore
         except ModuleNotFoundError as err:
             raise SettingsProblem(
                 f"$.files.s3: {err.name} is not installed; pip install 'radixgate[s3]'"
             ) from err
-        contents = ObjectStore(files.s3)
+        contents = S3ContentStore(files.s3)
     bounds = FileBounds(
         file_bytes_max=files.file_bytes_max,
         tenant_bytes_max=files.tenant_bytes_max,

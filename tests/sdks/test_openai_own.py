@@ -24,10 +24,10 @@ either: see responses_client.py."""
 
 async def keep_input_file(running):
     """The file that the tests of batches name."""
-    store = running.here.gateway.records.shelf.store
+    store = running.here.gateway.records.tenant_files.store
     file = await store.begin("input_file_id", "default")
     kept = replace(file, purpose="batch", name="input.jsonl", expires=time.time() + 3600)
-    await store.keep(kept, tenant_bytes_max=1)
+    await store.complete(kept, tenant_bytes_max=1)
 
 
 async def test_its_own_tests_of_creating_and_listing_pass(gateway):

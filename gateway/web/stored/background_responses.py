@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from gateway.database.background_store import LEASE_SECONDS, BackgroundStore, Events
+from gateway.database.background_store import LEASE_SECONDS, BackgroundStore, StoredEvents
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.response_store import ResponseStore, StoredResponse
 from gateway.domain.errors import Overloaded, ResponsesUnavailable
@@ -61,11 +61,11 @@ class BackgroundResponse:
             log.error("response %s is given up: its events cannot be written to the database", self.stored.id)
             self.task.cancel()
 
-    def take_unwritten(self) -> tuple[Events, bytes | None]:
+    def take_unwritten(self) -> tuple[StoredEvents, bytes | None]:
         """Return the events and the response object that have to be written, and forget them."""
         text = b"".join(self._unwritten)
         # JSON as encoded here has no line breaks: an empty line is always the end of an event.
-        events = Events(number=self._number, count=text.count(b"\n\n"), text=text)
+        events = StoredEvents(number=self._number, count=text.count(b"\n\n"), text=text)
         response, self.response = self.response, None
         self._number += events.count
         self._unwritten, self._size = [], 0
@@ -139,7 +139,7 @@ class BackgroundResponses:
             changed = background.changed if background is not None else None
             now = await self._response_store.get(stored.tenant, stored.id)
             if now is not None and now.running:
-                now = await self.store.looked_after(now)
+                now = await self.store.fail_if_abandoned(now)
             some = await self.store.events(stored.id, after)
             for events in some:
                 yield _after(events, after)
@@ -176,7 +176,7 @@ class BackgroundResponses:
                     return_exceptions=True,
                 )
                 for background in unfinished:
-                    await self.store.missed(background.stored)
+                    await self.store.fail_abandoned(background.stored)
 
     def _forget(self, background: BackgroundResponse) -> None:
         self._responses_by_id.pop(background.stored.id, None)
@@ -197,7 +197,7 @@ class BackgroundResponses:
                     background.notify_readers()
             await asyncio.sleep(WRITE_SECONDS)
 
-    async def _write(self, background: BackgroundResponse, events: Events, response: bytes | None) -> bool:
+    async def _write(self, background: BackgroundResponse, events: StoredEvents, response: bytes | None) -> bool:
         """Write until the database takes it; return whether the response is to go on."""
         while True:
             try:
@@ -207,7 +207,7 @@ class BackgroundResponses:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-def _after(events: Events, number: int) -> bytes:
+def _after(events: StoredEvents, number: int) -> bytes:
     """Return the text of the events after the given number."""
     text = events.text
     for _ in range(number + 1 - events.number):

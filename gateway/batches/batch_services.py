@@ -1,4 +1,4 @@
-"""What it takes to run batches, and what bounds it."""
+"""BatchServices: what it takes to run batches, and the bounds on it."""
 
 import asyncio
 import time
@@ -13,14 +13,14 @@ from gateway.web.dialect import Dialect
 
 LEASE_SECONDS = 12.0
 RENEW_SECONDS = 2.0
-"""How soon a gateway also learns that a batch was cancelled elsewhere."""
+"""How often a lease is renewed, and how soon a gateway learns that a batch was cancelled on another one."""
 
 ROWS_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
 
 
-class Memory:
-    """Bytes of rows that are in memory, of all batches here. One row alone always has room."""
+class RowMemory:
+    """The bytes of rows in memory, of all batches here; one row alone always has room."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -28,32 +28,31 @@ class Memory:
         self._freed = asyncio.Event()
 
     async def hold(self, size: int) -> None:
-        """Waits until there is room for so many."""
+        """Wait until there is room for so many bytes, and take it."""
         while self._held and self._held + size > self._bytes_max:
             self._freed.clear()
             await self._freed.wait()
         self._held += size
 
     def release(self, size: int) -> None:
+        """Give back so many bytes."""
         self._held -= size
         self._freed.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchParts:
-    """`ask`: a row through the pipeline. `dialects`: by a batch's endpoint. `slots`: of rows that are being asked
-    here. `batch_rows_max`: rows of one batch that are in memory.
-    """
+class BatchServices:
+    """What it takes to run batches on this gateway."""
 
     store: BatchStore
     tenant_files: TenantFiles
-    ask: Callable[[RowExchange], Awaitable[None]]
-    dialects: Callable[[str], Callable[[str], Dialect]]
-    slots: asyncio.Semaphore
-    memory: Memory
-    rows_max: int
-    batch_rows_max: int
-    line_bytes_max: int
+    serve_row: Callable[[RowExchange], Awaitable[None]]  # sends a row through the pipeline
+    dialects: Callable[[str], Callable[[str], Dialect]]  # by the batch's endpoint
+    slots: asyncio.Semaphore  # one for each row that is in the pipeline
+    memory: RowMemory
+    rows_max: int  # in the input file of a batch
+    batch_rows_max: int  # of one batch in memory
+    line_bytes_max: int  # in an input file
     counts: BatchCounts
     wall: Callable[[], float] = time.time
     lease_seconds: float = LEASE_SECONDS

@@ -1,11 +1,11 @@
-"""A gateway's keeper of batches, put together from its parts."""
+"""Assembly of a gateway's BatchClaimer."""
 
 import asyncio
 from functools import partial
 
 from gateway.app import Gateway
 from gateway.batches.batch_claimer import BatchClaimer
-from gateway.batches.services import LINE_BYTES_MAX, ROWS_BYTES_MAX, BatchParts, Memory
+from gateway.batches.batch_services import LINE_BYTES_MAX, ROWS_BYTES_MAX, BatchServices, RowMemory
 from gateway.domain.request import Surface
 from gateway.pipeline import serve
 from gateway.settings.tree import Settings
@@ -15,7 +15,7 @@ from gateway.web.openai.batches import SURFACES
 
 
 def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
-    """None without a database."""
+    """Return the BatchClaimer of a gateway; None without a database."""
     records, settings = gateway.records, gateway.settings.batches
     if records.batches is None or records.tenant_files is None:
         return None
@@ -24,13 +24,13 @@ def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
         surface = Surface.MESSAGES if endpoint == ENDPOINT else SURFACES[endpoint]
         return dialect_factory(surface, records.responses)
 
-    parts = BatchParts(
+    parts = BatchServices(
         store=records.batches,
         tenant_files=records.tenant_files,
-        ask=partial(serve, at=gateway.services),
+        serve_row=partial(serve, services=gateway.services),
         dialects=dialect,
         slots=asyncio.Semaphore(settings.running_rows_max),
-        memory=Memory(ROWS_BYTES_MAX),
+        memory=RowMemory(ROWS_BYTES_MAX),
         rows_max=settings.rows_max,
         batch_rows_max=settings.running_rows_max,
         line_bytes_max=row_bytes_max(gateway.settings),
@@ -40,5 +40,5 @@ def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
 
 
 def row_bytes_max(settings: Settings) -> int:
-    """The longest line of a batch's input."""
+    """Return the longest line that a batch's input may have, in bytes."""
     return min(LINE_BYTES_MAX, settings.requests.body_bytes_max)

@@ -1,4 +1,4 @@
-"""ContentStore in a bucket of S3, or of whatever speaks its protocol (MinIO, Ceph, R2, Google's XML API)."""
+"""ContentStore in a bucket of S3, or of a store with its protocol (MinIO, Ceph, R2, Google's XML API)."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -9,23 +9,25 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store
 
-from gateway.files.content import ContentDown, ContentLost
+from gateway.files.content_store import ContentDown, ContentLost
 from gateway.settings.files import S3Settings
 
 PART_BYTES = 8 * 1024 * 1024
-"""Of an upload; each has at most 10,000. S3 wants 5 MiB at least."""
+"""Size of the parts of an upload, which may have at most 10,000 parts; S3 wants 5 MiB at least."""
 PARTS_AT_ONCE = 2
 PIECE_BYTES = 1024 * 1024
 RETRIES_MAX = 3
 RETRY_SECONDS_MAX = 20
 
 _FAILURES = (BaseError, OSError)
-"""The library's own, and Python's for what there is one: FileNotFoundError also for a bucket that is not there."""
+"""Errors of the library, and Python's own where there is one: FileNotFoundError also for a missing bucket."""
 
 
-class ObjectStore:
-    """See ContentStore. An upload that is broken off is aborted there; for what cannot be, buckets have a rule of
-    their own (AbortIncompleteMultipartUpload).
+class S3ContentStore:
+    """A ContentStore in a bucket.
+
+    An upload that breaks off is aborted in the bucket. For uploads that could not be aborted, buckets have a rule
+    of their own (AbortIncompleteMultipartUpload).
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -43,7 +45,7 @@ class ObjectStore:
             settings.bucket,
             prefix=settings.prefix or None,
             region=settings.region,
-            # Of what is not Amazon's, few serve a host name for every bucket.
+            # Few stores other than Amazon's serve a host name for every bucket.
             virtual_hosted_style_request=settings.endpoint is None,
             client_options={"allow_http": True, "timeout": "60s"},
             retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX)},
@@ -51,6 +53,7 @@ class ObjectStore:
         )
 
     async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+        """Upload the whole content, or nothing. Raises ContentDown, and what `pieces` raises."""
         raised: list[BaseException] = []
 
         async def passed() -> AsyncIterator[bytes]:
@@ -58,7 +61,7 @@ class ObjectStore:
                 async for piece in pieces:
                     yield piece
             finally:
-                # What is raised comes back as a text in an error of the library's.
+                # The library turns an error that is raised here into a text in an error of its own.
                 if (err := sys.exc_info()[1]) is not None:
                     raised.append(err)
 
@@ -77,6 +80,7 @@ class ObjectStore:
             raise self._down(err) from err
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
+        """Yield the pieces of a content. Raises ContentLost, ContentDown."""
         try:
             found = await obstore.get_async(self._store, name)
             async for piece in found.stream(min_chunk_size=PIECE_BYTES):
@@ -87,6 +91,7 @@ class ObjectStore:
             raise self._down(err) from err
 
     async def delete(self, name: str) -> None:
+        """Delete a content if it exists. Raises ContentDown."""
         try:
             await obstore.delete_async(self._store, name)
         except (NotFoundError, FileNotFoundError):
@@ -95,5 +100,5 @@ class ObjectStore:
             raise self._down(err) from err
 
     def _down(self, err: Exception) -> ContentDown:
-        # What the library says has addresses and replies in it, over many lines.
+        # The library's text has addresses and replies in it, over many lines.
         return ContentDown(f"{self._where}: {type(err).__name__}: {' '.join(str(err).split())[:300]}")

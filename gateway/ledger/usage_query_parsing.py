@@ -23,7 +23,7 @@ class QueryProblem(Exception):
         self.param = param
 
 
-def query_of(
+def parse_query(
     given: Iterable[tuple[str, str]],
     *,
     names: Sequence[str] = tuple(ROW_COLUMNS),

@@ -1,7 +1,9 @@
-"""ContentStore in a directory, which gateways of one machine share; those of several need a common file system.
+"""ContentStore in a directory.
 
-DIRECTORY/tenant/file-..            whole
-DIRECTORY/tenant/file-...part       on its way: written under this name, renamed when it is on disk
+The gateways of one machine share the directory; those of several machines need a common file system.
+
+    DIRECTORY/tenant/file-..            a whole content
+    DIRECTORY/tenant/file-...part       a content that is being written; renamed when it is on disk
 """
 
 import asyncio
@@ -11,18 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from gateway.files.content import ContentDown, ContentLost
+from gateway.files.content_store import ContentDown, ContentLost
 
 PIECE_BYTES = 1024 * 1024
 
 
-class Directory:
-    """See ContentStore. It is made when something is written. Nobody else on the machine may read it."""
+class DirectoryStore:
+    """A ContentStore in a directory, which is made at the first write and which only this user may read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+        """Write the whole content, or nothing. Raises ContentDown, and what `pieces` raises."""
         file = self._path / name
         draft = file.with_name(f"{file.name}.part")
         try:
@@ -33,11 +36,12 @@ class Directory:
             finally:
                 with suppress(FileNotFoundError):
                     draft.unlink()
-                opened.close()  # It writes what is left, and fails again where there is no room.
+                opened.close()  # Writes what is buffered, and fails again where the disk is full.
         except OSError as err:
             raise ContentDown(f"{self._path}: {err.strerror or type(err).__name__}") from err
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
+        """Yield the pieces of a content. Raises ContentLost, ContentDown."""
         try:
             opened = await asyncio.to_thread(open, self._path / name, "rb")
         except FileNotFoundError as err:
@@ -49,6 +53,7 @@ class Directory:
                 yield piece
 
     async def delete(self, name: str) -> None:
+        """Delete a content, also a partly written one. Raises ContentDown."""
         file = self._path / name
         try:
             for gone in (file, file.with_name(f"{file.name}.part")):
@@ -58,7 +63,7 @@ class Directory:
 
 
 async def _fill(opened: IO[bytes], pieces: AsyncIterator[bytes]) -> None:
-    """Small pieces together: each write is a thread's."""
+    """Write the pieces, small ones together, since each write takes a thread."""
     held, size = [], 0
     async for piece in pieces:
         held.append(piece)
@@ -73,7 +78,7 @@ def _piece(opened: IO[bytes]) -> bytes:
     try:
         return opened.read(PIECE_BYTES)
     except OSError as err:
-        raise ContentDown(f"it cannot be read: {err.strerror}") from err
+        raise ContentDown(f"the content cannot be read: {err.strerror}") from err
 
 
 def _create(file: Path) -> IO[bytes]:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value", bound=msgspec.Struct)
 Made = TypeVar("Made")
-Row = Mapping[str, Any]
+DatabaseRow = Mapping[str, Any]
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
 """What a row raises that nobody here has written."""
@@ -52,7 +52,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
         return "active" if not self.key.disabled and (ends is None or ends.seconds > now) else "ended"
 
 
-def guarded(make: Callable[[Row], Made], instead: Callable[[Row], Made], row: Row) -> Made:
+def read_or_disable(make: Callable[[DatabaseRow], Made], instead: Callable[[DatabaseRow], Made], row: DatabaseRow) -> Made:
     """What the row says; where it cannot be read, what allows least: one bad row is no outage of all."""
     try:
         return make(row)
@@ -61,19 +61,19 @@ def guarded(make: Callable[[Row], Made], instead: Callable[[Row], Made], row: Ro
         return instead(row)
 
 
-def organisation_of(row: Row) -> OrganisationSettings:
+def organisation_from_row(row: DatabaseRow) -> OrganisationSettings:
     return _value(OrganisationSettings, row)
 
 
-def plan_of(row: Row) -> PlanSettings:
+def plan_from_row(row: DatabaseRow) -> PlanSettings:
     return _value(PlanSettings, row)
 
 
-def tenant_of(row: Row) -> TenantSettings:
+def tenant_from_row(row: DatabaseRow) -> TenantSettings:
     return _value(TenantSettings, row)
 
 
-def key_of(row: Row) -> StoredKey:
+def key_from_row(row: DatabaseRow) -> StoredKey:
     expires, revoked = row["expires_ms"], row["revoked_ms"]
     key = _value(ApiKeySettings, row)
     if expires is not None:
@@ -86,30 +86,30 @@ def key_of(row: Row) -> StoredKey:
     )
 
 
-def no_organisation(row: Row) -> OrganisationSettings:
+def disabled_organisation(row: DatabaseRow) -> OrganisationSettings:
     """In place of one that cannot be read; and so on."""
     return OrganisationSettings(id=row["id"], disabled=True)
 
 
-def no_plan(row: Row) -> PlanSettings:
+def empty_plan(row: DatabaseRow) -> PlanSettings:
     return PlanSettings(name=row["name"], models=ModelAccessSettings(allow=()))
 
 
-def no_tenant(row: Row) -> TenantSettings:
+def disabled_tenant(row: DatabaseRow) -> TenantSettings:
     return TenantSettings(id=row["id"], disabled=True)
 
 
-def no_key(row: Row) -> StoredKey:
+def disabled_key(row: DatabaseRow) -> StoredKey:
     key = ApiKeySettings(id=row["id"], hash=row["hash"], disabled=True)
     return StoredKey(tenant=row["tenant"], key=key, created=0.0)
 
 
-def row_of(value: msgspec.Struct) -> dict[str, Any]:
+def settings_row(value: msgspec.Struct) -> dict[str, Any]:
     """The columns of an organisation, a plan or a tenant."""
     return {name: _column(value, name) for name in value.__struct_fields__ if name not in _NO_COLUMN}
 
 
-def key_row_of(stored: StoredKey) -> dict[str, Any]:
+def key_row(stored: StoredKey) -> dict[str, Any]:
     expires = stored.key.expires
     names = (name for name in ApiKeySettings.__struct_fields__ if name not in ("expires", *_NO_COLUMN))
     columns = {name: _column(stored.key, name) for name in names}
@@ -122,7 +122,7 @@ def key_row_of(stored: StoredKey) -> dict[str, Any]:
     }
 
 
-def _value(kind: type[Value], row: Row) -> Value:
+def _value(kind: type[Value], row: DatabaseRow) -> Value:
     fields: dict[str, Any] = {}
     for name, written in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
         column = row.get(name)

@@ -1,4 +1,4 @@
-"""Rows: the lines of a batch's input file.
+"""The input file of a batch: its lines, each of which is one request (a row).
 
 {"custom_id": "request-1", "method": "POST", "url": "/v1/chat/completions", "body": {..}}
 """
@@ -12,11 +12,11 @@ import msgspec
 
 CUSTOM_ID_MAX = 512
 ERRORS_MAX = 100
-"""Of one file; who has more knows enough."""
+"""How many errors of one file are reported."""
 
 
-class Line(msgspec.Struct, frozen=True):
-    """What has to stand in a line."""
+class InputLine(msgspec.Struct, frozen=True):
+    """The fields of a line."""
 
     custom_id: str
     method: Literal["POST"]
@@ -24,11 +24,11 @@ class Line(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-_LINE = msgspec.json.Decoder(Line)
+_LINE = msgspec.json.Decoder(InputLine)
 
 
 class RowInvalid(Exception):
-    """The line is no request of this batch. `param`: the field that is wrong."""
+    """The line is no valid request of this batch; `param` is the field that is wrong."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -36,16 +36,19 @@ class RowInvalid(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """`number`: of the line in its file, from 0."""
+class InputRow:
+    """One request of a batch."""
 
-    number: int
+    number: int  # of the line in its file, from 0
     custom_id: str
     body: bytes
 
 
-async def lines(pieces: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Those that are not blank, with their numbers. One that is too long is cut, one byte too late."""
+async def split_lines(pieces: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers.
+
+    A line that is too long is cut to `bytes_max` + 1 bytes.
+    """
     held: list[bytes] = []
     size = number = 0
     async for piece in pieces:
@@ -64,8 +67,8 @@ async def lines(pieces: AsyncIterator[bytes], bytes_max: int) -> AsyncIterator[t
         yield number, last
 
 
-def row(number: int, line: bytes, endpoint: str, bytes_max: int) -> Row:
-    """The request of a line. Raises RowInvalid."""
+def parse_row(number: int, line: bytes, endpoint: str, bytes_max: int) -> InputRow:
+    """Return the request of a line. Raises RowInvalid."""
     if len(line) > bytes_max:
         raise RowInvalid("line_too_long", f"The line has more than {bytes_max} bytes.")
     try:
@@ -84,11 +87,11 @@ def row(number: int, line: bytes, endpoint: str, bytes_max: int) -> Row:
     body = bytes(read.body)
     if not body.startswith(b"{"):
         raise RowInvalid("invalid_request", "The body has to be an object.", "body")
-    return Row(number=number, custom_id=read.custom_id, body=body)
+    return InputRow(number=number, custom_id=read.custom_id, body=body)
 
 
-class Check:
-    """Whether a file is one of requests, line by line."""
+class InputCheck:
+    """Validates an input file line by line: `errors` holds what is wrong, `total` the number of requests."""
 
     def __init__(self, endpoint: str, *, rows_max: int, line_bytes_max: int) -> None:
         self.total = 0
@@ -100,17 +103,17 @@ class Check:
 
     @property
     def over(self) -> bool:
-        """Is there no need to look on?"""
+        """Whether no further line needs to be checked."""
         return len(self.errors) >= ERRORS_MAX or self.total > self._rows_max
 
-    def see(self, number: int, line: bytes) -> None:
-        """The next line."""
+    def check_line(self, number: int, line: bytes) -> None:
+        """Validate the next line."""
         self.total += 1
         if self.total > self._rows_max:
-            self._wrong("too_many_tasks", f"A batch has at most {self._rows_max} requests.")
+            self._add_error("too_many_tasks", f"A batch has at most {self._rows_max} requests.")
             return
         try:
-            found = row(number, line, self._endpoint, self._line_bytes_max)
+            found = parse_row(number, line, self._endpoint, self._line_bytes_max)
             name = blake2b(found.custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             if name in self._seen:
                 raise RowInvalid(
@@ -118,12 +121,12 @@ class Check:
                 )
             self._seen.add(name)
         except RowInvalid as err:
-            self._wrong(err.code, err.message, err.param, number + 1)
+            self._add_error(err.code, err.message, err.param, number + 1)
 
     def end(self) -> None:
-        """That was all."""
+        """Validate the file as a whole after its last line."""
         if not self.total:
-            self._wrong("empty_file", "The file has no requests.")
+            self._add_error("empty_file", "The file has no requests.")
 
-    def _wrong(self, code: str, message: str, param: str | None = None, line: int | None = None) -> None:
+    def _add_error(self, code: str, message: str, param: str | None = None, line: int | None = None) -> None:
         self.errors.append({"code": code, "message": message, "param": param, "line": line})

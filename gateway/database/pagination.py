@@ -6,15 +6,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.database.texts import can_be_there
+from gateway.database.storable_text import is_storable
 
 
-class NoSuchPlace(Exception):
+class CursorNotFound(Exception):
     """There is nothing of the name that a page is to begin after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageRequest:
     """Which part of a list. `newest_first`: in which order."""
 
     limit: int
@@ -22,18 +22,18 @@ class Page:
     newest_first: bool = True
 
 
-async def read(
-    connection: AsyncConnection, table: Table, where: ColumnElement[bool], page: Page
+async def read_page(
+    connection: AsyncConnection, table: Table, where: ColumnElement[bool], page: PageRequest
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Its rows, and whether there are more. Raises NoSuchPlace."""
+    """Its rows, and whether there are more. Raises CursorNotFound."""
     columns = (table.c.created_ms, table.c.id)
     if page.after is not None:
-        if not can_be_there(page.after):
-            raise NoSuchPlace
+        if not is_storable(page.after):
+            raise CursorNotFound
         asked = select(*columns).where(where, table.c.id == page.after)
         last = (await connection.execute(asked)).first()
         if last is None:
-            raise NoSuchPlace
+            raise CursorNotFound
         where = and_(where, _beyond(table, *last, newest_first=page.newest_first))
     order = [column.desc() if page.newest_first else column for column in columns]
     query = select(table).where(where).order_by(*order).limit(page.limit + 1)

@@ -18,17 +18,17 @@ HOURS_MAX = 20_000
 ROWS_AT_ONCE = 250
 """A millisecond or two, after which others have their turn."""
 
-Spent = tuple[int, str, Units]
+HourlyUsage = tuple[int, str, Units]
 """Hour in ms since 1970, model, what was used."""
 
 
-class SpentHours:
+class AccountHours:
     """Raises DatabaseDown."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def of(self, kind: str, name: str, since_ms: int, also: Sequence[str] = ()) -> list[Spent]:
+    async def usage_since(self, kind: str, name: str, since_ms: int, also: Sequence[str] = ()) -> list[HourlyUsage]:
         """The oldest first; of an organisation, a tenant, a provider, a key with all that came of it by rotation.
 
         `also`: more keys that count as this one.
@@ -39,7 +39,7 @@ class SpentHours:
         asked = (
             _of_a_provider(name, first_ms) if kind == "provider" else _of(_whose(kind, name, also), first_ms)
         )
-        spent: list[Spent] = []
+        spent: list[HourlyUsage] = []
         async with self._database.begin() as connection:
             found = await connection.execute(asked.limit(HOURS_MAX))
             while rows := found.fetchmany(ROWS_AT_ONCE):
@@ -96,7 +96,7 @@ def _whose(kind: str, name: str, also: Sequence[str]) -> ColumnElement[bool]:
     return or_(usage_hours.c.key_id.in_([name, *also]), usage_hours.c.key_id.in_(heirs))
 
 
-def _spent(row: tuple[Any, ...]) -> Spent:
+def _spent(row: tuple[Any, ...]) -> HourlyUsage:
     # PostgreSQL sums into numbers that are no integers of Python.
     start, model, *sums = row
     requests, uncached, cached, output, total, cost = (int(value) for value in sums)

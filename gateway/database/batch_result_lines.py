@@ -6,14 +6,14 @@ from typing import Any
 from sqlalchemy import func, select
 
 from gateway.database.database import Database
-from gateway.database.kept_tables import batch_rows
+from gateway.database.file_batch_tables import batch_rows
 
 ROWS_AT_ONCE = 100
 CHARACTERS_AT_ONCE = 4 * 1024 * 1024
 """Of embeddings a single one may have more: it has its turn alone."""
 
 
-async def lines_of(database: Database, batch: str, *, good: bool | None) -> AsyncIterator[str]:
+async def read_result_lines(database: Database, batch: str, *, good: bool | None) -> AsyncIterator[str]:
     """The lines of one kind (None: of both). Raises DatabaseDown."""
     last, row, line = -1, batch_rows.c.row, batch_rows.c.line
     these = [batch_rows.c.batch == batch, *([batch_rows.c.good == good] if good is not None else [])]
