@@ -13,7 +13,7 @@ from tests.house.sources import PACKAGES, ROOT, SOURCES, module, tree
 ENTRIES = {
     "gateway.__main__",
     "gateway.database.migrations.env",
-    "workers.engine.grammar.trial",
+    "workers.engine.grammar.grammar_check",
     "workers.engine.ablation.__main__",
     "workers.engine.tiny_checkpoint",
     "workers.engine_server.__main__",

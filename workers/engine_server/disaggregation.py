@@ -7,8 +7,8 @@ from typing import Any
 
 from workers.engine.async_engine import AsyncEngine
 from workers.engine.disaggregation.decode import DecodeSide
-from workers.engine.disaggregation.handoff import Leases
-from workers.engine.disaggregation.manifest import fingerprint
+from workers.engine.disaggregation.handoff import HandoffLeases
+from workers.engine.disaggregation.messages import fingerprint
 from workers.engine.disaggregation.prefill import PrefillServer, PrefillSide
 from workers.engine.engine import Engine
 from workers.engine_server.options import WorkerOptions
@@ -46,9 +46,9 @@ async def disaggregated(
         side = DecodeSide(
             engine, async_engine.call, fingerprint=name, backend=options.disaggregation_transfer_backend
         )
-        engine.side = side
+        engine.handoff_side = side
         try:
-            yield DisaggregationStatus("decode", counters=side.taken)
+            yield DisaggregationStatus("decode", counters=side.counters)
         finally:
             side.close()
         return
@@ -57,16 +57,16 @@ async def disaggregated(
         # The result is not waited for: the caller may be the engine's own thread.
         async_engine.call(lambda: _release_blocks(engine, request_id))
 
-    leases = Leases(release)
+    leases = HandoffLeases(release)
     server = PrefillServer(engine.store, leases, fingerprint=name)
-    engine.side = PrefillSide(engine, leases)
+    engine.handoff_side = PrefillSide(engine, leases)
     port = server.listen(options.kv_events_host, options.disaggregation_bootstrap_port)
     try:
-        yield DisaggregationStatus("prefill", port, server.given)
+        yield DisaggregationStatus("prefill", port, server.counters)
     finally:
         server.close()
 
 
 def _release_blocks(engine: Engine, request_id: str) -> list[Any]:
-    engine.scheduler.let_go(request_id)
+    engine.scheduler.release_held(request_id)
     return []

@@ -16,7 +16,7 @@ from workers.engine.config.engine_config import (
     Quantization,
 )
 from workers.engine.config.speculation_config import Method, SpecConfig
-from workers.engine.disaggregation.manifest import Backend
+from workers.engine.disaggregation.messages import Backend
 from workers.engine.errors import ConfigInvalid
 from workers.engine_server.tools.formats import FORMATS
 

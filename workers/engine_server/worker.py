@@ -93,7 +93,7 @@ class EngineWorker:
     @property
     def ready(self) -> bool:
         """Whether a request that comes now would be served."""
-        return self.engine.failure is None and not self.live.draining
+        return self.engine.failure is None and not self.live_requests.draining
 
 
 WORKER: web.AppKey[EngineWorker] = web.AppKey("worker", EngineWorker)

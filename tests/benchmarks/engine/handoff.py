@@ -17,8 +17,8 @@ from rich.console import Console
 from tests.benchmarks.report import new_table
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.checkpoint.rope_spec import RopeSpec
-from workers.engine.disaggregation.channel import blocks_per_slab, receiving, sending
-from workers.engine.disaggregation.manifest import Backend, Slab, checksums, receive_as, send_frame
+from workers.engine.disaggregation.channel import blocks_per_slab, open_receiver, open_sender
+from workers.engine.disaggregation.messages import Backend, Slab, checksums, receive_as, send_frame
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 
@@ -56,10 +56,10 @@ def move(given: KVStore, taken: KVStore, blocks: int, backend: Backend) -> float
     step, size = blocks_per_slab(given.bytes_per_block), given.bytes_per_block
 
     def give() -> None:
-        with sending(one, backend, size) as sender:
+        with open_sender(one, backend, size) as sender:
             for first in range(0, blocks, step):
                 sent = range(1 + first, 1 + min(first + step, blocks))
-                content = given.export(sent, sender.room(len(sent)))
+                content = given.export(sent, sender.next_buffer(len(sent)))
                 send_frame(one, Slab(first=first, checksums=checksums(content)))
                 sender.send(content)
             sender.finish()
@@ -67,7 +67,7 @@ def move(given: KVStore, taken: KVStore, blocks: int, backend: Backend) -> float
     began = perf_counter()
     thread = threading.Thread(target=give)
     thread.start()
-    with receiving(other, backend, size) as receiver:
+    with open_receiver(other, backend, size) as receiver:
         for first in range(0, blocks, step):
             count = min(step, blocks - first)
             slab = receive_as(other, Slab)

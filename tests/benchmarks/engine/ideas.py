@@ -8,7 +8,7 @@ import numpy as np
 from tests.benchmarks.engine.models import Model
 from tests.benchmarks.engine.speed import prompts, submit
 from tests.benchmarks.engine.stopwatch import Times
-from workers.engine.ablation.climb import climb
+from workers.engine.ablation.measurement import climb
 from workers.engine.ablation.traffic import Arrival
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.benchmarks.engine.generate import Generate
-from workers.engine.ablation.climb import climb
+from workers.engine.ablation.measurement import climb
 from workers.engine.ablation.traffic import Arrival, Shape, traffic
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine

@@ -28,7 +28,7 @@ from workers.engine.config.speculation_config import Method, SpecConfig
 from workers.engine.engine import Engine
 from workers.engine.fit_medusa import fit_heads, save_heads
 from workers.engine.scheduler.counters import SpecCounters
-from workers.engine.scheduler.pace import expected_tokens
+from workers.engine.scheduler.draft_length import expected_tokens
 
 DRAFT_LAYERS = 2
 DRAFTS = 4
@@ -84,7 +84,7 @@ def decode(
         submit(engine, asked, max_tokens=tokens)
         texts = {str(place): () for place in range(len(asked))}
         outputs = engine.step()
-        while any(not sequence.decodes for sequence in engine.scheduler.running):
+        while any(not sequence.is_decoding for sequence in engine.scheduler.running):
             outputs += engine.step()
         with times.round():
             while engine.has_work:

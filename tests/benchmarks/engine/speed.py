@@ -60,7 +60,7 @@ def decode(
         submit(engine, asked, max_tokens=steps + 1)
         engine.step()
         # Long enough that the first tokens are all there.
-        while any(not sequence.decodes for sequence in engine.scheduler.running):
+        while any(not sequence.is_decoding for sequence in engine.scheduler.running):
             engine.step()
         with own.round():
             while engine.has_work:

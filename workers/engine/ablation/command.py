@@ -14,16 +14,16 @@ from typing import Any, get_args
 
 import torch
 
-from workers.engine.ablation.climb import Figures, climb
+from workers.engine.ablation.measurement import LadderResult, climb
 from workers.engine.ablation.report import PlotImpossible, plot, table, values
-from workers.engine.ablation.rungs import CHANGES, Rung, rungs
-from workers.engine.ablation.traffic import Arrival, Shape, traffic
+from workers.engine.ablation.rungs import CHANGES, LadderRung, rungs
+from workers.engine.ablation.traffic import Arrival, TrafficShape, traffic
 from workers.engine.config.engine_config import Device, Dtype, EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineError
 from workers.engine.tiny_checkpoint import build
 
-QUICK = Shape(requests=16, seconds=0.5, prompt_median=32, output_median=12, shared_tokens=64)
+QUICK = TrafficShape(requests=16, seconds=0.5, prompt_median=32, output_median=12, shared_tokens=64)
 SMALL_MODEL: dict[str, Any] = {
     "hidden": 256,
     "layers": 4,
@@ -42,7 +42,7 @@ _ROOM = 4
 def main(arguments: list[str] | None = None, prog: str = "python -m workers.engine.ablation") -> int:
     """Run and print; the exit code."""
     options = _parser(prog).parse_args(arguments)
-    shape = QUICK if options.quick else Shape(requests=options.requests, seconds=options.seconds)
+    shape = QUICK if options.quick else TrafficShape(requests=options.requests, seconds=options.seconds)
     torch.set_num_threads(options.threads)
     try:
         with _checkpoint(options.model) as model:
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m workers.engi
         return 1
 
 
-def _run(options: argparse.Namespace, model: Path, shape: Shape) -> int:
+def _run(options: argparse.Namespace, model: Path, shape: TrafficShape) -> int:
     vocab = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     arrivals = traffic(shape, vocab=vocab, seed=options.seed)
     base = _base(options, model, arrivals)
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace, model: Path, shape: Shape) -> int:
     return 0 if equal or base.dtype != "float32" else 1
 
 
-def _measured(rung: Rung, arrivals: Sequence[Arrival]) -> tuple[Figures, int]:
+def _measured(rung: LadderRung, arrivals: Sequence[Arrival]) -> tuple[LadderResult, int]:
     engine = Engine.load(rung.config)
     return climb(engine, arrivals), engine.info.kv_bytes_per_token
 
@@ -143,7 +143,7 @@ def _told_of(arrivals: Sequence[Arrival]) -> dict[str, str]:
     }
 
 
-def _settings(base: EngineConfig, shape: Shape) -> dict[str, Any]:
+def _settings(base: EngineConfig, shape: TrafficShape) -> dict[str, Any]:
     chosen = ("kv_tokens", "running_max", "chunk_tokens", "dtype", "device", "seed")
     return {name: getattr(base, name) for name in chosen} | {
         f"traffic_{name}": value for name, value in asdict(shape).items()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workers.engine.ablation.climb import Figures
+from workers.engine.ablation.measurement import LadderResult
 
 COLUMNS = {
     "time s": ("seconds", "all requests, first arrival to last token"),
@@ -36,7 +36,7 @@ class PlotImpossible(Exception):
     """Nothing to draw with, or nowhere to draw to."""
 
 
-def values(figures: Figures, bytes_per_token: int) -> dict[str, Any]:
+def values(figures: LadderResult, bytes_per_token: int) -> dict[str, Any]:
     """Everything about one rung, units in the names."""
     return {
         "seconds": figures.seconds,

@@ -37,16 +37,16 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class LadderRung:
     """One engine to measure, and how it differs from the one before."""
 
     name: str
     config: EngineConfig
 
 
-def rungs(base: EngineConfig) -> Iterator[Rung]:
+def rungs(base: EngineConfig) -> Iterator[LadderRung]:
     """All of them, from the lowest; `base` gives model, memory and sizes."""
     config = replace(base, **NAIVE)
     for name, change in CHANGES.items():
         config = replace(config, **change)
-        yield Rung(name=name, config=config)
+        yield LadderRung(name=name, config=config)

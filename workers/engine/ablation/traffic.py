@@ -15,7 +15,7 @@ _SPREAD = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TrafficShape:
     """What the traffic is like; lengths in tokens."""
 
     requests: int = 32
@@ -47,7 +47,7 @@ class Arrival:
         return len(self.prompt) + self.max_tokens
 
 
-def traffic(shape: Shape, *, vocab: int, seed: int = 0) -> list[Arrival]:
+def traffic(shape: TrafficShape, *, vocab: int, seed: int = 0) -> list[Arrival]:
     """The same requests for the same arguments, in order of arrival. Ids below 16 are left to special tokens."""
     chance = random.Random(seed)
     beginnings = [_words(chance, shape.shared_tokens, vocab) for _ in range(shape.shared)]
@@ -56,7 +56,11 @@ def traffic(shape: Shape, *, vocab: int, seed: int = 0) -> list[Arrival]:
 
 
 def _arrival(
-    chance: random.Random, moment: float, shape: Shape, beginnings: Sequence[tuple[int, ...]], vocab: int
+    chance: random.Random,
+    moment: float,
+    shape: TrafficShape,
+    beginnings: Sequence[tuple[int, ...]],
+    vocab: int,
 ) -> Arrival:
     begin = chance.choice(beginnings) if beginnings and chance.random() < shape.shared_share else ()
     own = _length(chance, shape.prompt_median, shape.prompt_max)

@@ -1,7 +1,8 @@
-"""How the bytes of blocks travel once both sides agree.
+"""Moves the bytes of KV blocks between two engines, over TCP or through shared memory.
 
     tcp    over the connection itself, slab after slab
-    shm    a ring of two slabs in shared memory, made by the decode side; the connection says which is full or free
+    shm    a ring of two slabs in shared memory, made by the decode side; bytes on the connection mark slabs as full
+           or free
 
                  prefill  fills 0, fills 1, . . . . . waits, fills 0, . . .
                  decode   . . . . . reads 0, frees 0, reads 1, frees 1, . . .
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.disaggregation.handoff import HandoffFailed
-from workers.engine.disaggregation.manifest import (
+from workers.engine.disaggregation.messages import (
     Backend,
     receive_exactly,
     receive_frame,
@@ -34,97 +35,97 @@ from workers.engine.disaggregation.manifest import (
 )
 
 SLAB_BYTES = 4 << 20
-"""A run of blocks that travels together, at least one block."""
-RING = 2
+"""The size of a slab: consecutive blocks that travel together, at least one block."""
+RING_SLABS = 2
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - names there are random, private, and gone at once
+_MEMORY = Path("/dev/shm")  # noqa: S108 - names are random, private and removed at once
 _SHARED = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
 _SEGMENT = re.compile(r"radixgate-kv-[0-9a-f]{32}")
 _FULL, _FREE = b"\1", b"\0"
 
 
-class Sender(Protocol):
-    """The prefill side's end."""
+class BlockSender(Protocol):
+    """The prefill side's end of a transfer."""
 
-    def room(self, blocks: int) -> Tensor:
-        """Where the next slab is to be written, [blocks, bytes]; waits until the peer has read what stood there."""
+    def next_buffer(self, blocks: int) -> Tensor:
+        """Return the buffer for the next slab, [blocks, bytes], once the peer has read its earlier content."""
         ...
 
     def send(self, content: Tensor) -> None:
-        """Pass on a slab that was written into its room."""
+        """Send a slab that was written into its buffer."""
         ...
 
     def finish(self) -> None:
-        """That was the last one; the connection is free for other words afterwards."""
+        """End the transfer; afterwards the connection is free for messages."""
         ...
 
 
-class Receiver(Protocol):
-    """The decode side's end."""
+class BlockReceiver(Protocol):
+    """The decode side's end of a transfer."""
 
     def receive(self, blocks: int) -> Tensor:
-        """The next slab, [blocks, bytes]; valid until the next call."""
+        """Return the next slab, [blocks, bytes]; it is valid until the next call."""
         ...
 
 
 class TcpSender:
-    """Writes into the connection."""
+    """Sends slabs over the connection."""
 
     def __init__(self, connection: socket.socket, bytes_per_block: int) -> None:
         self._connection = connection
         self._buffer = torch.empty((blocks_per_slab(bytes_per_block), bytes_per_block), dtype=torch.uint8)
 
-    def room(self, blocks: int) -> Tensor:
-        """As promised by Sender."""
+    def next_buffer(self, blocks: int) -> Tensor:
+        """Return the one buffer; every slab has been sent when the next one is written."""
         return self._buffer[:blocks]
 
     def send(self, content: Tensor) -> None:
-        """As promised by Sender."""
+        """Write the slab into the connection."""
         self._connection.sendall(content.numpy().data.cast("B"))
 
     def finish(self) -> None:
-        """As promised by Sender."""
+        """Do nothing: the peer sends nothing during the transfer."""
 
 
 class TcpReceiver:
-    """Reads from the connection into one buffer."""
+    """Receives slabs from the connection into one buffer."""
 
     def __init__(self, connection: socket.socket, bytes_per_block: int) -> None:
         self._connection = connection
         self._buffer = np.empty((blocks_per_slab(bytes_per_block), bytes_per_block), dtype=np.uint8)
 
     def receive(self, blocks: int) -> Tensor:
-        """As promised by Receiver."""
+        """Read the next slab from the connection."""
         receive_into(self._connection, self._buffer[:blocks].data.cast("B"))
         return torch.from_numpy(self._buffer[:blocks])
 
 
 class ShmSender:
-    """Writes into the ring that the peer has made."""
+    """Writes slabs into the shared memory that the peer has made."""
 
     def __init__(self, connection: socket.socket, slabs: Tensor) -> None:
         self._connection = connection
         self._slabs = slabs
         self._count = 0
 
-    def room(self, blocks: int) -> Tensor:
-        """As promised by Sender."""
-        if self._count >= RING:
+    def next_buffer(self, blocks: int) -> Tensor:
+        """Return the next slab of the ring, once the peer has freed it."""
+        if self._count >= RING_SLABS:
             receive_exactly(self._connection, 1)
-        return self._slabs[self._count % RING, :blocks]
+        return self._slabs[self._count % RING_SLABS, :blocks]
 
     def send(self, content: Tensor) -> None:
-        """As promised by Sender."""
+        """Mark the slab as full."""
         self._count += 1
         self._connection.sendall(_FULL)
 
     def finish(self) -> None:
-        """As promised by Sender: the peer freed every slab but the last, and not all of that was heard yet."""
-        receive_exactly(self._connection, max(0, min(self._count, RING) - 1))
+        """Read the remaining marks: the peer frees every slab but the last."""
+        receive_exactly(self._connection, max(0, min(self._count, RING_SLABS) - 1))
 
 
 class ShmReceiver:
-    """Reads from the ring; frees the slab before when the next one is asked for."""
+    """Reads slabs from shared memory; each call frees the slab of the call before."""
 
     def __init__(self, connection: socket.socket, slabs: Tensor) -> None:
         self._connection = connection
@@ -132,37 +133,39 @@ class ShmReceiver:
         self._count = 0
 
     def receive(self, blocks: int) -> Tensor:
-        """As promised by Receiver."""
+        """Free the previous slab, and return the next one once it is full."""
         if self._count:
             self._connection.sendall(_FREE)
         receive_exactly(self._connection, 1)
-        content = self._slabs[self._count % RING, :blocks]
+        content = self._slabs[self._count % RING_SLABS, :blocks]
         self._count += 1
         return content
 
 
 def blocks_per_slab(bytes_per_block: int) -> int:
-    """How many blocks travel together."""
+    """Return how many blocks travel together."""
     return max(1, SLAB_BYTES // bytes_per_block)
 
 
 @contextmanager
-def sending(connection: socket.socket, backend: Backend, bytes_per_block: int) -> Iterator[Sender]:
-    """The prefill side's end of what the decode side asked for."""
+def open_sender(connection: socket.socket, backend: Backend, bytes_per_block: int) -> Iterator[BlockSender]:
+    """Open the prefill side's end of the channel that the decode side asked for."""
     if backend == "tcp":
         yield TcpSender(connection, bytes_per_block)
         return
     name = str(receive_frame(connection).get("segment"))
     if not _SEGMENT.fullmatch(name):
-        raise HandoffFailed("the peer named no segment of ours")
+        raise HandoffFailed("the peer sent an invalid name of a shared memory segment")
     with _mapped(_SHARED / name, bytes_per_block, os.O_RDWR | os.O_NOFOLLOW) as slabs:
         send_frame(connection, {"mapped": True})
         yield ShmSender(connection, slabs)
 
 
 @contextmanager
-def receiving(connection: socket.socket, backend: Backend, bytes_per_block: int) -> Iterator[Receiver]:
-    """The decode side's end."""
+def open_receiver(
+    connection: socket.socket, backend: Backend, bytes_per_block: int
+) -> Iterator[BlockReceiver]:
+    """Open the decode side's end of the channel."""
     if backend == "tcp":
         yield TcpReceiver(connection, bytes_per_block)
         return
@@ -179,8 +182,8 @@ def receiving(connection: socket.socket, backend: Backend, bytes_per_block: int)
 
 @contextmanager
 def _mapped(path: Path, bytes_per_block: int, flags: int) -> Iterator[Tensor]:
-    """The ring, [slabs, blocks, bytes]; OSError as HandoffFailed."""
-    shape = (RING, blocks_per_slab(bytes_per_block), bytes_per_block)
+    """Map the ring, [slabs, blocks, bytes]. Raises HandoffFailed where the system refuses."""
+    shape = (RING_SLABS, blocks_per_slab(bytes_per_block), bytes_per_block)
     size = shape[0] * shape[1] * shape[2]
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -188,11 +191,11 @@ def _mapped(path: Path, bytes_per_block: int, flags: int) -> Iterator[Tensor]:
             if flags & os.O_CREAT:
                 os.posix_fallocate(descriptor, 0, size)
             if os.fstat(descriptor).st_size != size:
-                raise HandoffFailed("the segment has another size: the two sides are not the same")
+                raise HandoffFailed("the shared memory segment has another size: the two engines differ")
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
     except OSError as err:
-        raise HandoffFailed(f"shared memory is not to be had: {err.strerror}") from err
-    # The tensors that were handed out keep the mapping alive; it goes with the last of them.
+        raise HandoffFailed(f"shared memory is not available: {err.strerror}") from err
+    # Tensors over the mapping keep it alive; it is unmapped with the last of them.
     yield torch.from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(shape)

@@ -1,18 +1,20 @@
-"""The life of a handoff, on both sides. A room is the number by which the two requests find each other.
+"""The states of a handoff on both sides, and the leases of the prefill side.
 
-    prefill   QUEUED -----> READY -----> SENDING -----> RELEASED        every arrow but the first lets the blocks go
+A room is the number by which the requests to the two engines find each other.
+
+    prefill   QUEUED -----> READY -----> SENDING -----> RELEASED        every arrow but the first frees the blocks
               waits or      blocks are      |
               is computed   kept, on lease  |
                  |             |            |
                  +-- abort --- + - timeout -+ -- peer gone ----> ABORTED(reason)
 
-    decode    RESERVING --> PULLING --> RUNNING                         no transfer without a home
+    decode    RESERVING --> PULLING --> RUNNING                         blocks are allocated before the transfer
                  |             |
-                 |             +-- anything fails --> RECOMPUTING       it has the prompt, and can do it itself
-                 +-- abort ----+-- abort -----------> (gone)            its blocks are free in the same step
+                 |             +-- any failure -----> RECOMPUTING       the prompt is computed here instead
+                 +-- abort ----+-- abort -----------> (gone)            the blocks are free in the same step
 
-A lease has a timeout, so a peer that never comes cannot keep blocks. Who pulls can come before the prompt is known
-here, for both requests are sent at once: it waits for its room.
+A lease has a timeout, so that a peer that never comes cannot keep blocks. Both requests are sent at once, so the
+decode side may ask for a room before the prompt is known here: it then waits for the room.
 """
 
 import threading
@@ -23,18 +25,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from workers.engine.errors import EngineError
-from workers.engine.scheduler.plan import Sampled
+from workers.engine.scheduler.plan import SampledTokens
 
 ENDED_MAX = 4096
-"""Rooms that are remembered after their end, so that who comes late is told at once what became of it."""
+"""Rooms remembered after their end, so that a peer that comes late learns the reason at once."""
 
 
 class HandoffFailed(EngineError):
-    """The blocks of a prompt did not come; says why."""
+    """Raised when a handoff fails; the message says why."""
 
 
 class LeaseState(StrEnum):
-    """Where a prefill stands."""
+    """The state of a handoff on the prefill side."""
 
     QUEUED = "queued"
     READY = "ready"
@@ -44,7 +46,7 @@ class LeaseState(StrEnum):
 
 
 class PullState(StrEnum):
-    """Where a decode stands."""
+    """The state of a handoff on the decode side."""
 
     RESERVING = "reserving"
     PULLING = "pulling"
@@ -53,45 +55,58 @@ class PullState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A computed prompt whose blocks are kept: `blocks` by position, 0 where a window has passed."""
+class HeldPrompt:
+    """A computed prompt with blocks that are kept for a decode engine."""
 
     request_id: str
     blocks: tuple[int, ...]
+    """Block ids by position; 0 for blocks before the attention window."""
     num_tokens: int
+    """Tokens of the prompt."""
     digest: str
-    first: Sampled
+    """See `prompt_digest`."""
+    first: SampledTokens
+    """The first token of the answer."""
     seed: int
     cached_tokens: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Lease:
-    """One room of the prefill side."""
+class HandoffLease:
+    """One room of the prefill side, and the blocks that it keeps."""
 
     room: int
     request_id: str
     state: LeaseState = LeaseState.QUEUED
-    holding: Holding | None = None
-    until: float = 0.0
+    prompt: HeldPrompt | None = None
+    """The computed prompt; None until it is computed."""
+    expires_at: float = 0.0
+    """When the lease expires, in seconds of the clock; counts in the state READY."""
     reason: str = ""
+    """Why the lease ended."""
 
 
-class Leases:
-    """All rooms of a prefill engine; any thread may call."""
+class HandoffLeases:
+    """The leases of all rooms of a prefill engine; any thread may call."""
 
     def __init__(
         self,
-        let_go: Callable[[str], None],
+        release: Callable[[str], None],
         *,
         seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`let_go` frees the blocks of a request id, in the engine's own time."""
-        self._let_go = let_go
+        """Start without rooms.
+
+        Args:
+            release: Has the engine free the blocks of a request id, without waiting for it.
+            seconds: How long a lease lasts.
+            clock: Returns the time in seconds.
+        """
+        self._release = release
         self._seconds = seconds
         self._clock = clock
-        self._rooms: dict[int, Lease] = {}
+        self._rooms: dict[int, HandoffLease] = {}
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._changed = threading.Condition()
 
@@ -99,33 +114,36 @@ class Leases:
         return len(self._rooms)
 
     def states(self) -> dict[int, LeaseState]:
-        """What stands in which room."""
+        """Return the state of each room."""
         with self._changed:
             return {room: lease.state for room, lease in self._rooms.items()}
 
     def open(self, room: int, request_id: str) -> None:
-        """A prompt was submitted. HandoffFailed if the room is taken."""
+        """Open a room for a submitted prompt. Raises HandoffFailed if the room is taken."""
         with self._changed:
             if room in self._rooms:
                 raise HandoffFailed(f"room {room} is taken by another request")
             self._ended.pop(room, None)
-            self._rooms[room] = Lease(room=room, request_id=request_id)
+            self._rooms[room] = HandoffLease(room=room, request_id=request_id)
 
-    def ready(self, room: int, holding: Holding) -> None:
-        """The prompt is computed; its blocks are kept for a while. Frees them if nobody wants them any more."""
+    def mark_ready(self, room: int, prompt: HeldPrompt) -> None:
+        """Keep the blocks of a computed prompt on lease, or free them if the room has ended."""
         with self._changed:
             lease = self._rooms.get(room)
             if lease is None or lease.state is not LeaseState.QUEUED:
-                self._let_go(holding.request_id)
+                self._release(prompt.request_id)
                 return
-            lease.holding, lease.state = holding, LeaseState.READY
-            lease.until = self._clock() + self._seconds
+            lease.prompt, lease.state = prompt, LeaseState.READY
+            lease.expires_at = self._clock() + self._seconds
             self._changed.notify_all()
 
-    def take(self, room: int, seconds: float, gone: Callable[[], bool]) -> Lease:
-        """Wait until the room is ready, then send it; HandoffFailed when it will not be.
+    def start_sending(self, room: int, seconds: float, peer_left: Callable[[], bool]) -> HandoffLease:
+        """Wait at most `seconds` until the room is ready, and mark it as being sent.
 
-        `gone` says whether whoever asked has left meanwhile.
+        `peer_left` returns whether the peer that asked has disconnected.
+
+        Raises:
+            HandoffFailed: The room will not become ready, or another peer receives it.
         """
         end = self._clock() + seconds
         with self._changed:
@@ -135,47 +153,50 @@ class Leases:
                     lease.state = LeaseState.SENDING
                     return lease
                 if lease and lease.state is LeaseState.SENDING:
-                    raise HandoffFailed("another one is taking these blocks")
+                    raise HandoffFailed("another peer is receiving these blocks")
                 if lease is None and room in self._ended:
                     raise HandoffFailed(self._ended[room])
-                if gone():
-                    # Nobody else will come: do not keep for the lease's time what is computed for nobody.
+                if peer_left():
+                    # No other peer will come, so the blocks need not be kept for the lease's time.
                     self.abort(room, "the peer has left")
                     raise HandoffFailed("the peer has left")
                 if self._clock() >= end:
                     raise HandoffFailed(f"room {room} was not ready in {seconds} seconds")
                 self._changed.wait(0.1)
 
-    def sent(self, lease: Lease) -> None:
-        """The peer has everything."""
-        self._end(lease.room, LeaseState.RELEASED, "the blocks were taken already", lease)
+    def mark_sent(self, lease: HandoffLease) -> None:
+        """End a lease successfully: the peer has all blocks."""
+        self._end(lease.room, LeaseState.RELEASED, "the blocks were sent already", lease)
 
-    def abort(self, room: int, reason: str, lease: Lease | None = None) -> None:
-        """It comes to nothing. While blocks are sent only who sends them may say so: they are being read."""
+    def abort(self, room: int, reason: str, lease: HandoffLease | None = None) -> None:
+        """End a room without success.
+
+        While its blocks are being sent, and so are being read, only the sender may end it, by passing the lease.
+        """
         self._end(room, LeaseState.ABORTED, reason, lease)
 
-    def sweep(self) -> None:
-        """End the leases whose time is over."""
+    def abort_expired(self) -> None:
+        """Abort the leases that have expired."""
         now = self._clock()
         with self._changed:
-            late = [
+            expired = [
                 lease.room
                 for lease in self._rooms.values()
-                if lease.state is LeaseState.READY and lease.until <= now
+                if lease.state is LeaseState.READY and lease.expires_at <= now
             ]
-        for room in late:
+        for room in expired:
             self.abort(room, "the lease timed out")
 
-    def _end(self, room: int, state: LeaseState, reason: str, by: Lease | None) -> None:
+    def _end(self, room: int, state: LeaseState, reason: str, sender: HandoffLease | None) -> None:
         with self._changed:
             lease = self._rooms.get(room)
-            if lease is None or (lease.state is LeaseState.SENDING and lease is not by):
+            if lease is None or (lease.state is LeaseState.SENDING and lease is not sender):
                 return
             del self._rooms[room]
             lease.state, lease.reason = state, reason
             self._ended[room] = reason
             while len(self._ended) > ENDED_MAX:
                 self._ended.popitem(last=False)
-            if lease.holding:
-                self._let_go(lease.holding.request_id)
+            if lease.prompt:
+                self._release(lease.prompt.request_id)
             self._changed.notify_all()

@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 from workers.engine.errors import RequestRefused
 from workers.engine.grammar import guidance
+from workers.engine.grammar.check_process import GrammarCheckProcess
 from workers.engine.grammar.grammar import Grammar
 from workers.engine.grammar.guidance import GuidedMatcher, GuidedVocabulary
 from workers.engine.grammar.matcher import Matcher
-from workers.engine.grammar.trial_process import TrialProcess
 
 CACHED_MAX = 128
 CACHED_CHARS_MAX = 1024 * 1024
@@ -56,7 +56,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         self._cached_max = cached_max
-        self._trial = TrialProcess(seconds_max)
+        self._trial = GrammarCheckProcess(seconds_max)
         self._vocabulary: GuidedVocabulary | None = None
         self._known: OrderedDict[Grammar, GuidedMatcher | str] = OrderedDict()
         self._known_chars = 0

@@ -1,1 +1,5 @@
-"""Who computes what in the next step: `sequence`, `plan`, `limits`, `scheduler`. No tensors here."""
+"""Decides which tokens of which sequences the next step computes; nothing here touches a tensor.
+
+Read in this order: `sequence`, `plan`, `limits`, `policy`, `scheduler`; then, for speculative decoding, `drafter`,
+`speculation`, `draft_length`, `step_cost`, `counters`.
+"""

@@ -1,12 +1,12 @@
-"""The promise of whoever guesses.
+"""The interface of drafters, which guess the next tokens for speculative decoding.
 
-    plan    scheduler:  count = drafter.ready(sequence, limit)     how many will come; blocks for them are taken
-    run     runner:     drafter.propose(items)                     they are put into sequence.drafts
-                        the model computes tokens and drafts       and `verify` says which stand
-                        drafter.follow(step)                       so that it knows what the model knows
-    commit  scheduler:  what stands becomes tokens, the rest is forgotten
+    plan    scheduler:  count = drafter.draft_count(sequence, limit)   blocks for the drafts are allocated
+    run     runner:     drafter.propose(items)                         drafts are put into sequence.drafts
+                        the model computes tokens and drafts           `rejection_sampling` verifies the drafts
+                        drafter.after_step(step)                       so that it knows what the model computed
+    commit  scheduler:  accepted drafts become tokens, the others are dropped
 
-A drafter may guess anything: a bad guess costs time and never changes an answer.
+A drafter may propose anything: a bad draft costs time and never changes an answer.
 """
 
 from collections.abc import Sequence as Items
@@ -15,42 +15,43 @@ from typing import Protocol
 
 from torch import Tensor
 
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class ComputedStep:
     """A step that the model has computed and the scheduler has not committed yet."""
 
-    items: Items[Item]
+    items: Items[StepItem]
     hidden: Tensor
-    """The state that gave each sampling item's newest token, [sampling items, hidden], in the plan's order."""
+    """The hidden state before each sampling item's newest token, [sampling items, hidden], in the plan's order."""
     tokens: Items[tuple[int, ...]]
-    """What those items gave: accepted drafts and one token more."""
+    """The tokens that those items yielded: accepted drafts and one token more."""
 
 
 class Drafter(Protocol):
-    """Guesses for one engine; used by its thread alone."""
+    """Proposes draft tokens for one engine; used only by the engine's thread."""
 
     cost: float
-    """What making one guess takes, as a share of a plain step."""
+    """The time that making one draft token takes, as a share of a plain step."""
 
-    def ready(self, sequence: Sequence, limit: int) -> int:
-        """How many guesses, at most `limit`, there will be for this sequence in the step that is being planned.
+    def draft_count(self, sequence: Sequence, limit: int) -> int:
+        """Return how many drafts, at most `limit`, this sequence will have in the step that is being planned.
 
-        No tensor is touched. Guesses that are known already go into `sequence.drafts` here.
+        This touches no tensor. Drafts that are known already are put into `sequence.drafts` here.
         """
         ...
 
-    def propose(self, items: Items[Item]) -> dict[Sequence, Tensor]:
-        """See that each item's sequence has `item.drafts` guesses in `drafts`; their distributions where drawn.
+    def propose(self, items: Items[StepItem]) -> dict[Sequence, Tensor]:
+        """Put `item.drafts` drafts into `drafts` of each item's sequence, and return the distributions behind them.
 
-        Returns [drafts, vocab] float64 for sequences whose guesses were drawn from these rows, each by a chance of
-        its own. For all others the guesses are a function of text and chance of the token itself (see `verify`).
+        The distributions are [drafts, vocab] float64, for the sequences with drafts that were sampled from them,
+        each with a random number of its own. For all other sequences the drafts are a function of the text and of
+        the random number of the token itself (see `rejection_sampling`), and the result has no entry.
         """
         ...
 
-    def follow(self, step: Computed) -> None:
-        """The model has computed this step."""
+    def after_step(self, step: ComputedStep) -> None:
+        """Take note of a step that the model has computed."""
         ...

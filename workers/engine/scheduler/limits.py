@@ -1,4 +1,4 @@
-"""What can never run is refused when it is submitted, not discovered when it wedges the engine."""
+"""The checks at submission: a request that could never run is refused at once and cannot block the engine later."""
 
 import math
 from collections.abc import Sequence
@@ -10,19 +10,24 @@ from workers.engine.scheduler.policy import PRIORITY_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The largest request that this engine can finish alone."""
+    """The largest request that this engine can finish when it runs alone."""
 
     context_length: int
+    """Most tokens of a prompt and its output."""
     pool_tokens: int
+    """Tokens that the KV pool holds."""
     vocab_size: int
 
     @property
     def tokens_max(self) -> int:
-        """Prompt and output together."""
+        """The most tokens that a prompt and its output may have together."""
         return min(self.context_length, self.pool_tokens)
 
     def check(self, prompt: Sequence[int], max_tokens: int) -> None:
-        """RequestRefused when prompt and output do not fit (with both numbers), or a token id does not exist."""
+        """Raise RequestRefused when prompt and output do not fit, or a token id does not exist.
+
+        The message names both numbers of tokens.
+        """
         if not prompt:
             raise RequestRefused("the prompt is empty; at least one token is needed", param="prompt")
         if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
@@ -36,8 +41,8 @@ class Limits:
             )
 
 
-def check_turn(priority: int, deadline_seconds: float | None) -> None:
-    """RequestRefused when a request asks for a place in the queue that there is not."""
+def check_priority_and_deadline(priority: int, deadline_seconds: float | None) -> None:
+    """Raise RequestRefused when a request's priority or deadline is out of range."""
     if abs(priority) > PRIORITY_MAX:
         raise RequestRefused(
             f"priority must be between -{PRIORITY_MAX} and {PRIORITY_MAX}, not {priority}", param="priority"

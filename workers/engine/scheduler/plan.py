@@ -1,4 +1,4 @@
-"""What one step computes: a value that can be printed, compared and replayed."""
+"""The plan of one step: which tokens it computes, as a value that can be printed, compared and replayed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,11 +9,11 @@ from workers.engine.scheduler.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """`count` tokens of one sequence, from position `start`; `samples` when they reach the last known token.
+class StepItem:
+    """The tokens of one sequence that a step computes.
 
-    The last `drafts` of them are not known but guessed. Such an item decodes and verifies at once: the token before
-    each guess is computed, and so is what would follow if all of them were right.
+    The last `drafts` of them are draft tokens. Such an item decodes and verifies at once: the model computes the
+    token before each draft, and the token that follows if all drafts are accepted.
 
         tokens   ... x y z            count 4, drafts 3:   z d1 d2 d3
         rows that are sampled:                             ^  ^  ^  ^
@@ -21,11 +21,15 @@ class Item:
 
     sequence: Sequence
     start: int
+    """The position of the first token."""
     count: int
+    """How many tokens, drafts included."""
     samples: bool
+    """Whether the tokens reach the last known token, so that the step samples the next one."""
     drafts: int = 0
+    """How many of the tokens are drafts."""
     recomputed: int = 0
-    """How many of them had been computed before, and were lost."""
+    """How many of the tokens were computed before and lost by a preemption."""
 
     def __str__(self) -> str:
         drafts = f"~{self.drafts}" if self.drafts else ""
@@ -33,36 +37,38 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """What one item gave: its accepted drafts in their order, and one token after them. So at least one."""
+class SampledTokens:
+    """The tokens that one item yielded: its accepted drafts in order and one token after them, so at least one."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One for each token, where the request asks for them."""
+    """One entry for each token, where the request asks for log probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """The items of a step, who lost its blocks to make room for them, and who had waited too long."""
+    """Everything that one step does: what it computes, and which sequences it preempts or ends."""
 
-    items: tuple[Item, ...]
+    items: tuple[StepItem, ...]
     preempted: tuple[Sequence, ...] = ()
+    """Sequences that lost their blocks to make room for the items."""
     copies: tuple[BlockCopy, ...] = ()
     """Blocks to copy, in this order, before anything is computed."""
     expired: tuple[Sequence, ...] = ()
+    """Sequences that ended because their deadline passed while they waited."""
     padding: tuple[int, ...] = ()
-    """Rows of a static batch that are computed for nobody, each with its number of tokens."""
+    """Rows of a static batch that belong to no sequence, each with its number of tokens."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens to compute, drafts included and padding aside."""
+        """The number of tokens to compute, with drafts and without padding."""
         return sum(item.count for item in self.items)
 
     def __str__(self) -> str:
-        """For example:  a 7+1! | d 9+4~3! | b 0+5 | #3 | -c | xe
+        """Return the plan as one line, for example:  a 7+1! | d 9+4~3! | b 0+5 | #3 | -c | xe.
 
-        a decodes and samples, d does so and verifies three drafts, b prefills five tokens, a row of three tokens is
-        padding, c was preempted, and the deadline of e had passed.
+        Here a decodes and samples, d does so and verifies three drafts, b prefills five tokens, a row of three
+        tokens is padding, c was preempted, and the deadline of e had passed.
         """
         return " | ".join(
             [
@@ -75,20 +81,21 @@ class StepPlan:
 
 
 class PlanBuilder:
-    """A plan while it is made: what is left of the token budget, and what was handed out of it."""
+    """A plan while it is made, with the rest of the token budget."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.items: dict[Sequence, Item] = {}
+        self.items: dict[Sequence, StepItem] = {}
         self.preempted: list[Sequence] = []
         self.copies: list[BlockCopy] = []
         self.prefills = 0
+        """Items that prefill."""
 
     def add(self, sequence: Sequence, count: int) -> None:
-        """Hand out `count` of the pending tokens; their blocks are there."""
+        """Add `count` of the sequence's pending tokens, which already have their blocks."""
         start = sequence.num_computed
         self.prefills += count > 1 or not sequence.num_generated
-        self.items[sequence] = Item(
+        self.items[sequence] = StepItem(
             sequence=sequence,
             start=start,
             count=count,
@@ -97,19 +104,19 @@ class PlanBuilder:
         )
         self.budget -= count
 
-    def speculate(self, item: Item, drafts: int) -> None:
-        """Let a decoding sequence verify so many drafts too; their blocks are there."""
+    def add_drafts(self, item: StepItem, drafts: int) -> None:
+        """Add `drafts` draft tokens to a decoding item; they already have their blocks."""
         self.items[item.sequence] = replace(item, count=item.count + drafts, drafts=drafts)
         self.budget -= drafts
 
-    def drop(self, sequence: Sequence) -> None:
-        """The sequence was preempted; what it had been given is free again."""
+    def add_preempted(self, sequence: Sequence) -> None:
+        """Note that the sequence was preempted, and return its tokens to the budget."""
         item = self.items.pop(sequence, None)
         self.budget += item.count if item else 0
         self.preempted.append(sequence)
 
-    def plan(self, *, expired: Iterable[Sequence], padding: Iterable[int]) -> StepPlan:
-        """What came of it."""
+    def build(self, *, expired: Iterable[Sequence], padding: Iterable[int]) -> StepPlan:
+        """Return the finished plan."""
         return StepPlan(
             items=tuple(self.items.values()),
             preempted=tuple(self.preempted),

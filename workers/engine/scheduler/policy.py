@@ -1,14 +1,14 @@
-"""Whose turn it is, and when a batch begins: values and pure rules. No queue, no tensor, no clock.
+"""The scheduling policy: the rank of each sequence, and when a batch begins. Pure rules without queue or clock.
 
 rank of a sequence, smallest first     (level, urgency, order)
 
     level     priority + the epoch in which it came     one class of priority is worth `ageing_seconds` of waiting
-    urgency   when its prefill must begin at the latest to keep its deadline; without a deadline, never
+    urgency   when its prefill must begin at the latest to keep its deadline; infinite without a deadline
     order     first come, first served
 
-A rank never changes, so a queue that is sorted stays sorted. And nobody starves: whoever is one class better
-overtakes only those that came less than two epochs before it. Who ranks last has the lowest priority or the most
-slack, and is the one to preempt.
+A rank never changes, so a sorted queue stays sorted. No sequence starves: a sequence of the next better priority
+overtakes only sequences that came less than two epochs before it. The sequence that ranks last has the lowest
+priority or the most slack, and is the one to preempt.
 """
 
 import math
@@ -19,11 +19,11 @@ from workers.engine.config.engine_config import Batching, EngineConfig, Priority
 from workers.engine.scheduler.sequence import Sequence
 
 PRIORITY_MAX = 1000
-"""Of either sign: a class beyond it would be overtaken for hours."""
+"""The largest priority of either sign: a request beyond it could be overtaken for hours."""
 
 
 class Rank(NamedTuple):
-    """Compared from left to right; the smallest goes first."""
+    """The place of a sequence in the queue; ranks are compared from left to right, and the smallest goes first."""
 
     level: int
     urgency: float
@@ -32,18 +32,18 @@ class Rank(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
-    """The choices that a scheduler is made with; each is one rung from the naive to the modern."""
+    """The options of a scheduler; each option is one step from a naive engine to a modern one."""
 
     batching: Batching = "continuous"
-    """"static": a batch is let in when the last of the one before has finished, and is computed padded."""
+    """`static`: a batch starts when the last sequence of the previous one has finished, and is computed padded."""
     chunked_prefill: bool = True
-    """Cut prompts to what the token budget has left. Without it a prompt is computed whole, however long."""
+    """Whether prompts are cut to the rest of the token budget; if not, a prompt is computed whole, however long."""
     prefix_caching: bool = True
-    """Read blocks that others have computed, and leave one's own to them."""
+    """Whether sequences share the blocks of equal prefixes."""
     priority_first: PriorityFirst = "lower"
-    """Whether a lower number goes first, as in vLLM, or a higher one, as SGLang has it by default."""
+    """Whether a lower number goes first, as in vLLM, or a higher one, as in SGLang by default."""
     ageing_seconds: float = 60.0
-    """How long a wait makes up for one class of priority."""
+    """The waiting time that raises a sequence by one priority."""
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> "SchedulingPolicy":
@@ -58,25 +58,30 @@ class SchedulingPolicy:
 
     @property
     def static(self) -> bool:
-        """One whole batch after the other."""
+        """Whether a batch starts only when the previous one has ended."""
         return self.batching == "static"
 
     @property
     def lockstep(self) -> bool:
-        """A batch is computed as one, whatever the token budget."""
+        """Whether a batch is computed as a whole, whatever the token budget."""
         return self.static and not self.chunked_prefill
 
     def rank(self, sequence: Sequence, prefill_seconds: float = 0.0) -> Rank:
-        """The place of a sequence whose prefill is expected to take so long."""
+        """Return the rank of a sequence with a prefill that is expected to take `prefill_seconds`."""
         sign = 1 if self.priority_first == "lower" else -1
         epoch = math.floor(sequence.arrival / self.ageing_seconds)
         urgency = math.inf if sequence.deadline is None else sequence.deadline - prefill_seconds
         return Rank(sign * sequence.priority + epoch, urgency, sequence.order)
 
-    def share(self, pending: int, budget: int, *, first: bool) -> int:
-        """How many of a prompt's pending tokens this step computes, with `budget` tokens left in it.
+    def tokens_in_step(self, pending: int, budget: int, *, first: bool) -> int:
+        """Return how many of a prompt's pending tokens this step computes.
 
-        A prompt that may not be cut waits for a step that it fits in; the `first` of a step goes in any case.
+        A prompt that may not be cut waits for a step with enough budget.
+
+        Args:
+            pending: The prompt's tokens that are not computed yet.
+            budget: The tokens that the step has left.
+            first: Whether this is the first prompt of the step, which is computed in any case.
         """
         if self.chunked_prefill:
             return min(pending, budget)
@@ -86,5 +91,5 @@ class SchedulingPolicy:
 
 
 def expired(sequence: Sequence, now: float) -> bool:
-    """Has the moment passed by which the first token was wanted? A request that has begun to answer goes on."""
+    """Return whether the deadline passed before the first token; a request that has begun to answer goes on."""
     return sequence.deadline is not None and now >= sequence.deadline and sequence.num_generated == 0

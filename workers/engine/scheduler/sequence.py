@@ -1,10 +1,10 @@
-"""One request inside the engine.
+"""The state of one request inside the engine.
 
-    tokens        [ p p p p p p | g g g ]      prompt, then what was generated
-    num_computed    ^-------^                  whose keys and values stand in the blocks of `table`
-    pending                  ^----------^      everything else: a prefill, the next decode, or a resumed request
+    tokens        [ p p p p p p | g g g ]      the prompt, then the generated tokens
+    num_computed    ^-------^                  the keys and values of these are in the blocks of `table`
+    pending                  ^----------^      all other tokens: a prefill, the next decode, or a resumed request
 
-There is no prefill phase and no decode phase, only tokens that are pending. One is always: the token sampled last.
+There is no prefill phase and no decode phase, only pending tokens. The token sampled last is always pending.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,9 +17,10 @@ from workers.engine.grammar.matcher import Matcher
 from workers.engine.kv.block_table import KVTable
 from workers.engine.sampling.logprobs import TokenLogprob
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.scheduler.pace import Pace
+from workers.engine.scheduler.draft_length import AdaptiveDraftLength
 
-Handoff = Literal["give", "take"]
+HandoffRole = Literal["prefill", "decode"]
+"""The part that this engine has in a handoff: it computes the prompt for another engine, or the answer."""
 
 
 class FinishReason(StrEnum):
@@ -29,80 +30,87 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     DEADLINE = "deadline"
-    """Its moment passed while it waited; nothing of it was answered."""
+    """The deadline passed while the request waited; nothing of it was computed."""
 
     @property
     def early(self) -> bool:
-        """Ended before the answer was complete."""
+        """Whether the sequence ended before its answer was complete."""
         return self in (FinishReason.ABORT, FinishReason.DEADLINE)
 
 
-def _hear_nothing(_token: int) -> bool:
+def _ignore_token(_token: int) -> bool:
     return False
 
 
 @dataclass(slots=True)
-class Moments:
-    """When things happened to a sequence, in seconds of the engine's clock; kept for the metrics."""
+class SequenceTimes:
+    """When a sequence started and generated, in seconds of the engine's clock; kept for the metrics."""
 
     started: float | None = None
-    """The first step that computed any of it began."""
+    """When the first step that computed part of the sequence began."""
     first_token: float | None = None
     last_token: float | None = None
     preemptions: int = 0
+    """How often the sequence was preempted."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Sequence:
-    """The state of one request; everything else about it is derived."""
+    """One request inside the engine: its tokens, its blocks and its progress."""
 
     id: str
     order: int
-    """Smaller came first. Keeps its place when the sequence is preempted."""
+    """The order of arrival, smallest first; a preempted sequence keeps it."""
     arrival: float = 0.0
-    """When it came, in seconds of the engine's clock."""
+    """When the request arrived, in seconds of the engine's clock."""
     priority: int = 0
     deadline: float | None = None
-    """The moment by which its first token is wanted, on the same clock."""
+    """The moment by which the first token is wanted, on the same clock."""
     rank: tuple[int, float, int] = (0, 0.0, 0)
-    """Its place among all others, smallest first; given when it is submitted (see `policy`)."""
+    """The place among all sequences, smallest first; set when the sequence is submitted (see `policy`)."""
     tokens: list[int]
+    """The prompt and the generated tokens."""
     num_prompt: int
+    """Tokens of the prompt."""
     params: SamplingParams
     seed: int
     salt: str
+    """Only sequences with the same salt share cached blocks."""
     stop_ids: frozenset[int]
+    """Tokens that end the answer."""
     num_computed: int = 0
+    """Tokens, from the first, that have their keys and values in the blocks of `table`."""
     computed_max: int = 0
-    """The most that `num_computed` has ever been: what is computed below it is computed again."""
+    """The most that `num_computed` has ever been: tokens below it that are computed are recomputed."""
     table: KVTable | None = field(default=None, repr=False)
-    """None while waiting."""
-    handoff: Handoff | None = None
-    """"give": its blocks are kept when it ends, for another engine. "take": another engine computes its prompt."""
+    """The sequence's KV blocks; None while it waits."""
+    handoff_role: HandoffRole | None = None
+    """`prefill`: the blocks are kept for another engine when the sequence ends. `decode`: another engine computes
+    the prompt. None: this engine computes everything."""
     leader: "Sequence | None" = field(default=None, repr=False)
-    """Another choice of the same prompt, that came first: its prefill serves this one too."""
+    """An earlier choice of the same prompt; its prefill serves this sequence too."""
     expected_cached: int = 0
-    """While waiting: tokens that a prefix match found when somebody last looked."""
+    """While waiting: tokens that the latest prefix match found."""
     cached_tokens: int | None = None
     """Prompt tokens found in the cache at the first admission; None before it."""
     drafts: list[int] = field(default_factory=list)
-    """Guesses at what follows `tokens`, for the step that is being planned or computed; empty between steps."""
-    pace: Pace = field(default_factory=Pace)
-    """How far it paid to guess so far."""
-    hear: Callable[[int], bool] = field(default=_hear_nothing, repr=False)
-    """Told each generated token in turn; True ends the sequence there, as a stop string does."""
+    """Draft tokens after `tokens`, for the step that is being planned or computed; empty between steps."""
+    draft_length: AdaptiveDraftLength = field(default_factory=AdaptiveDraftLength)
+    """Chooses the number of drafts from how many were accepted so far."""
+    on_token: Callable[[int], bool] = field(default=_ignore_token, repr=False)
+    """Called with each generated token in turn; a result of True ends the sequence there, as a stop string does."""
     matcher: Matcher | None = field(default=None, repr=False)
-    """Where the answer stands in its grammar, if it has one: behind the last of `tokens` between two steps."""
+    """The answer's position in its grammar, if it has one; between two steps it is behind the last of `tokens`."""
     logprobs: list[TokenLogprob] = field(default_factory=list, repr=False)
-    """One for each generated token, if the request asks for them."""
+    """One entry for each generated token, if the request asks for log probabilities."""
     finish: FinishReason | None = None
     streamed: bool = True
-    """Does its reader see the tokens as they come? For the metrics only."""
-    moments: Moments = field(default_factory=Moments, repr=False)
+    """Whether the client sees the tokens as they are generated; for the metrics only."""
+    times: SequenceTimes = field(default_factory=SequenceTimes, repr=False)
 
     @property
     def pending(self) -> int:
-        """Tokens known but not computed."""
+        """Tokens that are known but not computed."""
         return len(self.tokens) - self.num_computed
 
     @property
@@ -112,17 +120,17 @@ class Sequence:
 
     @property
     def ended_by_token(self) -> bool:
-        """Is the last token one that ends an answer, and no part of its text?"""
+        """Whether the last token is a stop token, which is not part of the text."""
         return self.finish is FinishReason.STOP and self.tokens[-1] in self.stop_ids
 
     @property
-    def decodes(self) -> bool:
-        """Only the token sampled last is pending."""
+    def is_decoding(self) -> bool:
+        """Whether only the token sampled last is pending."""
         length = len(self.tokens)
         return length - self.num_computed == 1 and length > self.num_prompt
 
-    def known(self, start: int, end: int) -> list[int]:
-        """Tokens of positions `start` to `end`, those behind the last one being drafts."""
+    def tokens_and_drafts(self, start: int, end: int) -> list[int]:
+        """Return the tokens at positions `start` to `end`; positions behind the last token are drafts."""
         if not self.drafts:
             return self.tokens[start:end]
         length = len(self.tokens)
@@ -130,32 +138,32 @@ class Sequence:
 
     @property
     def blocks(self) -> KVTable:
-        """The table of a running sequence."""
+        """The block table of a running sequence; RuntimeError while it waits."""
         if self.table is None:
             raise RuntimeError(f"sequence {self.id} is waiting and has no blocks")
         return self.table
 
     def append(self, token: int) -> None:
-        """Take a sampled token, and finish if it is the last."""
+        """Append a sampled token, and finish the sequence if it is the last."""
         if self.matcher and not self.matcher.advance((token,)):
-            # The grammar became too costly, or allows no token of this vocabulary: what there is stays as it is.
+            # The grammar became too costly, or allows no token of this vocabulary: the answer ends as it is.
             self.finish = FinishReason.ABORT
             return
         self.tokens.append(token)
-        # A stop token is no part of the text, so nobody hears it. A stop string ends the answer for that reason,
-        # even when its last token was also the last allowed.
-        if token in self.stop_ids or self.hear(token) or (self.matcher and self.matcher.done):
+        # A stop token is not part of the text, so on_token is not called with it. A stop string is the reason for
+        # the end even when its last token was also the last one allowed.
+        if token in self.stop_ids or self.on_token(token) or (self.matcher and self.matcher.done):
             self.finish = FinishReason.STOP
         elif self.num_generated >= self.params.max_tokens:
             self.finish = FinishReason.LENGTH
 
     def extend(self, tokens: Iterable[int], logprobs: Iterable[TokenLogprob] = ()) -> int:
-        """Take sampled tokens up to the one that finishes; the number taken."""
+        """Append sampled tokens up to the one that finishes the sequence, and return how many were appended."""
         before = len(self.tokens)
         for token in tokens:
             if self.finish:
                 break
             self.append(token)
-        taken = len(self.tokens) - before
-        self.logprobs += islice(logprobs, taken)
-        return taken
+        appended = len(self.tokens) - before
+        self.logprobs += islice(logprobs, appended)
+        return appended

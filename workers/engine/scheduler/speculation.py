@@ -1,29 +1,30 @@
-"""Who guesses how far in a step: between decodes and prefills, from what is left of budget and blocks.
+"""Decides how many draft tokens each decoding sequence gets in a step.
 
-What pays is decided for each sequence by what became of its guesses (`pace`), and by what a row more has cost the
-steps of this engine (`step_cost`): the more sequences decode, the less a step is bound by reading weights, and the
-more a guess has to be worth. So guessing ends by itself where the batch is too large for it.
+The number for each sequence depends on how many of its earlier drafts were accepted (`draft_length`), and on the
+time that one more row has added to the steps of this engine (`step_cost`). The more sequences decode, the less a
+step is bound by reading weights, and the more a draft token has to be worth. So drafting ends by itself where the
+batch is too large for it.
 
-budget   [ a b c d | a' a' a' b' | e e e e e e ]       decodes, then their guesses, then prefills and newcomers
-blocks   guesses take only blocks that no running sequence has been promised, preempt nobody, and give back after
-         the step what did not come to stand
+budget   [ a b c d | a' a' a' b' | e e e e e e ]       decodes, then their drafts, then prefills and new sequences
+blocks   drafts take only blocks that no running sequence was promised, they preempt no sequence, and the blocks of
+         rejected drafts are freed after the step
 """
 
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.scheduler.counters import SpecCounters
+from workers.engine.scheduler.draft_length import row_cost
 from workers.engine.scheduler.drafter import Drafter
-from workers.engine.scheduler.pace import row_cost
-from workers.engine.scheduler.plan import Item, StepPlan
+from workers.engine.scheduler.plan import StepItem, StepPlan
 from workers.engine.scheduler.sequence import Sequence
 from workers.engine.scheduler.step_cost import StepCost
 
 VERIFY_COSTS = {"cpu": 0.08, "cuda": 0.006}
-"""What is believed at the start: a step of about 13 rows on a CPU (measured, two cores with AVX2), and of 165 on an
-H200 (by roofline), takes twice as long as one of 1."""
+"""The verification cost assumed at the start: a step of about 13 rows on a CPU (measured, two cores with AVX2), and
+of 165 rows on an H200 (by roofline), takes twice as long as a step of one row."""
 
 
-class Speculation:
-    """One engine's rule, and its record of how well it went."""
+class SpeculationController:
+    """Chooses the number of drafts of each sequence, and records how many were accepted."""
 
     def __init__(self, config: SpecConfig, drafter: Drafter, device: str = "cpu") -> None:
         self.counters = SpecCounters()
@@ -34,33 +35,38 @@ class Speculation:
 
     @property
     def verify_cost(self) -> float:
-        """What a second row adds to the time of a step with one, as a share of it."""
+        """The time that a second row adds to a step with one row, as a share of that step's time."""
         return self._cost.share if self._config.verify_cost is None else self._config.verify_cost
 
-    def count(self, sequence: Sequence, *, batch: int, budget: int, spare: int) -> int:
-        """Guesses for one of `batch` sequences that decode in this step.
+    def draft_count(self, sequence: Sequence, *, batch: int, budget: int, spare: int) -> int:
+        """Return the number of draft tokens for one sequence in this step.
 
-        They take at most `budget` tokens, and `spare` blocks more than the sequence has.
+        Args:
+            sequence: A sequence that decodes in this step.
+            batch: How many sequences decode in this step.
+            budget: The most draft tokens that the step has room for.
+            spare: The most blocks that the drafts may take beyond those that the sequence has.
         """
-        # The step gives one token more than it accepts, and no token behind the last one allowed.
-        wanted = sequence.params.max_tokens - sequence.num_generated - 1
-        most = min(self._config.num_tokens, budget, wanted)
+        # A step yields one token more than it accepts, and no token may follow the last one allowed.
+        remaining = sequence.params.max_tokens - sequence.num_generated - 1
+        most = min(self._config.num_tokens, budget, remaining)
         while most > 0 and sequence.blocks.missing(len(sequence.tokens) + most) > spare:
             most -= 1
         if most > 0 and self._config.adaptive:
-            most = sequence.pace.length(self._drafter.cost + row_cost(self.verify_cost, batch), most)
-        return self._drafter.ready(sequence, most) if most > 0 else 0
+            cost = self._drafter.cost + row_cost(self.verify_cost, batch)
+            most = sequence.draft_length.choose(cost, most)
+        return self._drafter.draft_count(sequence, most) if most > 0 else 0
 
-    def learn(self, item: Item, accepted: int) -> None:
-        """So many of the item's guesses stand."""
+    def record_accepted(self, item: StepItem, accepted: int) -> None:
+        """Record that `accepted` of the item's drafts were accepted."""
         self.counters.record(item.drafts, accepted)
-        item.sequence.pace.learn(item.drafts, accepted)
+        item.sequence.draft_length.record(item.drafts, accepted)
 
-    def observe(self, plan: StepPlan, seconds: float) -> None:
-        """A step took so long. Those with prefills say nothing about a row more of decoding."""
+    def observe_step(self, plan: StepPlan, seconds: float) -> None:
+        """Learn from the time that a step took; steps with prefills say nothing about decoding rows."""
         if not plan.items or plan.padding or any(item.count > 1 + item.drafts for item in plan.items):
             return
-        # Guesses that a model made took their part of it before there was anything to verify.
-        guessing = max(item.drafts for item in plan.items) * self._drafter.cost
+        # A draft model took part of that time before the verification began.
+        drafting = max(item.drafts for item in plan.items) * self._drafter.cost
         plain = self._cost.expected(len(plan.items))
-        self._cost.observe(plan.num_tokens, max(seconds - guessing * plain, seconds / (1 + guessing)))
+        self._cost.observe(plan.num_tokens, max(seconds - drafting * plain, seconds / (1 + drafting)))

@@ -21,7 +21,7 @@ from workers.engine.speculative.ngram import NgramDrafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TargetModel:
     """The model that is guessed for, and how it runs."""
 
     decoder: Decoder
@@ -61,7 +61,7 @@ def draft_bytes_per_token(draft: ModelSpec | None, dtype: torch.dtype) -> int:
     return kv_codec("auto", dtype).bytes_per_token(draft) if draft else 0
 
 
-def load_drafter(config: SpecConfig, target: Target, draft: ModelSpec | None) -> Drafter:
+def load_drafter(config: SpecConfig, target: TargetModel, draft: ModelSpec | None) -> Drafter:
     """Whoever guesses, with weights read. CheckpointInvalid or ConfigInvalid say what does not fit."""
     spec = target.decoder.spec
     if config.method == "ngram":
@@ -88,7 +88,7 @@ def load_drafter(config: SpecConfig, target: Target, draft: ModelSpec | None) ->
     return _model_drafter(config, target, decoder)
 
 
-def _model_drafter(config: SpecConfig, target: Target, decoder: Decoder) -> ModelDrafter:
+def _model_drafter(config: SpecConfig, target: TargetModel, decoder: Decoder) -> ModelDrafter:
     own = config.method == "draft_model"
     attention = target.attention
     if own:

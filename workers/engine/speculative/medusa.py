@@ -28,8 +28,8 @@ from workers.engine.checkpoint.json_files import integer, read_json
 from workers.engine.errors import CheckpointInvalid
 from workers.engine.model.decoder import Decoder
 from workers.engine.model.linear import Projection, plain_linear
-from workers.engine.scheduler.drafter import Computed
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.drafter import ComputedStep
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
 
 FILE = "medusa_lm_head.safetensors"
@@ -93,17 +93,17 @@ class MedusaDrafter:
         # Guesses, and the number of tokens that they go on from.
         self._ahead: WeakKeyDictionary[Sequence, tuple[int, list[int]]] = WeakKeyDictionary()
 
-    def ready(self, sequence: Sequence, limit: int) -> int:
+    def draft_count(self, sequence: Sequence, limit: int) -> int:
         """As promised by Drafter."""
         behind, guesses = self._ahead.get(sequence, (0, []))
         sequence.drafts = guesses[:limit] if behind == len(sequence.tokens) else []
         return len(sequence.drafts)
 
-    def propose(self, items: Items[Item]) -> dict[Sequence, Tensor]:
+    def propose(self, items: Items[StepItem]) -> dict[Sequence, Tensor]:
         """The guesses are there."""
         return {}
 
-    def follow(self, step: Computed) -> None:
+    def after_step(self, step: ComputedStep) -> None:
         """Guess on from every token that was just sampled, unless the next step is too large for guesses anyway."""
         sampling = [item.sequence for item in step.items if item.samples]
         if not 0 < len(sampling) <= self._batch_size_max:

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
-from workers.engine.execution.rows import draw_uniform, sampling_row_after_drafts
+from workers.engine.execution.sampling_rows import draw_uniform, sampling_row_after_drafts
 from workers.engine.model.decoder import Decoder
 from workers.engine.sampling.distribution import distribution
 from workers.engine.sampling.random_numbers import RandomStream
 from workers.engine.sampling.sampler import draw_tokens, sample_tokens
-from workers.engine.scheduler.drafter import Computed
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.drafter import ComputedStep
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
 from workers.engine.speculative.draft_kv import DraftKV
 
@@ -67,7 +67,7 @@ class ModelDrafter:
         self._kv = own_kv
         self._behind: WeakSet[Sequence] = WeakSet()
 
-    def ready(self, sequence: Sequence, limit: int) -> int:
+    def draft_count(self, sequence: Sequence, limit: int) -> int:
         """As promised by Drafter."""
         if limit and len(sequence.tokens) - self._held(sequence) > LAG_MAX:
             self._behind.add(sequence)
@@ -75,7 +75,7 @@ class ModelDrafter:
         self._behind.discard(sequence)
         return limit
 
-    def propose(self, items: Items[Item]) -> dict[Sequence, Tensor]:
+    def propose(self, items: Items[StepItem]) -> dict[Sequence, Tensor]:
         """As promised by Drafter; one pass over the batch for each guess."""
         for item in items:
             item.sequence.drafts = []
@@ -89,7 +89,7 @@ class ModelDrafter:
             going = [item for item in going if item.drafts > depth]
         return {sequence: torch.stack(rows) for sequence, rows in drawn_from.items()}
 
-    def follow(self, step: Computed) -> None:
+    def after_step(self, step: ComputedStep) -> None:
         """Forget what did not stand; prefill beside the model; work off a lag."""
         if self._kv is None:
             return
@@ -101,13 +101,13 @@ class ModelDrafter:
             if item.samples:
                 accepted = len(next(results)) - 1
                 self._kv.cut(sequence.blocks, known + accepted)
-            if item.drafts or (sequence.decodes and sequence not in self._behind):
+            if item.drafts or (sequence.is_decoding and sequence not in self._behind):
                 continue
             held = self._held(sequence)
             count = min(known - held, budget)
             if count > 0:
                 budget -= count
-                late.append(Item(sequence=sequence, start=held, count=count, samples=False))
+                late.append(StepItem(sequence=sequence, start=held, count=count, samples=False))
         if late:
             self._forward(late)
 
@@ -135,13 +135,13 @@ class ModelDrafter:
         for place, sequence in enumerate(sequences):
             sequence.drafts.append(tokens[place])
 
-    def _lacking(self, sequence: Sequence) -> Item:
+    def _lacking(self, sequence: Sequence) -> StepItem:
         """All that must be computed before the next guess."""
         end = len(sequence.tokens) + len(sequence.drafts)
         start = end - 1 if sequence.drafts else self._held(sequence)
-        return Item(sequence=sequence, start=start, count=end - start, samples=True)
+        return StepItem(sequence=sequence, start=start, count=end - start, samples=True)
 
-    def _forward(self, items: Items[Item]) -> Tensor:
+    def _forward(self, items: Items[StepItem]) -> Tensor:
         """Compute the items; hidden states [items that sample, hidden]."""
         packed = pack(items, self._device)
         hidden = self._decoder.forward(packed.tokens, packed.positions, self._attention.begin(packed.spans))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workers.engine.scheduler.drafter import Computed
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.drafter import ComputedStep
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
 
 
@@ -49,7 +49,7 @@ class NgramDrafter:
         # A mirror of each sequence's tokens that numpy can search without copying it in every step.
         self._texts: WeakKeyDictionary[Sequence, array[int]] = WeakKeyDictionary()
 
-    def ready(self, sequence: Sequence, limit: int) -> int:
+    def draft_count(self, sequence: Sequence, limit: int) -> int:
         """As promised by Drafter; the guesses are made here, for they need no tensors."""
         tokens = sequence.tokens
         text = self._texts.setdefault(sequence, array("i"))
@@ -65,9 +65,9 @@ class NgramDrafter:
         sequence.drafts = drafts
         return len(drafts)
 
-    def propose(self, items: Items[Item]) -> dict[Sequence, Tensor]:
+    def propose(self, items: Items[StepItem]) -> dict[Sequence, Tensor]:
         """Nothing is left to do."""
         return {}
 
-    def follow(self, step: Computed) -> None:
+    def after_step(self, step: ComputedStep) -> None:
         """The text is all there is to know."""

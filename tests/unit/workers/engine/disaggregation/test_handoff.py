@@ -280,7 +280,7 @@ async def test_a_peer_cannot_have_other_files_mapped(
 
         def attack() -> None:
             with connect("127.0.0.1", pair.port) as peer:
-                ask = pair.side._ask(
+                ask = pair.side._request(
                     _Pull(sequence=waiting, bootstrap=Bootstrap(host="127.0.0.1", port=1, room=9))
                 )
                 send_frame(peer, replace(ask, backend="shm"))

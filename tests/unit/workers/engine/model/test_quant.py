@@ -16,7 +16,7 @@ from workers.engine.errors import ConfigInvalid
 from workers.engine.model import packed_weights
 from workers.engine.model.linear import PlainLinear, StackedLinear
 from workers.engine.model.packed_weights import PackedInt4
-from workers.engine.model.quantization import GroupedLinear, GroupedWeight, Int8Linear, projection
+from workers.engine.model.quantization import GroupedLinear, GroupedWeight, Int8Linear, build_projection
 from workers.engine_server.options import WorkerOptions
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -68,7 +68,7 @@ def test_a_weight_that_is_all_the_same_is_kept() -> None:
 def test_few_rows_and_many_get_the_product_with_the_same_weight(
     kind: Any, rows: int, dtype: torch.dtype
 ) -> None:
-    layer: Any = projection(weight(96, 128, dtype), weight(1, 96, dtype)[0], kind)
+    layer: Any = build_projection(weight(96, 128, dtype), weight(1, 96, dtype)[0], kind)
     x = weight(rows, 128, dtype, seed=1)
     exact = x.double() @ layer.dequantised().double().t() + layer.bias.double()
     # Sums of 128 products of order one.
@@ -84,7 +84,7 @@ def test_the_packed_kernels_are_used_for_few_rows_and_only_for_them(monkeypatch:
         real = getattr(packed_weights._aten, name)
         monkeypatch.setattr(packed_weights._aten, name, lambda *a, n=name, r=real: used.append(n) or r(*a))
     for kind, few in (("int8", packed_weights.INT8_ROWS_MAX), ("int4", packed_weights.INT4_ROWS_MAX)):
-        layer = projection(weight(64, 64, torch.bfloat16), None, kind)
+        layer = build_projection(weight(64, 64, torch.bfloat16), None, kind)
         for rows, calls in ((few, 1), (few + 1, 0)):
             used.clear()
             layer(weight(rows, 64, torch.bfloat16))
@@ -94,9 +94,9 @@ def test_the_packed_kernels_are_used_for_few_rows_and_only_for_them(monkeypatch:
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_without_packed_kernels_the_result_is_the_same(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given_weight, x = weight(64, 128, torch.bfloat16), weight(4, 128, torch.bfloat16, seed=1)
-    fast = projection(given_weight, None, kind)(x)
+    fast = build_projection(given_weight, None, kind)(x)
     monkeypatch.setattr(packed_weights, "_aten", object())
-    slow = projection(given_weight, None, kind)
+    slow = build_projection(given_weight, None, kind)
     assert not isinstance(getattr(slow, "steps", None), PackedInt4)
     torch.testing.assert_close(slow(x).float(), fast.float(), atol=0.2, rtol=0.02)
 
@@ -134,7 +134,7 @@ def test_what_a_kernel_packs_reads_back(outputs: int, inputs: int, seed: int) ->
 
 def test_sizes_are_one_byte_and_half_of_one_and_the_scales() -> None:
     given_weight = weight(128, 256, torch.bfloat16)
-    plain, int8, int4 = (projection(given_weight, None, kind) for kind in ("none", "int8", "int4"))
+    plain, int8, int4 = (build_projection(given_weight, None, kind) for kind in ("none", "int8", "int4"))
     assert plain.num_bytes == 2 * 128 * 256
     assert int8.num_bytes == 128 * 256 + 2 * 128
     assert int4.num_bytes == 128 * 256 // 2 + 4 * 128 * (256 // 64)

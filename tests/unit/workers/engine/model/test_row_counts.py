@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from workers.engine.model.linear import PlainLinear, Projection, plain
+from workers.engine.model.linear import PlainLinear, Projection, plain_linear
 from workers.engine.model.packed_weights import PackedFloat
 from workers.engine.model.row_counts import linear, padded_row_count, with_padded_rows
 
@@ -33,7 +33,7 @@ def test_the_rows_that_are_added_change_no_other(rows: int, dtype: torch.dtype) 
     x = torch.randn(rows, 24, generator=generator).to(dtype)
     weight, bias = (torch.randn(*size, generator=generator).to(dtype) for size in ((64, 24), (64,)))
     with torch.inference_mode():
-        for product in (linear(x, weight, bias), plain(weight, bias)(x)):
+        for product in (linear(x, weight, bias), plain_linear(weight, bias)(x)):
             torch.testing.assert_close(product, F.linear(x, weight, bias), atol=0.05, rtol=0.05)
 
 

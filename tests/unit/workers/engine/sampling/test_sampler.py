@@ -22,7 +22,7 @@ from workers.engine.errors import RequestRefused
 from workers.engine.sampling.distribution import RANKED_FIRST, distribution
 from workers.engine.sampling.logprobs import LogprobReader
 from workers.engine.sampling.random_numbers import RandomStream, uniform
-from workers.engine.sampling.sampler import draw_tokens, sample
+from workers.engine.sampling.sampler import draw_tokens, sample_tokens
 from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.sampling.sampling_row import SamplingRow
 
@@ -150,8 +150,8 @@ def test_the_order_of_the_filters_is_that_of_transformers(
 @given(seed=st.integers(0, 10_000), rows=st.lists(Rows, min_size=2, max_size=6))
 def test_a_row_gets_the_same_token_alone_and_in_a_batch(seed: int, rows: list[SamplingRow]) -> None:
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), VOCAB)).astype(np.float32))
-    alone = [sample(logits[place : place + 1].clone(), [one])[0] for place, one in enumerate(rows)]
-    assert alone == sample(logits, rows)
+    alone = [sample_tokens(logits[place : place + 1].clone(), [one])[0] for place, one in enumerate(rows)]
+    assert alone == sample_tokens(logits, rows)
 
 
 @settings(max_examples=200, deadline=None)
@@ -159,7 +159,7 @@ def test_a_row_gets_the_same_token_alone_and_in_a_batch(seed: int, rows: list[Sa
 def test_a_token_is_drawn_from_the_distribution_by_its_own_chance(seed: int, rows: list[SamplingRow]) -> None:
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), VOCAB)).astype(np.float32))
     weights = distribution(logits.clone(), rows)
-    tokens = sample(logits, rows)
+    tokens = sample_tokens(logits, rows)
     assert all(weights[place, token] > 0 for place, token in enumerate(tokens))
     assert draw_tokens(weights, [one.uniform for one in rows]).tolist() == tokens
 
@@ -189,7 +189,7 @@ def test_a_large_vocabulary_is_cut_as_if_all_of_it_were_ranked(params: dict[str,
 
 
 def test_greedy_takes_the_first_of_equal_maxima() -> None:
-    assert sample(torch.tensor([[0.0, 5.0, 5.0, 1.0]]), [row(temperature=0.0)]) == [1]
+    assert sample_tokens(torch.tensor([[0.0, 5.0, 5.0, 1.0]]), [row(temperature=0.0)]) == [1]
 
 
 @pytest.mark.parametrize("extreme", [0.0, 1 - 2**-53])
@@ -203,13 +203,13 @@ def test_the_ends_of_chance_never_pick_a_token_that_is_ruled_out(
     logits = torch.tensor([[2.0, float("-inf"), 1.0, 0.5, float("-inf")]])
     wanted = row(chance=extreme, **params)
     weights = plain(logits[0].numpy(), wanted)
-    assert weights[sample(logits, [wanted])[0]] > 0
+    assert weights[sample_tokens(logits, [wanted])[0]] > 0
 
 
 @pytest.mark.parametrize("params", [{"top_p": 0.0}, {"top_k": 1}, {"min_p": 1.0}])
 def test_the_narrowest_filters_are_greedy(params: dict[str, Any]) -> None:
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(0))
-    assert [int(logits.argmax())] == sample(logits, [row(chance=0.99, **params)])
+    assert [int(logits.argmax())] == sample_tokens(logits, [row(chance=0.99, **params)])
 
 
 def test_a_plain_row_is_untouched_by_what_its_neighbour_asks_for() -> None:
@@ -233,13 +233,13 @@ def test_a_grammar_that_allows_only_the_end_may_end_early() -> None:
         min_tokens=5,
         temperature=0.0,
     )
-    assert sample(torch.zeros(1, VOCAB), [early]) == [3]
+    assert sample_tokens(torch.zeros(1, VOCAB), [early]) == [3]
 
 
 def test_draws_follow_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]])
     rows = [row(chance=uniform(5, position)) for position in range(20_000)]
-    counts = Counter(sample(logits.repeat(len(rows), 1), rows))
+    counts = Counter(sample_tokens(logits.repeat(len(rows), 1), rows))
     wanted = logits.softmax(-1)[0] * len(rows)
     # Chi-square with two degrees of freedom: above 27.6 less than once in a million.
     assert (
@@ -256,7 +256,7 @@ def test_logprobs_are_of_the_raw_logits_whatever_the_settings() -> None:
         row(logprobs=3, temperature=0.1, top_k=1),
     ]
     reader = LogprobReader(logits, rows)
-    tokens = sample(logits, rows)
+    tokens = sample_tokens(logits, rows)
     assert reader.read(0, tokens[:1]) == ()
     second, third = reader.read(1, tokens[1:])
     assert (second.token, second.top) == (4, ())

@@ -59,9 +59,9 @@ def test_sums_give_the_least_squares_that_all_places_at_once_give() -> None:
 def test_what_was_held_out_tells_how_good_they_are(config: EngineConfig) -> None:
     fitted = fit_heads(config, [*PROMPTS, *PROMPTS], heads=2, tokens=TOKENS, ridge=1e-6, held_out=2)
     # The texts that were held out are those that were fitted.
-    assert all(share > 0.9 for share in fitted.right)
+    assert all(share > 0.9 for share in fitted.accuracies)
     strange = fit_heads(config, [*PROMPTS, [300, 301]], heads=2, tokens=TOKENS, held_out=1)
-    assert all(0 <= share <= 1 for share in strange.right)
+    assert all(0 <= share <= 1 for share in strange.accuracies)
 
 
 def test_the_command_writes_heads_that_the_engine_loads(

@@ -85,7 +85,7 @@ def observe(speculating: SpeculationController, fixed: float, each: float) -> No
         items = tuple(
             StepItem(sequence=sequence(str(place)), start=9, count=1, samples=True) for place in range(batch)
         )
-        speculating.observe(StepPlan(items=items), fixed + each * batch)
+        speculating.observe_step(StepPlan(items=items), fixed + each * batch)
 
 
 def test_where_rows_cost_nothing_it_guesses_far_and_where_they_cost_a_step_not_at_all() -> None:
@@ -122,5 +122,5 @@ def test_steps_with_prefills_are_not_learned_from() -> None:
     before = speculating.verify_cost
     for count in (100, 200, 300) * 20:
         item = StepItem(sequence=sequence("a"), start=0, count=count, samples=True)
-        speculating.observe(StepPlan(items=(item,)), 1.0)
+        speculating.observe_step(StepPlan(items=(item,)), 1.0)
     assert speculating.verify_cost == before

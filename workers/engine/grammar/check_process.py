@@ -10,10 +10,10 @@ from selectors import EVENT_READ, DefaultSelector
 
 from workers.engine.grammar.grammar import JSON_WHITESPACE, Grammar
 
-_TRIAL = Path(__file__).with_name("trial.py")
+_TRIAL = Path(__file__).with_name("grammar_check.py")
 
 
-class TrialProcess:
+class GrammarCheckProcess:
     """Started when it is needed, and again after it was killed."""
 
     def __init__(self, seconds_max: float) -> None:

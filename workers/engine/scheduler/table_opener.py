@@ -1,4 +1,4 @@
-"""Opens the block table of a sequence that is about to run, in the layout that the engine was started with."""
+"""Opens the block tables of sequences that are about to run, in the KV layout that the engine was started with."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,14 @@ from workers.engine.kv.prefix_tree import PrefixTree
 from workers.engine.scheduler.sequence import Sequence
 
 OpenTable = Callable[[Sequence], KVTable]
+"""Opens the block table of a sequence."""
 
 
 def table_opener(layout: KvLayout, tree: PrefixTree, *, shares: bool = True) -> OpenTable:
-    """How tables are opened under `layout`; the tree and its pool are theirs. `shares`: with prefix caching."""
+    """Return the function that opens tables in `layout`, with blocks from the tree's pool.
+
+    `shares` turns prefix caching on.
+    """
     if layout == "contiguous":
         return lambda sequence: ContiguousTable(tree.pool, sequence.num_prompt + sequence.params.max_tokens)
     if layout == "none":
@@ -21,10 +25,11 @@ def table_opener(layout: KvLayout, tree: PrefixTree, *, shares: bool = True) -> 
 
 
 def _paged(tree: PrefixTree, sequence: Sequence, shares: bool) -> BlockTable:
-    # What another engine fills begins at the window. The tree must not take what lies before for computed.
-    shares = shares and not (sequence.handoff == "take" and tree.window)
+    # Another engine sends only the blocks inside the attention window. The tree must not count the blocks before it
+    # as computed.
+    shares = shares and not (sequence.handoff_role == "decode" and tree.window)
     table = BlockTable(tree, sequence.tokens, sequence.salt, shares=shares)
     if sequence.leader and isinstance(sequence.leader.table, BlockTable):
-        # All but the last token: the logits of that one are this sequence's own to compute.
+        # All but the last token: this sequence has to compute the logits of its last prompt token itself.
         table.share_tail(sequence.leader.table, sequence.num_prompt - 1)
     return table

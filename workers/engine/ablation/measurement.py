@@ -14,7 +14,7 @@ from workers.engine.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class LadderResult:
     """What one rung did with the traffic. Times in seconds, memory in tokens, shares in 0 to 1."""
 
     seconds: float
@@ -69,7 +69,7 @@ class _Watch:
 
 def climb(
     engine: Engine, arrivals: Sequence[Arrival], clock: Callable[[], float] = time.perf_counter
-) -> Figures:
+) -> LadderResult:
     """Submit each request in its time, step until all are answered; greedy, so that rungs can be compared."""
     watch = _Watch(tokens=[[] for _ in arrivals])
     start, cpu, submitted = clock(), time.process_time(), 0
@@ -84,7 +84,7 @@ def climb(
         _step(engine, arrivals, watch, lambda: clock() - start)
     seconds, cpu = clock() - start, time.process_time() - cpu
     counts, work = engine.metrics, engine.metrics.work
-    return Figures(
+    return LadderResult(
         seconds=seconds,
         cpu_seconds=cpu,
         output_tokens=sum(map(len, watch.tokens)),
